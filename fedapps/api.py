@@ -362,7 +362,7 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     """
     from fedapps.tasks.options import key_of
 
-    from .config.keys import flattened
+    from .tasks.files import flattened
 
     first = flattened(overrides or {})
     second = {".".join(map(key_of, key.split("."))): value for key, value in flattened(keywords).items()}

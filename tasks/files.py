@@ -11,7 +11,7 @@ import json
 import lzma
 import tomllib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path, PurePath
@@ -23,6 +23,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 from .profiles import DataError
+
+_PARTS = 20
 
 COMPRESSIONS = ("", ".gz", ".xz")
 #: What reading a missing or damaged file raises, compressed or not.
@@ -151,6 +153,25 @@ def read_json(path: Path) -> Any:
         return from_json(text)
     except ValueError as error:
         raise DataError(f"{path}: no JSON: {error}") from error
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one flat mapping with dotted keys.
+
+    Raises
+    ------
+    ValueError
+        A key is set twice, as ``"lqr.horizon"`` beside ``horizon`` in ``[lqr]``, or has more than 20 parts.
+    """
+    if prefix.count(".") > _PARTS:
+        raise ValueError(f"{prefix[:_PARTS]}...: tables are nested in more than {_PARTS} others")
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        found = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        if twice := sorted(flat.keys() & found.keys()):
+            raise ValueError(f"{', '.join(twice)}: set twice; keep one of the two")
+        flat |= found
+    return flat
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -7,20 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedapps.comparison.matrix import Vary, names, read_value
-from fedapps.config.keys import defaults
-from fedapps.config.recipe_files import Value, recipes
-from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import split_expressions
-from fedapps.registry.local_methods import use_file
 from fedapps.sim.console import accept_all_text
 from fedapps.tasks.options import did_you_mean
 
-from .listing import described_name, keys_text, overview
 from .parser import command_parser
 from .trained import COMMANDS as TRAINED
 
 if TYPE_CHECKING:
+    from fedapps.config.recipe_files import Value
     from fedapps.launch.runner import Runner
 
 _INTERRUPTED = (
@@ -48,9 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others and not getattr(given, "takes_rest", False):
         parser.error(f"unrecognized arguments: {' '.join(others)}{_meant(others, given)}")
     given.rest = others
+    from fedapps.launch.runner import RunFailedError  # `--help` has ended above, without it
+
     try:
-        for path in getattr(given, "method_file", ()):
-            use_file(Path(path))
+        if files := getattr(given, "method_file", ()):
+            from fedapps.registry.local_methods import use_file
+
+            for path in files:
+                use_file(Path(path))
         return _COMMANDS[given.command](given)
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would fail to write the rest
@@ -68,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _meant(others: Sequence[str], given: argparse.Namespace) -> str:
     """What the first unknown option may stand for: a key of the run config, or another option; empty if nothing."""
+    from fedapps.config.keys import defaults
+
     name = next((word for word in others if word.startswith("--")), "").partition("=")[0]
     if name.removeprefix("--") in defaults() and "--set" in given.known_options:
         return f"; {name.removeprefix('--')} is a key of the run config: write --set {name.removeprefix('--')}=VALUE"
@@ -84,6 +86,8 @@ def new(given: argparse.Namespace) -> int:
 
 def list_names(given: argparse.Namespace) -> int:
     """Print tasks, methods and recipes, or the keys of the run config, or what is known of one name."""
+    from .listing import described_name, keys_text, overview
+
     if (given.task or given.methods) and not given.keys:
         raise ValueError("--task and --methods choose the keys to list: add --keys")
     if given.name:
@@ -99,6 +103,7 @@ def list_names(given: argparse.Namespace) -> int:
 
 def nodes(given: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
+    from fedapps.comparison.matrix import Vary
     from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text, write_nodes
 
     if given.plot:
@@ -122,7 +127,7 @@ def run(given: argparse.Namespace) -> int:
 def _dry_run(given: argparse.Namespace) -> int:
     from fedapps.comparison.nodes import RecipeNodes, nodes_text
     from fedapps.config.parsing import parse
-    from fedapps.config.recipe_files import read_recipe
+    from fedapps.config.recipe_files import read_recipe, recipes
     from fedapps.launch.estimate import estimate_text
     from fedapps.launch.launch import resolve
 
@@ -138,6 +143,8 @@ def _dry_run(given: argparse.Namespace) -> int:
 def compare(given: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
     from fedapps.comparison.compare import compare_recipe, resume_comparison
+    from fedapps.comparison.matrix import Vary, names
+    from fedapps.config.recipe_files import recipes
 
     json_path = Path(given.json) if given.json else None
     if given.resume:
@@ -166,6 +173,8 @@ def compare(given: argparse.Namespace) -> int:
 
 def tune(given: argparse.Namespace) -> int:
     """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
+    from fedapps.comparison.matrix import names
+    from fedapps.config.recipe_files import recipes
     from fedapps.tuning.tune import resume_tuning, tune_recipe
 
     write = Path(given.write) if given.write else None
@@ -320,8 +329,10 @@ def _launch(given: argparse.Namespace, runner: "Runner") -> int:
     return 0
 
 
-def assignments(pairs: Sequence[str], argument: str = "--set") -> dict[str, Value]:
+def assignments(pairs: Sequence[str], argument: str = "--set") -> "dict[str, Value]":
     """The values of ``--set``, or another argument. Raises ``ValueError`` for a pair that is not ``key=value``."""
+    from fedapps.comparison.matrix import read_value
+
     found: dict[str, Value] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

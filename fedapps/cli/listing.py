@@ -1,15 +1,16 @@
 """What ``fedapps list`` prints: an overview, the keys of the run config, or one task, method or recipe."""
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping
 from textwrap import wrap
 
-from fedapps.config.keys import described
+from fedapps import methods
 from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
 from fedapps.config.trackers import TRACKERS
+from fedapps.registry.classes import plugins, stated
 from fedapps.registry.expressions import read_expression, split_expressions
-from fedapps.registry.methods import aliases, method_class, method_lines, method_names, resolved
 from fedapps.registry.tasks import profiles_class, task_lines, task_names
 from fedapps.tasks.options import did_you_mean
 
@@ -24,11 +25,24 @@ def overview() -> str:
     return _groups(
         {
             "tasks": task_lines(),
-            "methods": method_lines(),
+            "methods": _method_lines(),
             "trackers": TRACKERS.lines(lambda kind: kind.line),
             "recipes": lines,
         }
     )
+
+
+def _method_lines() -> Mapping[str, str]:
+    """As ``method_lines`` of the registry; where no other package or file has methods, without importing Flower."""
+    if plugins("fedapps.methods") or os.environ.get("FEDAPPS_METHODS"):
+        from fedapps.registry.methods import method_lines
+
+        return method_lines()
+    lines = {}
+    for name, of_method in stated(methods, ("line", "aliases")).items():
+        others = ", ".join(of_method.get("aliases", {}))
+        lines[name] = of_method["line"] + (f" [also: {others}]" if others else "")
+    return lines
 
 
 def _stages(recipe: str) -> str:
@@ -51,6 +65,8 @@ def keys_text(task: str = "", methods: str = "") -> str:
     ValueError
         If the task or a method is unknown.
     """
+    from fedapps.config.keys import described
+
     names = dict.fromkeys(_name(part) for part in split_expressions(methods))
     head = "keys of the run config, with (default; allowed values; search range of `fedapps tune`)"
     return f"{head}\n{_groups(described(task, names))}"
@@ -64,6 +80,8 @@ def described_name(name: str) -> str:
     ValueError
         If there is nothing of this name.
     """
+    from fedapps.registry.methods import aliases, method_names
+
     texts = []
     if name in task_names():
         texts.append(task_text(name))
@@ -79,6 +97,8 @@ def described_name(name: str) -> str:
 
 def task_text(task: str) -> str:
     """A task's help, main metrics, recipes and options."""
+    from fedapps.config.keys import described
+
     recipes_of = [name for name, keys in _recipe_keys().items() if keys.get("task") == task]
     facts = {"metrics": ", ".join(profiles_class(task).headline), "recipes": ", ".join(recipes_of)}
     lines = [f"task {task}: {task_lines()[task]}", *_facts(facts)]
@@ -121,6 +141,9 @@ def _facts(facts: Mapping[str, str]) -> list[str]:
 
 def method_text(method: str) -> str:
     """A method's help, paper, aliases and options; ``method`` may be an alias. Raises ``ValueError`` if unknown."""
+    from fedapps.config.keys import described
+    from fedapps.registry.methods import aliases, method_class
+
     name = _name(method)
     kind = method_class(name)
     facts = {
@@ -138,6 +161,8 @@ def method_text(method: str) -> str:
 
 
 def _name(method: str) -> str:
+    from fedapps.registry.methods import resolved
+
     return resolved(read_expression(method)).name
 
 

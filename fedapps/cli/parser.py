@@ -3,7 +3,8 @@
 import argparse
 import re
 
-from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL
+from fedapps.deployment.flower_command import POLL_INTERVAL
+from fedapps.deployment.forks import LIBRARIES
 
 from .arguments import (
     RECIPE,

@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedapps.tasks.files import read_toml, shown
+from fedapps.tasks.files import flattened, read_toml, shown
 from fedapps.tasks.options import did_you_mean
 
-from .keys import flattened
 from .pipelines import Pipeline, stage_tables
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from fedapps.sim.console import accept_all_text
 
+#: Seconds between two polls of Flower's SuperNode for messages.
+POLL_INTERVAL = 3.0
 _SET_NAME = 15  # PR_SET_NAME of prctl(2)
 
 

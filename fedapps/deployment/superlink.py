@@ -16,8 +16,9 @@ from fedapps.sim.processes import Interrupts, flower_environment, free_port
 
 from .credentials import KeyPair, make_certificates, make_key_pair
 from .flwr_commands import FlwrCommands
+from .forks import LIBRARIES
 from .processes import FleetError, FleetProcess, Processes
-from .supernode import LIBRARIES, SuperNode
+from .supernode import SuperNode
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"

@@ -16,21 +16,18 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from fedapps.config.keys import flattened
 from fedapps.sim.flower_internals import answer_lost_messages, ask_again_after, poll_every, reuse_installed_apps
-from fedapps.tasks.files import read_toml, shown
+from fedapps.tasks.files import flattened, read_toml, shown
 
-from .flower_command import load_command, name_process, run_and_exit, run_flower
-from .forks import Fork, serve
+from .flower_command import POLL_INTERVAL, load_command, name_process, run_and_exit, run_flower
+from .forks import LIBRARIES, Fork, serve
 
-#: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
-LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
 _NODE_CONFIG = "--node-config"
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
 #: Memory of the process that has imported them, with the CUDA build of torch.
 _PRELOADED_BYTES = 800_000_000
-#: Seconds between two polls of Flower's SuperNode for messages, and of its SuperExec for work.
-POLL_INTERVAL, _WORK_POLL_INTERVAL = 3.0, 1.0
+#: Seconds between two polls of Flower's SuperExec for work.
+_WORK_POLL_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)

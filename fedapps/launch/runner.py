@@ -1,8 +1,12 @@
 """What starts a federation: a simulation, or a fleet on this machine."""
 
-from abc import ABC, abstractmethod
+from __future__ import annotations
 
-from fedapps.config.parsing import Config
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedapps.config.parsing import Config
 
 
 class RunFailedError(RuntimeError):

@@ -1,10 +1,12 @@
 """Finds classes by name, in the modules of a package and at the entry points of other packages."""
 
+import ast
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -94,6 +96,34 @@ class Registry(Generic[Kind]):
             except ValueError as error:
                 lines[name] = f"cannot be used: {error}"
         return lines
+
+
+def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What the classes of a package that have a ``name`` state in their bodies, by name, from its source alone.
+
+    Nothing is imported: the methods import Flower, which takes longer than all else that ``fedapps list`` does.
+
+    Parameters
+    ----------
+    package : module
+    fields : iterable of str
+        Names of class attributes that are literals.
+    """
+    wanted, found = {"name", *fields}, {}
+    for module in iter_modules(package.__path__):
+        source = Path(package.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
+        for part in ast.parse(source).body:
+            body = part.body if isinstance(part, ast.ClassDef) else []
+            pairs = [(line.target, line.value) for line in body if isinstance(line, ast.AnnAssign)]
+            pairs += [(line.targets[0], line.value) for line in body if isinstance(line, ast.Assign)]
+            own = {
+                at.id: ast.literal_eval(value)
+                for at, value in pairs
+                if isinstance(at, ast.Name) and at.id in wanted and value
+            }
+            if "name" in own:
+                found[own["name"]] = own
+    return dict(sorted(found.items()))
 
 
 def did_you_mean_or_install(name: str, known: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.runtime import run_clientapp
 
-from fedapps.deployment.supernode import POLL_INTERVAL
+from fedapps.deployment.flower_command import POLL_INTERVAL
 
 IDENTITY = ("_task_id", "_run_id", "_node_id")
 ARRAYS = {

@@ -25,7 +25,7 @@ from drawn_houses import NAMES, graph_entries, path_entry
 from fedapps.sim.traffic.drivers import lane_swap_drivers
 from fedapps.sim.traffic.styles import read_styles
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.files import read_toml
+from fedapps.tasks.files import flattened, read_toml
 from fedapps.tasks.images.formats import read_folder as read_image_folder
 from fedapps.tasks.images.options import Options as ImageOptions
 from fedapps.tasks.lqr.profile import read_rollouts, robot_files
@@ -50,7 +50,6 @@ from hypothesis import strategies as st
 from image_files import drawn, hub_dataset
 from PIL import Image
 
-from fedapps.config.keys import flattened
 from fedapps.config.parsing import ConfigError, read
 from fedapps.config.recipe_files import read_pipeline, read_recipe
 from fedapps.deployment.supernode import SuperNode

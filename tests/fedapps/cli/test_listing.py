@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fedapps import methods
 from fedapps.cli.commands import main
 from fedapps.cli.listing import task_text
 from fedapps.config.keys import described
 from fedapps.config.recipe_files import recipes
 from fedapps.config.trackers import TRACKERS
-from fedapps.registry.methods import method_names
+from fedapps.registry.classes import stated
+from fedapps.registry.methods import METHODS, method_names
 from fedapps.registry.tasks import own_tasks, profiles_class, task_names
 
 
@@ -157,3 +159,20 @@ def test_methods_for_a_task_with_costs_and_reasons(capsys):
 def test_methods_for_an_unknown_task(capsys):
     assert main(["list", "--for", "lqrr"]) == 2
     assert "did you mean 'lqr'" in capsys.readouterr().err
+
+
+def test_the_lines_of_methods_are_read_from_their_source_as_they_are():
+    read = {name: (own["line"], own.get("aliases", {})) for name, own in stated(methods, ("line", "aliases")).items()}
+    assert read == {name: (kind.line, kind.aliases) for name, kind in METHODS.own.items()}
+
+
+@pytest.mark.subprocesses
+@pytest.mark.parametrize("arguments", [["--help"], ["list"]])
+def test_help_and_list_import_neither_flower_nor_torch(arguments):
+    code = (
+        "import atexit, sys; from fedapps.cli.commands import main\n"
+        "atexit.register(lambda: print('imported', sorted({'flwr', 'torch'} & set(sys.modules))))\n"
+        f"main({arguments})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert done.stdout.splitlines()[-1] == "imported []"

@@ -11,7 +11,8 @@ import tomli_w
 from fedapps.sim.processes import free_port
 from flwr.common.config import parse_config_args
 
-from fedapps.deployment.supernode import LIBRARIES, SuperNode
+from fedapps.deployment.forks import LIBRARIES
+from fedapps.deployment.supernode import SuperNode
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 3.5, float("nan")])
