@@ -14,13 +14,13 @@ but not on when the replies are computed, so that the same seed gives the same b
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from .devices.availability import Finish, Mark
@@ -102,7 +102,8 @@ class ClockGrid(MessageGrid):
         self._in_flight: dict[str, _Sent] = {}  # not pulled, in the order in which they were sent
         self._working: dict[int, _Sent] = {}  # by node, the last message, until it was computed
         self._free: dict[int, float] = {}  # by node, when it is done with all messages that were computed
-        self._lost_messages = 0
+        self._made_here = 0  # messages that the grid of the nodes does not have
+        self._resumed_busy: Mapping[str, float] = {}
         self._arrived: dict[str, float] = {}  # when the last replies that were pulled arrived
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -111,9 +112,30 @@ class ClockGrid(MessageGrid):
         """Seconds since the start of the run."""
         return self._now
 
-    def set_now(self, seconds: float) -> None:
-        """Set the time, for a run that resumes. It must not go back once time has passed in :meth:`wait`."""
-        self._now = float(seconds)
+    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
+        """Set the time, and until when nodes are at work (:meth:`busy`), for a run that resumes, before its messages."""
+        self._now, self._resumed_busy = float(seconds), busy
+
+    def busy(self) -> dict[str, float]:
+        """Until when nodes work on messages whose replies were computed, by key, without those that are free."""
+        return {self._key(node): until for node, until in sorted(self._free.items()) if until > self._now}
+
+    def due(self, message_id: str) -> tuple[float, Message]:
+        """When the reply to a message in flight arrives, and the reply, which the node computes now if it has not."""
+        sent = self._in_flight[message_id]
+        arrival = self._arrival_of(sent)
+        assert sent.reply is not None
+        return arrival, sent.reply
+
+    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
+        """Put the reply to a TRAIN message of a snapshot in flight. Returns the id of the message."""
+        self._made_here += 1
+        message_id = f"resumed-{self._made_here}"
+        message = Message(RecordDict(), node_id, MessageType.TRAIN)
+        set_message_id(message, message_id)
+        sent = _Sent(message, node_id, self._now, None, self._now, arrival, Message(reply, reply_to=message))
+        self._in_flight[message_id] = sent
+        return message_id
 
     def wait(self, until: float, messages: Collection[str] | None = None) -> None:
         """Let time pass until the next event, but not beyond ``until``.
@@ -238,8 +260,8 @@ class ClockGrid(MessageGrid):
         finish = self._finish(sent, 0.0, 0)
         sent.received = finish.time
         if finish.lost:  # the node turns off before it has the message, and computes nothing
-            self._lost_messages += 1
-            message_id = f"lost-{self._lost_messages}"
+            self._made_here += 1
+            message_id = f"lost-{self._made_here}"
             set_message_id(message, message_id)
             sent.arrival = self._free[node] = finish.time
             sent.reply = unavailable_reply(message, _turned_off(finish))
@@ -262,10 +284,15 @@ class ClockGrid(MessageGrid):
             raise ValueError(f"{len(self._all)} nodes are connected, but the clock has {self.devices.count} devices")
         ordered = sorted(self._all, key=lambda node: (self._keys.get(node, ""), node))
         self._device = {node: number for number, node in enumerate(ordered)}
+        busy, self._resumed_busy = self._resumed_busy, {}
+        self._free |= {node: busy[key] for node in ordered if (key := self._key(node)) in busy}
+
+    def _key(self, node: int) -> str:
+        return self._keys.get(node, str(node))
 
     def devices_by_key(self) -> dict[str, int]:
         """The numbers of the devices by the keys of their nodes; empty before the time begins."""
-        return {self._keys.get(node, str(node)): number for node, number in self._device.items()}
+        return {self._key(node): number for node, number in self._device.items()}
 
     def _arrival_of(self, sent: _Sent) -> float:
         """When the reply to a message arrives, which the node computes now if it has not yet."""

@@ -222,6 +222,7 @@ class BaseStrategy(ResumableStrategy):
         self._current: Arrays = {}
         self._records: dict[Hashable, ArrayRecord] = {}
         self._needed_replies = min_replies
+        self._resumed: Arrays = {}  # the state of the snapshot, until the nodes are there
         self._flights: Flights | None = None  # messages that a round need not wait for
         self._wanted = 0
         self._seconds: dict[str, float] = {}  # from the messages of a phase to their replies
@@ -482,6 +483,11 @@ class BaseStrategy(ResumableStrategy):
         """Wait for the nodes of the first round; ``timeout`` is the seconds that a node has to send its profile."""
         self.registry.queries.timeout = timeout
         self.registry.connected(grid)
+        if self._resumed and self._flights:
+            with clock_of(grid).evaluation():  # all nodes are there
+                nodes = [self.label(node) for node in self.registry.connected(grid)]
+            self._flights.load_state(self._resumed, {node.key: node for node in nodes})
+        self._resumed = {}
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes with a profile and data, in the order of their keys."""
@@ -645,7 +651,8 @@ class BaseStrategy(ResumableStrategy):
         """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
         moments = {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
         learned = {_SAMPLER + name: array for name, array in self.sampler.state().items()}
-        return {**moments, **learned, **self.registry.admission.state(), **self.registry.held_out.state()}
+        in_flight = self._flights.state() if self._flights else {}
+        return {**moments, **learned, **self.registry.admission.state(), **self.registry.held_out.state(), **in_flight}
 
     def load_state(self, state: Arrays) -> None:
         """Restore the state of a snapshot."""
@@ -653,6 +660,7 @@ class BaseStrategy(ResumableStrategy):
         self.sampler.load_state(under(_SAMPLER, state))
         self.registry.admission.load_state(state)
         self.registry.held_out.load_state(state)
+        self._resumed = state
 
     def round_info(self) -> dict[str, Any]:
         """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""

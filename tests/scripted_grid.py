@@ -1,12 +1,13 @@
 """A grid with simulated time, in which a test says how long each message takes."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from math import inf
 
+from fedapps.sim.flower_internals import set_message_id
 from fedapps.sim.inprocess import InProcessGrid
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
 from flwr.client import ClientApp
 
 #: Seconds that the n-th training of a partition takes, both counted from 0; infinite for one that never replies.
@@ -23,6 +24,7 @@ class ScriptedGrid(InProcessGrid):
         self._trainings: Counter[int] = Counter()
         self._arrivals: dict[str, float] = {}
         self._pulled: dict[str, float] = {}
+        self._put_back: dict[str, Message] = {}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
@@ -40,7 +42,8 @@ class ScriptedGrid(InProcessGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         there = [message_id for message_id in message_ids if self._arrivals.get(message_id, inf) <= self.time]
         self._pulled |= {message_id: self._arrivals.pop(message_id) for message_id in there}
-        return super().pull_messages(there)
+        kept = [self._put_back.pop(message_id) for message_id in there if message_id in self._put_back]
+        return [*kept, *super().pull_messages(there)]
 
     def now(self) -> float:
         return self.time
@@ -62,8 +65,23 @@ class ScriptedGrid(InProcessGrid):
     def evaluation(self):
         return nullcontext()
 
-    def set_now(self, seconds: float) -> None:
+    def busy(self) -> dict[str, float]:
+        return {}
+
+    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
         self.time = seconds
+
+    def due(self, message_id: str) -> tuple[float, Message]:
+        (reply,) = super().pull_messages([message_id])
+        self._put_back[message_id] = reply
+        return self._arrivals[message_id], reply
+
+    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
+        message = Message(RecordDict(), node_id, "train")
+        set_message_id(message, message_id := f"resumed-{len(self._put_back)}")
+        self._put_back[message_id] = Message(reply, reply_to=message)
+        self._arrivals[message_id] = arrival
+        return message_id
 
 
 def script(*rows: Iterable[float]) -> Durations:

@@ -24,6 +24,7 @@ from ..base import BaseStrategy
 from ..checks import require_integer
 from ..nodes.profiles import Profile
 from ..replies import Reply
+from ..rounds.clock import is_simulated
 from ..rounds.flights import Flights
 from ..staleness import Staleness
 from ..stopwatch import timed
@@ -42,8 +43,9 @@ class BufferedAsync(BaseStrategy):
 
     Replies are aggregated in the order of arrival, so the bits repeat where this order does: in simulated time. A reply
     that is refused counts for nothing; its node gets the next message after the step. So does a node that left, did not
-    reply in time, or could not be reached. What is in flight when the server ends is asked again when the run resumes,
-    from the newest version.
+    reply in time, or could not be reached. A run that resumes asks again the nodes that were at work, with the newest
+    version, and counts nothing twice. In simulated time it goes on with what was in flight: its bits are those of a run
+    without interruption.
 
     Parameters
     ----------
@@ -244,6 +246,11 @@ class BufferedAsync(BaseStrategy):
             _STATE + "in-flight": np.frombuffer(keys.encode(), np.uint8),
             _STATE + "draws": np.array(self._draws),
         }
+
+    def await_nodes(self, grid: Grid, timeout: float) -> None:
+        super().await_nodes(grid, timeout)
+        if is_simulated(grid):  # what was in flight still is
+            self._first = []
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)

@@ -6,11 +6,12 @@ returns the replies that have arrived by then. All other grids have the clock of
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import NoReturn, Protocol, TypeGuard, runtime_checkable
 
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 LONGEST_PAUSE = 0.5
@@ -51,8 +52,17 @@ class Clock(Protocol):
     def evaluation(self) -> AbstractContextManager[None]:
         """The context of an evaluation. In simulated time it takes no time, and all nodes are there."""
 
-    def set_now(self, seconds: float) -> None:
-        """Set simulated time, when a run resumes."""
+    def due(self, message_id: str) -> tuple[float, Message]:
+        """When the reply to a message in flight will arrive, and the reply; for the snapshots of simulated time."""
+
+    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
+        """Put a reply of a snapshot in flight, which arrives at a time; the id of its message."""
+
+    def busy(self) -> Mapping[str, float]:
+        """Until when simulated nodes work on what they have computed, by key, without those that are free."""
+
+    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
+        """Set simulated time and what :meth:`busy` returned then, when a run resumes."""
 
 
 class WallClock:
@@ -87,7 +97,19 @@ class WallClock:
         """A context that changes nothing."""
         return nullcontext()
 
-    def set_now(self, seconds: float) -> None:
+    def due(self, message_id: str) -> NoReturn:
+        """Raise ``TypeError``: nobody knows."""
+        raise TypeError("only simulated time knows when a reply will arrive")
+
+    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> NoReturn:
+        """Raise ``TypeError``: only nodes can reply."""
+        raise TypeError("only in simulated time can a reply be put back in flight")
+
+    def busy(self) -> Mapping[str, float]:
+        """No node: nobody knows."""
+        return {}
+
+    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
         """Do nothing: time goes on while a run rests."""
 
 

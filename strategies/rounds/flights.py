@@ -3,20 +3,28 @@
 A version that nodes in flight started from is kept once, and freed with the last of them.
 """
 
+import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import Any
 
-from flwr.app import Message
+import numpy as np
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as EncodedRecords
 from flwr.serverapp import Grid
 
 from ..arrays import Arrays
 from ..nodes.profiles import Profile
 from .clock import clock_of, is_simulated
-from .transport import NodeFailure, Outcome, Sent, pull, pull_together, push
+from .snapshots import under
+from .transport import NodeFailure, Outcome, Sent, outcome_of, pull, pull_together, push
 
+_STATE = "flights."
 _MOST_PULLS = 64  # attempts to fetch a reply at a time, from a SuperLink
 
 
@@ -47,11 +55,16 @@ class Flight(Sent):
 
 @dataclass(frozen=True)
 class Arrival:
-    """What became of a message: a reply, or why there is none, after a number of seconds."""
+    """What became of a message, and when: a reply, or why there is none."""
 
     flight: Flight
     outcome: Outcome
-    seconds: float
+    time: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the message was sent."""
+        return self.time - self.flight.sent_at
 
 
 class Flights:
@@ -143,7 +156,7 @@ class Flights:
             found = self._look_for_one()
         for sent, outcome in found:
             flight = self._open.pop(sent.message_id)
-            self._arrived.append(Arrival(flight, outcome, self._clock.arrived_at(sent.message_id) - flight.sent_at))
+            self._arrived.append(Arrival(flight, outcome, self._clock.arrived_at(sent.message_id)))
         if not found:
             self._give_up()
 
@@ -163,6 +176,51 @@ class Flights:
         for flight in [flight for flight in self._open.values() if flight.deadline <= now]:
             del self._open[flight.message_id]
             self._clock.forget([flight.message_id])
-            seconds = now - flight.sent_at
             failure = NodeFailure(flight.node_id, f"no reply within {flight.deadline - flight.sent_at:g} s")
-            self._arrived.append(Arrival(flight, failure, seconds))
+            self._arrived.append(Arrival(flight, failure, now))
+
+    def state(self) -> Arrays:
+        """What is in flight in simulated time, for a snapshot: versions and replies, which the nodes compute now.
+
+        Empty on real nodes, whose replies are unknown; the server asks them again.
+        """
+        if not is_simulated(self._grid):
+            return {}
+        arrivals = [*self._arrived, *(self._due(flight) for flight in self._open.values())]
+        rows, found = [], dict[str, Any]()
+        for number, (flight, outcome, time) in enumerate((a.flight, a.outcome, a.time) for a in arrivals):
+            row = {"key": flight.profile.key, "version": flight.version, "sent": flight.sent_at, "arrival": time}
+            if isinstance(outcome, NodeFailure):
+                row |= {"failure": outcome.reason, "by_node": outcome.by_node}
+            else:
+                encoded = recorddict_to_proto(outcome.content).SerializeToString(deterministic=True)
+                found[f"{_STATE}reply.{number}"] = np.frombuffer(encoded, np.uint8)
+            rows.append(row | {"deadline": flight.deadline})
+            found |= {f"{_STATE}version.{flight.version}.{name}": array for name, array in flight.start.items()}
+        facts = {"rows": rows, "names": list(arrivals[0].flight.start) if arrivals else []}
+        return {**found, _STATE + "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
+
+    def load_state(self, state: Arrays, nodes: Mapping[str, Profile]) -> None:
+        """Put what :meth:`state` returned in flight again; ``nodes`` are all nodes by their keys."""
+        own = under(_STATE, state)
+        facts = json.loads(own["facts"].tobytes()) if "facts" in own else {"rows": []}
+        versions = {row["version"] for row in facts["rows"]}
+        starts = {v: {name: own[f"version.{v}.{name}"] for name in facts["names"]} for v in versions}
+        for number, row in enumerate(facts["rows"]):
+            if (node := nodes.get(row["key"])) is None:
+                continue
+            content: RecordDict | Error
+            if "failure" in row:
+                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if row["by_node"] else ErrorCode.NODE_UNAVAILABLE
+                content = Error(code, row["failure"])
+            else:
+                content = recorddict_from_proto(EncodedRecords.FromString(own[f"reply.{number}"].tobytes()))
+            sent = self._clock.put_back(node.node_id, row["arrival"], content)
+            self._open[sent] = Flight(
+                node.node_id, sent, node, row["version"], starts[row["version"]], row["sent"], row["deadline"]
+            )
+        self.look()
+
+    def _due(self, flight: Flight) -> Arrival:
+        arrival, reply = self._clock.due(flight.message_id)
+        return Arrival(flight, outcome_of(flight, reply), arrival)

@@ -376,13 +376,14 @@ class _RoundLoop:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
         state = {f"state.{name}": array for name, array in self.strategy.state().items()}
         history = {name: getattr(self.result, name) for name in _HISTORIES}
-        clock = {"clock": clock_of(self.grid).now()} if is_simulated(self.grid) else {}
-        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best), **clock}, self.attempts, history)
+        clock = clock_of(self.grid)
+        time_facts = {"clock": clock.now(), "busy": dict(clock.busy())} if is_simulated(self.grid) else {}
+        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best), **time_facts}, self.attempts, history)
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
         arrays = self.strategy.restore(snapshot, initial)
         self.best = BestRound(**snapshot.facts["best"])
-        clock_of(self.grid).set_now(snapshot.facts.get("clock", 0.0))
+        clock_of(self.grid).set_now(snapshot.facts.get("clock", 0.0), snapshot.facts.get("busy", {}))
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
         for name, metrics in snapshot.history.items():
             restored = {r: MetricRecord(dict(of_round)) for r, of_round in metrics.items() if r <= snapshot.round}

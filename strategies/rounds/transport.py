@@ -126,7 +126,7 @@ def pull(grid: Grid, sent: Sent) -> Outcome | None:
         reply = next((reply for reply in replies if reply.metadata.reply_to_message_id == sent.message_id), None)
     except UNREADABLE as error:  # raised when Flower decodes what the node sent
         return NodeFailure(sent.node_id, f"the reply cannot be decoded: {type(error).__name__}: {error}", by_node=True)
-    return None if reply is None else _outcome(sent, reply)
+    return None if reply is None else outcome_of(sent, reply)
 
 
 def pull_together(grid: Grid, sent: Sequence[Sent]) -> list[tuple[Sent, Outcome]]:
@@ -141,10 +141,11 @@ def pull_together(grid: Grid, sent: Sequence[Sent]) -> list[tuple[Sent, Outcome]
         reply.metadata.reply_to_message_id: reply
         for reply in retry(lambda: list(grid.pull_messages([item.message_id for item in sent])))
     }
-    return [(item, _outcome(item, found[item.message_id])) for item in sent if item.message_id in found]
+    return [(item, outcome_of(item, found[item.message_id])) for item in sent if item.message_id in found]
 
 
-def _outcome(sent: Sent, reply: Message) -> Outcome:
+def outcome_of(sent: Sent, reply: Message) -> Outcome:
+    """A reply, or the failure that it reports."""
     if not reply.has_error():
         return reply
     by_node = reply.error.code not in _SUPERLINK_ERRORS
