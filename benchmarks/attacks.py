@@ -207,7 +207,7 @@ class AttackedGrid(InProcessGrid):
         return self._partition(message) in self.attackers
 
     def _partition(self, message: Message) -> int:
-        return int(str(self._contexts[message.metadata.dst_node_id].node_config["partition-id"]))
+        return int(str(self.context(message.metadata.dst_node_id).node_config["partition-id"]))
 
     def _forge(self, attacking: Sequence[tuple[Message, Message]], answers: Sequence[Message]) -> None:
         """Replace the arrays of the attackers' answers."""

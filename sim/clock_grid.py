@@ -112,9 +112,9 @@ class ClockGrid(MessageGrid):
         """Seconds since the start of the run."""
         return self._now
 
-    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
-        """Set the time, and until when nodes are at work (:meth:`busy`), for a run that resumes, before its messages."""
-        self._now, self._resumed_busy = float(seconds), busy
+    def set_now(self, seconds: float, busy: Mapping[str, float] | None = None) -> None:
+        """Set the time, and until when nodes work (:meth:`busy`), before the first message of a run that resumes."""
+        self._now, self._resumed_busy = float(seconds), busy or {}
 
     def busy(self) -> dict[str, float]:
         """Until when nodes work on messages whose replies were computed, by key, without those that are free."""

@@ -80,16 +80,9 @@ class InProcessGrid(MessageGrid):
         self._pushed = 0
         # Flower's older strategies pull from threads. Nodes share torch's random state, so they must run one by one.
         self._one_at_a_time = Lock()
-        self._contexts = {
-            _SERVER + 1 + index: Context(
-                run_id=_RUN_ID,
-                node_id=_SERVER + 1 + index,
-                node_config={"partition-id": index, "num-partitions": len(node_configs), **config},
-                state=RecordDict(),
-                run_config=dict(run_config),
-            )
-            for index, config in enumerate(node_configs)
-        }
+        self._nodes = range(_SERVER + 1, _SERVER + 1 + len(node_configs))
+        self._node_configs, self._run_config = node_configs, dict(run_config)
+        self._contexts: dict[int, Context] = {}  # of the nodes that keep something between messages
 
     def set_run(self, run: Any) -> None:
         """Do nothing, because there is only one run."""
@@ -101,13 +94,13 @@ class InProcessGrid(MessageGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes, in the order of ``node_configs``."""
-        return list(self._contexts)
+        return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Store the messages; a node runs when its reply is pulled."""
         ids = []
         for message in messages:
-            if message.metadata.dst_node_id not in self._contexts:
+            if message.metadata.dst_node_id not in self._nodes:
                 raise ValueError(f"message to node {message.metadata.dst_node_id}, which does not exist")
             self._pushed += 1
             message_id = f"message-{self._pushed}"
@@ -151,19 +144,30 @@ class InProcessGrid(MessageGrid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        received = received_copy(message)
+        received, context = received_copy(message), self.context(node)
         try:
-            return self.client_app(received, self._contexts[node])
+            return self.client_app(received, context)
         except Exception as error:
             if self.errors == "raise":
                 configs: list[Mapping[str, Any]] = list(message.content.config_records.values())
                 raise NodeError(
-                    f"node {node} (partition {self._contexts[node].node_config['partition-id']}) failed in round "
+                    f"node {node} (partition {context.node_config['partition-id']}) failed in round "
                     f"{(configs or [{}])[0].get('server-round', '?')} on a {message.metadata.message_type!r} message:\n"
                     f"{traceback.format_exc()}"
                 ) from error
             reason = "".join(traceback.format_exception(error))
             return error_reply(message, reason)
+        finally:
+            if context.state:
+                self._contexts[node] = context
+
+    def context(self, node: int) -> Context:
+        """The context of a node: that of its last message, if its app left something there, else a new one."""
+        if node in self._contexts:
+            return self._contexts[node]
+        index = node - _SERVER - 1
+        config = {"partition-id": index, "num-partitions": len(self._node_configs), **self._node_configs[index]}
+        return Context(_RUN_ID, node, config, RecordDict(), dict(self._run_config))
 
 
 def run_inprocess(

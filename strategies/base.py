@@ -483,7 +483,7 @@ class BaseStrategy(ResumableStrategy):
         """Wait for the nodes of the first round; ``timeout`` is the seconds that a node has to send its profile."""
         self.registry.queries.timeout = timeout
         self.registry.connected(grid)
-        if self._resumed and self._flights:
+        if self._resumed and self._flights is not None:
             with clock_of(grid).evaluation():  # all nodes are there
                 nodes = [self.label(node) for node in self.registry.connected(grid)]
             self._flights.load_state(self._resumed, {node.key: node for node in nodes})
@@ -651,7 +651,7 @@ class BaseStrategy(ResumableStrategy):
         """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
         moments = {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
         learned = {_SAMPLER + name: array for name, array in self.sampler.state().items()}
-        in_flight = self._flights.state() if self._flights else {}
+        in_flight = {} if self._flights is None else self._flights.state()
         return {**moments, **learned, **self.registry.admission.state(), **self.registry.held_out.state(), **in_flight}
 
     def load_state(self, state: Arrays) -> None:

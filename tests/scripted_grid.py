@@ -68,13 +68,13 @@ class ScriptedGrid(InProcessGrid):
     def busy(self) -> dict[str, float]:
         return {}
 
-    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
+    def set_now(self, seconds: float, busy: Mapping[str, float] | None = None) -> None:
         self.time = seconds
 
     def due(self, message_id: str) -> tuple[float, Message]:
-        (reply,) = super().pull_messages([message_id])
-        self._put_back[message_id] = reply
-        return self._arrivals[message_id], reply
+        if message_id not in self._put_back:
+            (self._put_back[message_id],) = super().pull_messages([message_id])
+        return self._arrivals[message_id], self._put_back[message_id]
 
     def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
         message = Message(RecordDict(), node_id, "train")

@@ -23,6 +23,9 @@ class FedDyn(BaseStrategy):
     with h = Σ g_i / N. N counts the nodes with examples that have been connected since the server started. Buffers are
     averaged.
 
+    A node keeps its g_i before it knows what becomes of its reply. If that is refused, lost or dropped because it is
+    late, h differs from the mean of the g_i by α D_i / N from then on. Where many replies are late, let rounds wait.
+
     Parameters
     ----------
     alpha : float

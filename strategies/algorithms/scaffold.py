@@ -27,6 +27,10 @@ class Scaffold(BaseStrategy):
 
     The server keeps Σ c_i in float64 and divides by the number N of nodes, so that c ← c + (1/N) Σ (c_i⁺ − c_i) also
     holds when nodes join later. N counts the nodes with examples that have been connected since the server started.
+    A node keeps c_i⁺ before it knows what becomes of its reply. If that is refused, lost or dropped because it is late,
+    c lacks (1/N)(c_i⁺ − c_i) from then on: both sides only add changes, so the difference neither grows nor heals, and
+    the corrections c − c_i do not cancel out over the nodes. Where many replies are late, let rounds wait.
+
     The global step size η_g of the paper is the learning rate of the ``server_optimizer`` SGD.
 
     Parameters

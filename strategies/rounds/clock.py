@@ -61,7 +61,7 @@ class Clock(Protocol):
     def busy(self) -> Mapping[str, float]:
         """Until when simulated nodes work on what they have computed, by key, without those that are free."""
 
-    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
+    def set_now(self, seconds: float, busy: Mapping[str, float] | None = None) -> None:
         """Set simulated time and what :meth:`busy` returned then, when a run resumes."""
 
 
@@ -109,7 +109,7 @@ class WallClock:
         """No node: nobody knows."""
         return {}
 
-    def set_now(self, seconds: float, busy: Mapping[str, float]) -> None:
+    def set_now(self, seconds: float, busy: Mapping[str, float] | None = None) -> None:
         """Do nothing: time goes on while a run rests."""
 
 

@@ -376,9 +376,11 @@ class _RoundLoop:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
         state = {f"state.{name}": array for name, array in self.strategy.state().items()}
         history = {name: getattr(self.result, name) for name in _HISTORIES}
-        clock = clock_of(self.grid)
-        time_facts = {"clock": clock.now(), "busy": dict(clock.busy())} if is_simulated(self.grid) else {}
-        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best), **time_facts}, self.attempts, history)
+        facts: dict[str, Any] = {"best": asdict(self.best)}
+        if is_simulated(self.grid):
+            clock = clock_of(self.grid)
+            facts |= {"clock": clock.now(), "busy": dict(clock.busy())}
+        return Snapshot(server_round, {**shared, **state}, facts, self.attempts, history)
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
         arrays = self.strategy.restore(snapshot, initial)

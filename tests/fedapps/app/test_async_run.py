@@ -1,9 +1,17 @@
 """Runs that do not wait for all nodes, in simulated time: their records, their bits, and how they resume."""
 
+from functools import cache
+from itertools import count
+from math import isfinite
+
 import pytest
+from fedapps.strategies.optimizers import SGD
+from fedapps.strategies.rounds.flights import Flights
+from fedapps.strategies.updates import Updates
 from small_runs import LQR, run_inline, with_changes
 from toys import same_bits
 
+from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.run_folder import RunFolder
 
 SPEEDS = {"robot-00": 30.0, "robot-01": 1.0, "robot-02": 2.0}
@@ -43,6 +51,13 @@ def test_an_asynchronous_run_does_not_wait_for_the_slowest(federate):
     assert same_bits(*(run.checkpoints("fedavg").latest().arrays for run in (folder, again)))
 
 
+@pytest.mark.parametrize("method", ["spfl", "per-fedavg", "fedala", "ditto", "pfedme", "apfl-deng", "fedsgd"])
+def test_personal_methods_work_asynchronously(federate, method):
+    rows = federate(f"async-{method}", methods=method, mode="async", buffer=2, rounds=3).lines("metrics.jsonl")
+    assert [(row["replies"], row["refused"]) for row in rows] == [(2, [])] * 3
+    assert all(isfinite(value) for value in rows[-1]["evaluate"].values())
+
+
 def test_a_slow_node_is_folded_with_its_staleness(federate):
     folder = federate("late", mode="async", buffer=1, rounds=48, evaluate_every=48)
     slow = [row["staleness"] for row in trained(folder) if row["node"] == "robot-00"]
@@ -61,20 +76,60 @@ def test_a_deadline_closes_rounds_and_names_late_replies(federate):
     assert [row["node"] for row in late] == ["robot-00"]
 
 
-def test_a_run_that_was_killed_goes_on(federate, monkeypatch):
-    record = RunFolder.record
+def timeless(row):
+    return {key: value for key, value in row.items() if key not in ("seconds", "timings")}
 
-    def crash(self, name, stage, report):
-        if report.round == 4:
+
+PACES = {
+    "async": {"mode": "async", "buffer": 2, "max_staleness": 40},
+    "private": {"mode": "async", "buffer": 1, "methods": "ditto", "compression": "top-k", "rounds": 8},
+    "fold": {"deadline": 9.0, "late_replies": "fold"},
+    "drop": {"over_selection": 1.5, "fraction_train": 0.6},
+    "timeout": {"timeout": 20.0},
+}
+PHASES = {  # where the server of the fourth round dies
+    "before the messages leave": (Flights, "launch", "before"),
+    "with replies in flight": (Updates, "read", "before"),
+    "after the step": (SGD, "step", "after"),
+    "before the checkpoint": (RunFolder, "record", "before"),
+    "after the checkpoint": (DiskCheckpoints, "save", "after"),
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(federate):
+    return cache(lambda pace: federate(f"whole-{pace}", **PACES[pace]))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("pace", PACES)
+def test_a_run_that_was_killed_repeats_its_bits(federate, uninterrupted, monkeypatch, pace, phase):
+    whole, (owner, name, when) = uninterrupted(pace), PHASES[phase]
+    if pace == "timeout" and owner in (Flights, Updates):
+        pytest.skip("a round that waits for all has neither")
+    original, calls = getattr(owner, name), count(1)
+    fatal = 4 * sum(row["replies"] for row in whole.lines("metrics.jsonl")[:3]) // 3 if owner is Updates else 4
+
+    def dying(self, *given, **named):
+        last = next(calls) == fatal
+        if last and when == "before":
             raise ConnectionError("power cut")
-        record(self, name, stage, report)
+        result = original(self, *given, **named)
+        if last:
+            raise ConnectionError("power cut")
+        return result
 
+    run = f"{pace}, {phase}"
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "record", crash)
+        patch.setattr(owner, name, dying)
         with pytest.raises(ConnectionError, match="power cut"):
-            federate("resumed", mode="async", buffer=2)
-    folder = federate("resumed", mode="async", buffer=2, resume=True)
-    rows = folder.lines("metrics.jsonl")
-    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert [row["replies"] for row in rows] == [2] * 6
-    assert sorted(row["clock"] for row in rows) == [row["clock"] for row in rows]
+            federate(run, **PACES[pace])
+    folder = federate(run, **PACES[pace], resume=True)
+    assert folder.lines("nodes.jsonl") == whole.lines("nodes.jsonl")
+    kept = [
+        [(row["clock"], row.get("dropped"), row["strategy"]) for row in f.lines("metrics.jsonl")]
+        for f in (folder, whole)
+    ]
+    assert kept[0] == kept[1]
+    (method,) = {row["method"] for row in whole.lines("metrics.jsonl")}
+    assert same_bits(*(f.checkpoints(method).latest().arrays for f in (folder, whole)))

@@ -4,7 +4,10 @@ import pytest
 from fedapps.strategies import BaseStrategy, BufferedAsync, Closing, SpeedTiers, Staleness, Utility
 
 from fedapps.app.strategy import build_strategy
+from fedapps.config.pace import pace_conflicts
 from fedapps.config.parsing import ConfigError, parse
+from fedapps.registry.expressions import read_expression
+from fedapps.registry.methods import build_method, method_names
 
 RUN = {"task": "lqr", "num-nodes": 7, "collect-after": 0, "methods": "fedavg"}
 
@@ -86,6 +89,18 @@ def test_samplers_that_learn_from_replies():
 def test_what_cannot_work_is_refused_before_the_run(keys, message):
     with pytest.raises(ConfigError, match=message):
         parse(RUN | keys)
+
+
+def test_which_methods_work_asynchronously():
+    run = parse(RUN | {"mode": "async"}).run
+    methods = {name: build_method(read_expression(name), {}) for name in method_names()}
+    refused = {name: [found for found, _ in pace_conflicts(run, name, method, 1)] for name, method in methods.items()}
+    assert {name for name, fields in refused.items() if not fields} == {
+        "fedavg", "fedprox", "fedsgd", "fedavgm", "fedadam", "fedadagrad", "fedyogi", "spfl", "per-fedavg", "moon",
+        "fedper", "fedrep", "fedbabu", "fedbn", "lg-fedavg", "fedala", "ditto", "pfedme", "apfl-deng", "fedrecon",
+        "fedvln", "fedvocab",
+    }  # fmt: skip
+    assert all("mode" in found for fields in refused.values() for found in fields)
 
 
 def test_data_in_stages_need_rounds():

@@ -70,6 +70,19 @@ def test_the_server_keeps_the_mean_of_the_nodes_control_variates(nodes, fraction
     np.testing.assert_allclose(strategy.control["theta"], mean, atol=1e-4)
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_refused_reply_leaves_a_constant_difference(rounds):
+    class Refusing(ScaffoldStrategy):
+        def refusal_reason(self, reply):
+            return "late" if reply.profile.key == "node-0" and self.report.round == 1 else None
+
+    federation, strategy = scaffold(), Refusing()
+    federation.run(strategy, rounds)
+    mean = np.mean([federation.control(0), federation.control(1)], axis=0)
+    # The reply that was refused brought c_0⁺ − c_0 = −3.5, of which the server would have taken the half.
+    np.testing.assert_allclose(strategy.control["theta"] - mean, [1.75], atol=1e-6)
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.floats(0.25, 2), st.lists(NUMBERS, min_size=1, max_size=3), st.integers(1, 6))
 def test_a_control_variate_is_the_mean_of_the_local_gradients(curvature, optimum, steps):

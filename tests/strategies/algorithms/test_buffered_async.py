@@ -5,12 +5,14 @@ from math import inf
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.algorithms.buffered_async import BufferedAsync
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.compression import Int8
-from fedapps.strategies.nodes.samplers import FixedNodes
+from fedapps.strategies.nodes.samplers import FixedNodes, UniformFraction
 from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
+from fedapps.strategies.rounds.closing import Closing
 from fedapps.strategies.rounds.records import TooFewRepliesError
 from fedapps.strategies.staleness import Staleness
 from grouped import MemoryCheckpoints, PowerCutError
@@ -237,29 +239,68 @@ def test_a_repetition_is_marked_in_the_message():
 # -- resume -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cut", [2, 3, 4])
-def test_what_was_in_flight_is_asked_first_when_a_run_resumes(cut):
-    durations, kept, reports = script([1.0], [1.3], [7.0], [2.2]), MemoryCheckpoints(), []
-    app = descend((1, 2, 3, 4), (1, 2, 3, 4))
+FOUR = descend((1, 2, 3, 4), (1, 2, 3, 4))
 
-    def stop(report):
-        reports.append(report)
-        if report.round == cut:
+
+def run_until(cut, make, grid, kept, reports, **options):
+    """Run six rounds; the power fails in the one after ``cut``."""
+
+    def record(report):
+        if report.round == cut + 1:
             raise PowerCutError
+        reports.append(report)
 
-    options = {"num_rounds": 5, "checkpoints": kept}
-    first = ScriptedGrid(app, 4, durations)
+    make().start(grid, record_of(ZERO), num_rounds=6, checkpoints=kept, on_round=record, **options)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BufferedAsync(buffer=2, concurrency=3),
+        lambda: BaseStrategy(closing=Closing(deadline=1.5, late="fold"), min_replies=2),
+        lambda: BaseStrategy(closing=Closing(over_selection=1.5), sampler=UniformFraction(0.5)),
+    ],
+)
+def test_in_simulated_time_a_resumed_run_repeats_the_bits(make, cut):
+    durations, reports, expected = script([1.0], [1.3], [7.0], [2.2]), [], []
+    kept, whole = MemoryCheckpoints(), MemoryCheckpoints()
+    run_until(inf, make, ScriptedGrid(FOUR, 4, durations), whole, expected)
     with pytest.raises(PowerCutError):
-        BufferedAsync(buffer=2, concurrency=3).start(first, record_of(ZERO), on_round=stop, **options)
-    in_flight = bytes(kept.latest().arrays["state.async.in-flight"]).decode().split("\n")
-    second = ScriptedGrid(app, 4, durations)
-    BufferedAsync(buffer=2, concurrency=3).start(
-        second, record_of(ZERO), resume=True, on_round=reports.append, **options
-    )
-    asked = [f"part-{partition}" for _, partition, version in second.sent[:3] if version == cut - 1]
-    assert set(in_flight) <= set(asked)
-    assert [report.round for report in reports] == [*range(1, cut + 1), *range(cut, 6)]
-    assert all(report.replies == 2 for report in reports)
+        run_until(cut, make, ScriptedGrid(FOUR, 4, durations), kept, reports)
+    run_until(inf, make, ScriptedGrid(FOUR, 4, durations), kept, reports, resume=True)
+    facts = [[(r.round, r.clock, r.nodes, r.dropped, r.strategy) for r in found] for found in (reports, expected)]
+    assert facts[0] == facts[1]
+    assert same_bits(kept.latest().arrays, whole.latest().arrays)
+
+
+def test_real_nodes_that_were_at_work_are_asked_first_with_the_newest_version():
+    seen, kept = [], MemoryCheckpoints()
+    app = arithmetic_app(lambda partition, arrays, config: (arrays, {"num-examples": 1, "loss": 0.0}), seen=seen)
+    make = lambda: BufferedAsync(buffer=2, concurrency=3)  # noqa: E731
+    with pytest.raises(PowerCutError):
+        run_until(3, make, InProcessGrid(app, [{}] * 4, {}), kept, [])
+    keys = bytes(kept.latest().arrays["state.async.in-flight"]).decode().split("\n")
+    assert keys != [""]
+    assert not any(name.startswith("state.flights.") for name in kept.latest().arrays)
+    seen.clear()
+    run_until(inf, make, InProcessGrid(app, [{}] * 4, {}), kept, [], resume=True)
+    trained = [message for message in seen if message.metadata.message_type == "train"]
+    first = [message for message in trained if message.content["config"]["server-round"] == 4]
+    assert {int(key.removeprefix("part-")) for key in keys} <= {m.metadata.dst_node_id - 2 for m in first}
+
+
+def test_a_node_that_joins_late_gets_the_newest_version_and_delays_nobody():
+    class Joining(ScriptedGrid):
+        def get_node_ids(self):
+            return list(super().get_node_ids())[: 3 if self.time >= 3 else 2]
+
+    grid, reports = Joining(FOUR, 3, script([1.0], [1.5], [1.0])), []
+    BufferedAsync(buffer=2).start(grid, record_of(ZERO), num_rounds=6, on_round=reports.append)
+    joined = [(time, version) for time, partition, version in grid.sent if partition == 2]
+    assert joined[0][0] == 3.0
+    assert joined[0][1] == max(version for time, _, version in grid.sent if time <= 3)
+    assert [report.replies for report in reports] == [2] * 6
 
 
 # -- the property -----------------------------------------------------------------------------------------------------
