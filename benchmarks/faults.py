@@ -138,6 +138,28 @@ class FaultyFleet:
             for pid in stopped[-1:]:
                 _signal(pid, signal.SIGCONT)
 
+    @contextmanager
+    def slowed(self, index: int, factor: float) -> Iterator[None]:
+        """Context in which the workers of a node take ``factor`` times as long: they rest for a part of each second."""
+        over = threading.Event()
+
+        def pace() -> None:
+            while not over.is_set():
+                for number, seconds in ((signal.SIGSTOP, 1 - 1 / factor), (signal.SIGCONT, 1 / factor)):
+                    for pid in self.working(index):
+                        _signal(pid, number)
+                    over.wait(seconds)
+
+        pacing = threading.Thread(target=pace)
+        pacing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            pacing.join()
+            for pid in self.working(index):
+                _signal(pid, signal.SIGCONT)
+
     def kill_worker(self, index: int) -> None:
         """Kill the worker of a node, as the kernel does when memory is exhausted."""
         for pid in self.working(index):

@@ -4,6 +4,7 @@ The nodes do nothing: they return what they received. The grid is that of the in
 A new process measures the peak memory of each size. For rounds, memory is the resident set after each tenth of them.
 
     python -m benchmarks.growth --nodes 1000 10000 100000 --cohort 100
+    python -m benchmarks.growth --devices 1000 10000 100000
     python -m benchmarks.growth --parameters 10000 1000000 10000000
     python -m benchmarks.growth --rounds 10000 --plot growth.png
 """
@@ -23,10 +24,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from fedapps.sim.clock_grid import ClockGrid, Reading
+from fedapps.sim.devices.availability import DayNight
+from fedapps.sim.devices.distributions import LogNormal, Uniform
+from fedapps.sim.devices.fleet import drawn
 from fedapps.sim.flower_internals import direct_arrays, flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import BaseStrategy, UniformFraction, to_record
-from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE
+from fedapps.strategies import BaseStrategy, BufferedAsync, UniformFraction, to_record
+from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE, PROFILE_QUERY
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from matplotlib.figure import Figure
@@ -63,6 +68,11 @@ def measured(given: argparse.Namespace) -> Iterator["Growth"]:
         profiles, rounds = zip(*costs, strict=True)
         memory = [_peak(partial(of_nodes, nodes, min(given.cohort, nodes))) for nodes in given.nodes]
         yield Growth("nodes", given.nodes, {"profiles [s]": profiles, "round [s]": rounds}, memory)
+    if given.devices:
+        costs = [of_devices(devices, min(given.cohort, devices)) for devices in given.devices]
+        profiles, steps = zip(*costs, strict=True)
+        memory = [_peak(partial(of_devices, devices, min(given.cohort, devices))) for devices in given.devices]
+        yield Growth("devices", given.devices, {"profiles [s]": profiles, "step [s]": steps}, memory)
     if given.parameters:
         seconds = [of_parameters(count) for count in given.parameters]
         memory = [_peak(partial(of_parameters, count)) for count in given.parameters]
@@ -120,7 +130,10 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[], help="numbers of connected nodes")
-    parser.add_argument("--cohort", type=int, default=100, help="nodes that train in a round (default 100)")
+    parser.add_argument("--devices", type=int, nargs="+", default=[], help="numbers of devices in simulated time")
+    parser.add_argument(
+        "--cohort", type=int, default=100, help="nodes that train in a round or at a time (default 100)"
+    )
     parser.add_argument("--parameters", type=int, nargs="+", default=[], help="sizes of the model")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of a run of two nodes with checkpoints")
     parser.add_argument("--json", default="", help="append the tables to this file, as JSON lines")
@@ -138,6 +151,28 @@ def of_nodes(nodes: int, cohort: int) -> tuple[float, float]:
         profiles = time.process_time() - begun
         strategy.start(grid, _model(), num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
     return profiles, median(after - before for before, after in pairwise(seconds))
+
+
+def of_devices(devices: int, concurrency: int) -> tuple[float, float]:
+    """As :func:`of_nodes` in simulated time: steps of half as many updates as devices that are at work."""
+    reading = Reading(PROFILE_QUERY, key=_key, steps=lambda _: 5.0, size=lambda _: 10**6)
+    fleet = drawn(devices, 0, LogNormal(1.0, 1.5), Uniform(1.0, 10.0), None, DayNight(devices, 8.0, 24.0, 0))
+    strategy = BufferedAsync(
+        concurrency=concurrency, buffer=(concurrency + 1) // 2, evaluate_sampler=UniformFraction(0.0)
+    )
+    grid, seconds = ClockGrid(InProcessGrid(echo(), [{}] * devices, {}), fleet, reading), []
+    with flower_identity(), direct_arrays():
+        begun = time.process_time()
+        strategy.registry.connected(grid)
+        profiles = time.process_time() - begun
+        strategy.start(grid, _model(), num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
+    return profiles, median(after - before for before, after in pairwise(seconds))
+
+
+def _key(reply: Message) -> str:
+    record = reply.content[PROFILE]
+    assert isinstance(record, ConfigRecord)
+    return str(record[KEY])
 
 
 def of_parameters(count: int) -> float:
