@@ -182,9 +182,9 @@ class Flights:
     def state(self) -> Arrays:
         """What is in flight in simulated time, for a snapshot: versions and replies, which the nodes compute now.
 
-        Empty on real nodes, whose replies are unknown; the server asks them again.
+        Empty if nothing is, and on real nodes, whose replies are unknown: the server asks them again.
         """
-        if not is_simulated(self._grid):
+        if not (self and is_simulated(self._grid)):
             return {}
         arrivals = [*self._arrived, *(self._due(flight) for flight in self._open.values())]
         rows, found = [], dict[str, Any]()
@@ -197,7 +197,7 @@ class Flights:
                 found[f"{_STATE}reply.{number}"] = np.frombuffer(encoded, np.uint8)
             rows.append(row | {"deadline": flight.deadline})
             found |= {f"{_STATE}version.{flight.version}.{name}": array for name, array in flight.start.items()}
-        facts = {"rows": rows, "names": list(arrivals[0].flight.start) if arrivals else []}
+        facts = {"rows": rows, "names": list(arrivals[0].flight.start)}
         return {**found, _STATE + "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
 
     def load_state(self, state: Arrays, nodes: Mapping[str, Profile]) -> None:
