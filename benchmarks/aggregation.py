@@ -35,8 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     given = parser().parse_args(arguments)
     sizes = (given.replies, given.megabytes, given.arrays, given.compression)
+    names = (given.compression, DENSE) if given.compression else (OURS, FLOWER, NUMPY)
+    peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in names}
     sides = _sides(*sizes)
-    peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in sides}
     setup = f"{given.replies} replies of {given.arrays} arrays, {given.megabytes:g} MB of float32"
     ours = given.compression or OURS
     for clock in (time.process_time, time.perf_counter):

@@ -19,6 +19,7 @@ from .dry_run import DryRun
 from .launch import check_data
 
 _SECONDS, _MOST_STEPS = 0.5, 200
+_SHORT, _SLOWER = 20.0, 1.3
 _HEAD = ("method", "parameters shared", "down", "up", "train", "evaluate", "run", "disk")
 
 
@@ -88,6 +89,32 @@ class Estimate:
 
 def _one_step(seconds: Sequence[float]) -> int:
     return 1
+
+
+def inline_advice(config: Config, seconds: float) -> str:
+    """That a run would take less time in one process; empty unless it is less than 1 / 1.3 of what it took in Ray.
+
+    Parameters
+    ----------
+    config : Config
+        Of a run that has finished.
+    seconds : float
+        > 0, what the run took in Ray. A run of less than 20 s is not looked at.
+    """
+    if seconds < _SHORT:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
+        try:
+            inline = sum(Estimate.of(config, label, Path(folder)).run_seconds for label in config.methods)
+        except ValueError:  # the first node does not train alone
+            return ""
+    if inline * _SLOWER >= seconds:
+        return ""
+    there, here = format_duration(seconds), format_duration(inline)
+    return (
+        f"in one process, all rounds take about {here}; in Ray they took {there}, because messages take longer than "
+        "training. Add --engine inline"
+    )
 
 
 def estimate_text(config: Config) -> str:

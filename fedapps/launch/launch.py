@@ -158,7 +158,13 @@ class Simulation(Runner):
         except (RunEndedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
+        seconds = time.monotonic() - begun
         conclude(config, self.engine, begun)
+        if self.engine == "ray" and not config.run.resume:
+            from .estimate import inline_advice
+
+            if advice := inline_advice(config, seconds):
+                print(advice)
 
 
 def check_engine(engine: str, run: RunConfig) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.launch.estimate import Estimate
+from fedapps.launch.estimate import Estimate, inline_advice
 
 TINY = {
     "task": "lqr",
@@ -31,6 +31,14 @@ def test_the_estimate_counts_parameters_steps_and_rounds(tmp_path: Path) -> None
     alone = Estimate.of(config, "local", tmp_path / "state")
     assert (alone.dry_run.shared_parameters, alone.dry_run.bytes_down < found.dry_run.bytes_down) == (0, True)
     assert alone.disk_bytes > 3 * 8 * 4, "the private models of three nodes"
+
+
+def test_a_run_that_took_longer_in_ray_than_in_one_process_says_so(tmp_path: Path) -> None:
+    config = parse(TINY | {"methods": "fedavg,local", "cache-dir": str(tmp_path / "worlds")})
+    assert inline_advice(config, 60.0).endswith("Add --engine inline")
+    assert "in Ray they took 1 min 00 s" in inline_advice(config, 60.0)
+    assert inline_advice(config, 10.0) == "", "too short to matter"
+    assert inline_advice(parse(TINY | {"rounds": 999_999}), 60.0) == "", "one process would take hours"
 
 
 def test_a_dry_run_prints_and_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
