@@ -143,6 +143,7 @@ class FederatedClient:
         self.parts.check(node_round)
         node_round = self.parts.begin(node_round)
         model = self._model(node_round)
+        _freeze(model, settings.untrained)
         shared = self.parts.shared_parameters(model, node_round)
         plateau = self._plateau(node_round)
         joint = Phase(
@@ -174,7 +175,8 @@ class FederatedClient:
             metrics["trainable_parameters"] = float(self.parts.trainable_parameters(model, stages))
             metrics["static_parameters"] = float(self.parts.static_parameters(shared, memory))
         metrics |= self.parts.metrics(model, node_round)
-        arrays = self.parts.outgoing(model, node_round)
+        outgoing = self.parts.outgoing(model, node_round)
+        arrays = {name: array for name, array in outgoing.items() if name not in settings.untrained}
         records = self.parts.records(arrays, model, node_round)
         self.guard.check_names(arrays)
         self.guard.check_records(records)
@@ -347,3 +349,9 @@ class FederatedClient:
         with torch_seed(self.seed, "collect", stage, self.data.key):
             collected = self.task.collect(self.parts.stage_model(model, stage), self.data, seed=seed)
         self.private.save_extra(collection(stage + 1), collected)
+
+
+def _freeze(model: nn.Module, names: Sequence[str]) -> None:
+    for name, parameter in model.named_parameters():
+        if name in names:
+            parameter.requires_grad_(False)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS
+from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS, UNTRAINED
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from .messages import Arrays, clipping_norm, read_arrays
+from .messages import Arrays, clipping_norm, names_in, read_arrays
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
@@ -56,7 +56,8 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
         assert isinstance(received, ArrayRecord)
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
-        sent = read_arrays(ARRAYS, received)
+        left_out = names_in(config, UNTRAINED)
+        sent = {name: array for name, array in read_arrays(ARRAYS, received).items() if name not in left_out}
         parameters = _parameters(sent, config)
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:
@@ -66,7 +67,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
             return reply
         returned = _returned(reply, sent)
         if not parameters:
-            reply.content[ARRAYS] = message.content[ARRAYS]
+            reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in sent.items()})
             return reply
         content = RecordDict({**reply.content, ARRAYS: _shown({n: returned[n] for n in parameters}, _LEAST)})
         answer = Message(content, reply_to=shown)
@@ -111,9 +112,7 @@ def _shown(parameters: Arrays, guard: float) -> ArrayRecord:
 
 def _parameters(arrays: Arrays, config: ConfigRecord) -> Arrays:
     """The arrays of floating-point numbers that are no buffers, by their names and by the config of the message."""
-    declared = config.get(BUFFERS, [])
-    if not isinstance(declared, list):
-        raise ValueError(f"config {BUFFERS} = {declared!r}: must be a list of names of arrays")
+    declared = names_in(config, BUFFERS)
     floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
     return {name: array for name, array in floats.items() if not _is_statistic(name) and name not in declared}
 

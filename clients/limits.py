@@ -20,7 +20,7 @@ except ImportError:  # not a Unix system: memory cannot be limited
     resource = None  # type: ignore[assignment]
 
 #: Keys of the node config.
-MAX_STEPS, MAX_SECONDS, MAX_MEMORY = "max-steps", "max-seconds", "max-memory"
+MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK = "max-steps", "max-seconds", "max-memory", "max-rank"
 #: The limits of a deployed node whose config does not say otherwise.
 DEFAULT_STEPS, DEFAULT_SECONDS = 1_000_000, 86_400.0
 _MB = 10**6
@@ -42,11 +42,14 @@ class NodeLimits:
         Of the whole work, above 0; looked at before every optimizer step.
     memory : int
         Megabytes that the process may allocate, with its libraries; 0 = unlimited.
+    rank : int
+        The largest rank of adapters, where a method allows nodes to have different ranks; 0 = unlimited.
     """
 
     steps: float = inf
     seconds: float = inf
     memory: int = 0
+    rank: int = 0
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> "NodeLimits":
@@ -62,6 +65,7 @@ class NodeLimits:
             _limit(node_config, MAX_STEPS, inf if simulated else DEFAULT_STEPS),
             _limit(node_config, MAX_SECONDS, inf if simulated else DEFAULT_SECONDS),
             int(_limit(node_config, MAX_MEMORY, 0)),
+            int(_limit(node_config, MAX_RANK, 0)),
         )
         if limits.memory and resource is None:
             raise ValueError(
@@ -88,6 +92,12 @@ class _Budget:
 
 
 _budget: ContextVar[_Budget | None] = ContextVar("budget", default=None)
+
+
+def limited_rank(rank: int) -> int:
+    """The rank of the node's adapters where the method asks for ``rank``."""
+    budget = _budget.get()
+    return min(rank, budget.limits.rank) if budget and budget.limits.rank else rank
 
 
 def check_length(key: str, length: int) -> None:

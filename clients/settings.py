@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
-from fedapps.strategies.wire import LAST_ROUND
+from fedapps.strategies.wire import LAST_ROUND, UNTRAINED
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 
-from .messages import with_config
+from .messages import names_in, with_config
 
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 
@@ -91,6 +91,8 @@ class RoundSettings:
         Epochs, also 0, in which a new node fits its personal part, in place of those of ``training``; -1: the same.
     attempts : str
         The attempts that the rounds belong to (:meth:`fedapps.clients.state.Attempts.read`).
+    untrained : tuple of str
+        The names of received arrays that the node neither trains nor returns.
     """
 
     server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
@@ -106,9 +108,11 @@ class RoundSettings:
     best_round: int = option(0, "the best round so far", minimum=0, maximum=LAST_ROUND)
     held_out_epochs: int = option(-1, "epochs of a new node in place of those of training; -1 = these", minimum=-1)
     attempts: str = ""
+    untrained: tuple[str, ...] = ()
 
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
         settings, training = with_config(self, config), with_config(self.training, config)
+        settings = replace(settings, untrained=tuple(names_in(config, UNTRAINED)))
         of_new_node = settings.held_out_epochs >= 0
         return replace(settings, training=training.for_epochs(settings.held_out_epochs) if of_new_node else training)

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from .algorithms.fedproto import FedProto as FedProto
     from .algorithms.fedweit import FedWeIT as FedWeIT
     from .algorithms.fisher_exchange import FisherExchange as FisherExchange
+    from .algorithms.flora import Flora as Flora
     from .algorithms.hierarchical import HierarchicalFedAvg as HierarchicalFedAvg
     from .algorithms.ifca import IteratedClusters as IteratedClusters
     from .algorithms.partial_aggregation import PartialAggregation as PartialAggregation
     from .algorithms.q_fedavg import QFedAvg as QFedAvg
     from .algorithms.scaffold import Scaffold as Scaffold
+    from .algorithms.trained_in_turn import TrainedInTurn as TrainedInTurn
     from .algorithms.virtual_clients import IndependentDraws as IndependentDraws
     from .algorithms.virtual_clients import VirtualClients as VirtualClients
     from .arrays import Arrays as Arrays

@@ -77,6 +77,26 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return record
 
 
+def names_in(config: object, key: str) -> list[str]:
+    """The names of arrays under a key of a message's config; none where the config or the key is missing.
+
+    Raises
+    ------
+    ValueError
+        The value is no list of names.
+    """
+    names = config.get(key, []) if isinstance(config, Mapping) else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"config {key} = {names!r}: must be a list of names of arrays")
+    return [str(name) for name in names]
+
+
+def without(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Arrays:
+    """The arrays that are not named, in their order."""
+    left_out = set(names)
+    return {name: array for name, array in arrays.items() if name not in left_out}
+
+
 def select(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Select the names that match at least one pattern.
 

@@ -5,7 +5,7 @@ The parts are the sampler, the weighting, the aggregation, the server optimizer 
 subclass that overrides hooks, which are called in every round in this order:
 
 1. ``prepare_round`` and ``begin_round``;
-2. ``arrays_for`` and ``train_records`` for each node that trains;
+2. ``untrained``; ``arrays_for`` and ``train_records`` for each node that trains;
 3. ``refusal_reason``, ``aggregate_for`` and ``fold_reply`` for each train reply;
 4. ``close_round``;
 5. ``arrays_for`` and ``evaluate_records`` for each node that evaluates;
@@ -35,7 +35,7 @@ from . import wire
 from .aggregation.mean import Aggregate, IntegerPolicy
 from .aggregation.metrics import MetricMean, MetricRule
 from .aggregation.robust import RobustAggregation
-from .arrays import Arrays, Buffers, from_record, is_float, select, to_record
+from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, without
 from .checks import check_values
 from .compression import Compression
 from .nodes.admission import Admission, ExampleLimits
@@ -65,7 +65,7 @@ ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
 _OPTIMIZER = "optimizer."
 _SAMPLER = "sampler."
 _SYNCHRONOUS_HOOKS = (
-    *("prepare_round", "begin_round", "train_records", "arrays_for", "refusal_reason", "aggregate_for"),
+    *("prepare_round", "begin_round", "untrained", "train_records", "arrays_for", "refusal_reason", "aggregate_for"),
     *("fold_reply", "close_round", "configure_train", "aggregate_train", "train_round", "state"),
 )
 
@@ -220,6 +220,7 @@ class BaseStrategy(ResumableStrategy):
             in_flight=in_flight,
         )
         self._current: Arrays = {}
+        self._returned: Arrays = {}  # those of the current arrays that replies contain
         self._records: dict[Hashable, ArrayRecord] = {}
         self._needed_replies = min_replies
         self._resumed: Arrays = {}  # the state of the snapshot, until the nodes are there
@@ -302,7 +303,10 @@ class BaseStrategy(ResumableStrategy):
         self.begin_round(server_round, self._current)
         compression = self.compression.train_config() if self.compression else {}
         declared = {wire.BUFFERS: names} if (names := self._declared_buffers()) else {}
-        return arrays, ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared})
+        untrained = self.untrained(server_round, list(self._current))
+        self._returned = without(self._current, untrained)
+        left_out = {wire.UNTRAINED: list(untrained)} if untrained else {}
+        return arrays, ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared, **left_out})
 
     def train_round(
         self,
@@ -329,7 +333,7 @@ class BaseStrategy(ResumableStrategy):
         assert self._flights is not None, "the strategy has not been started"
         nodes = [self._known(message.metadata.dst_node_id) for message in messages]
         self._count(messages)
-        self._note_failures(self._flights.launch(nodes, messages, server_round - 1, self._current, timeout), nodes)
+        self._note_failures(self._flights.launch(nodes, messages, server_round - 1, self._returned, timeout), nodes)
         updates = self._read_updates(server_round, self.closing.staleness)
         opened = OpenRound(self.closing, self._flights, updates, self._wanted, self._needed_replies)
         yield from opened.replies(partial(self.registry.poll, grid))
@@ -340,7 +344,7 @@ class BaseStrategy(ResumableStrategy):
 
     def _read_updates(self, server_round: int, staleness: Staleness, **limits: Any) -> Updates:
         replies = self._reply_filter("train")
-        return Updates(replies, server_round - 1, self._current, staleness, self.sampler, **limits)
+        return Updates(replies, server_round - 1, self._returned, staleness, self.sampler, **limits)
 
     def _note_failures(self, failures: Iterable[NodeFailure], nodes: Iterable[Profile]) -> None:
         """Record messages that were not accepted."""
@@ -384,7 +388,7 @@ class BaseStrategy(ResumableStrategy):
         aggregate, metrics = self.new_aggregate(), self._metric_mean()
         for usable in replies:
             with timed("fold"):
-                reply = self.privacy.limit(usable, self._current, self.buffers)
+                reply = self.privacy.limit(usable, self._returned, self.buffers)
                 self.aggregate_for(reply, aggregate).add(reply.arrays, reply.weight)
                 metrics.add(reply.metrics, reply.weight)
                 self.fold_reply(server_round, reply)
@@ -395,10 +399,10 @@ class BaseStrategy(ResumableStrategy):
         with timed("step"):
             arrays = aggregate.result() if aggregate.defined else {}
             del aggregate  # frees its memory
-            closed = self.close_round(server_round, self._current, arrays)
+            closed = {**self._current, **self.close_round(server_round, self._returned, arrays)}
         if fault := check_values(self._current, closed):
             raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
-        self._current = closed
+        self._current = self._returned = closed
         result = metrics.result()
         self.report.train = dict(result)
         return to_record(self._current), result
@@ -584,7 +588,7 @@ class BaseStrategy(ResumableStrategy):
         if self.aggregation:
             place = f"round {self.report.round}" + (label and f", {label}")
             return self.aggregation.start(self.integers, place, self.buffers)
-        return self.privacy.mean(self.integers, self._current, self.report.round, self.buffers)
+        return self.privacy.mean(self.integers, self._returned, self.report.round, self.buffers)
 
     def _declared_buffers(self) -> list[str]:
         """The shared floating-point arrays that are buffers by ``buffers`` alone."""
@@ -597,7 +601,7 @@ class BaseStrategy(ResumableStrategy):
             self.report,
             phase,
             profiles,
-            expected=self._current if phase == "train" else None,
+            expected=self._returned if phase == "train" else None,
             weight_of=self.weight_of,
             metric_means=self.metric_means,
             max_bytes=max_reply_bytes(self._current, self.reply_records),
@@ -615,6 +619,10 @@ class BaseStrategy(ResumableStrategy):
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         """Called before the messages of a round are built; ``arrays`` are the shared parameters."""
+
+    def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
+        """The names of shared arrays that nodes neither train nor return in this round; by default none."""
+        return ()
 
     def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         """Records that a training node receives in addition to ``arrays`` and ``config``, by name."""
@@ -644,7 +652,10 @@ class BaseStrategy(ResumableStrategy):
         """Called with each usable train reply. Copy what the algorithm needs, but keep no reference to the reply."""
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
-        """The next shared parameters, from the current ones and the aggregate, which is empty without replies."""
+        """The next shared parameters, from the current ones and the aggregate, which is empty without replies.
+
+        Both are without the arrays of :meth:`untrained`, which keep their values unless the result has them.
+        """
         return self.server_optimizer.step(current, aggregate, self.buffers) if aggregate else current
 
     def state(self) -> Arrays:

@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, Buffers, from_record, to_record, views
+from .arrays import Arrays, Buffers, from_record, names_in, to_record, views, without
 from .blocks import BLOCK, aligned, blocks, spread
 
 #: The records of a compressed reply by their names on the wire.
@@ -350,7 +350,8 @@ def compressed(
     """As :func:`compression_mod`, with the error in another memory, which is opened only where it is needed."""
     if (compression := requested(message)) is None:
         return call_next(message, context)
-    received = views(message.content.array_records[wire.ARRAYS])
+    untrained = names_in(message.content.get(wire.CONFIG), wire.UNTRAINED)
+    received = without(views(message.content.array_records[wire.ARRAYS]), untrained)
     reply = call_next(message, context)
     if not reply.has_error():
         compress_reply(reply, received, compression, memory_of(message, context), declared_buffers(message))
@@ -382,11 +383,7 @@ def declared_buffers(message: Message) -> Buffers:
     ValueError
         The config has no list of names under ``buffers``.
     """
-    config = message.content.get(wire.CONFIG)
-    names = config.get(wire.BUFFERS, []) if isinstance(config, ConfigRecord) else []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"config {wire.BUFFERS} = {names!r}: must be a list of names of arrays")
-    return Buffers(tuple(escape(str(name)) for name in names))
+    return Buffers(tuple(map(escape, names_in(message.content.get(wire.CONFIG), wire.BUFFERS))))
 
 
 def compress_reply(

@@ -63,6 +63,9 @@ STATISTICS = ("running_mean", RUNNING_VARIANCE, "num_batches_tracked")
 #: Config key of TRAIN: the names of shared floating-point arrays that are buffers although their names do not say so, a
 #: list of strings; missing if there are none. Nodes neither compress them nor send them under differential privacy.
 BUFFERS = "buffers"
+#: Config key of TRAIN: the names of shared arrays that nodes neither train nor return in this round, a list of strings;
+#: missing if there are none.
+UNTRAINED = "untrained"
 #: Prefix of the records of compressed replies. They replace the parameters in the record ``arrays``.
 COMPRESSED_PREFIX = "compressed."
 #: Record of compressed replies: the compressed change of each parameter.

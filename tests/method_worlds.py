@@ -14,7 +14,7 @@ from fedapps.clients.state import DiskState
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.strategies.rounds.snapshots import Snapshot
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
-from fedapps.tasks.profiles import ModelRoles
+from fedapps.tasks.profiles import LowRank, ModelRoles
 from flwr.app import Context, Message, RecordDict
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -116,6 +116,32 @@ class BodyAndHead(Quadratics):
         return (0.5 * batch["a"] * (u + v - batch["b"]) ** 2 + 0.5 * v**2).mean()
 
 
+class Adapters(Quadratics):
+    """Node i minimises ½ a_i (W + B A - b_i)² with 1 x 1 matrices; W = 0 is frozen, A starts at 1, B at 0."""
+
+    name: ClassVar[str] = "adapters"
+    factors: ClassVar[LowRank] = LowRank("layer.a", "layer.b", "layer.w")
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        return ("layer.w",)
+
+    @property
+    def roles(self) -> ModelRoles:
+        return ModelRoles(body=("layer.a", "layer.b"), factors=self.factors)
+
+    def build_model(self) -> nn.Module:
+        layer = _Values(a=1.0, b=0.0, w=0.0)
+        for name, value in layer.named_parameters():
+            setattr(layer, name, nn.Parameter(value.detach()[None], requires_grad=name != "w"))
+        return nn.ModuleDict({"layer": layer})
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        layer = model["layer"]
+        product = layer.w + self.factors.scale * layer.b @ layer.a
+        return (0.5 * batch["a"] * (product - batch["b"]) ** 2).mean()
+
+
 class Network(nn.Module):
     """Three classes of points in the plane."""
 
@@ -160,6 +186,39 @@ class Points(_Tiny):
         return cross_entropy(model(batch["x"]), batch["label"])
 
 
+class _Adapted(nn.Module):
+    """A frozen linear layer with an adapter of rank 2."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, base.in_features))
+        self.b = nn.Parameter(torch.zeros(base.out_features, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + 2 * x @ self.a.T @ self.b.T
+
+
+class AdaptedPoints(Points):
+    """The same with an adapter in the first layer, which is frozen."""
+
+    name: ClassVar[str] = "adapted-points"
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        return ("body.0.base.*",)
+
+    @property
+    def roles(self) -> ModelRoles:
+        body, factors = ("body.0.[ab]", "body.1.*"), LowRank("body.*.a", "body.*.b", "body.*.base.weight", 2.0)
+        return ModelRoles(head=("head.*",), body=body, features=True, factors=factors)
+
+    def build_model(self) -> nn.Module:
+        model = Network()
+        model.body[0] = _Adapted(model.body[0])
+        return model
+
+
 class StagedPoints(Points):
     """The same in two stages."""
 
@@ -191,7 +250,7 @@ class Rounds:
 
     def values(self, name: str = "theta") -> list[float]:
         """A shared array of one number, after each round."""
-        return [float(arrays[name][0]) for arrays in self.arrays]
+        return [float(arrays[name].item()) for arrays in self.arrays]
 
     def memory(self, name: str) -> list[float]:
         """A number in the memory of each node."""
@@ -199,7 +258,7 @@ class Rounds:
 
     def private(self, name: str) -> list[float]:
         """A private parameter of one number, on each node."""
-        return [float(self.kept[node][name][0]) for node in sorted(self.kept)]
+        return [float(self.kept[node][name].item()) for node in sorted(self.kept)]
 
 
 class PowerCutError(RuntimeError):

@@ -74,7 +74,7 @@ def build_strategy(
         "in_flight": run.in_flight or None,
         "metric_means": metric_means(config.task.metric_means, held_out=bool(run.held_out_nodes)),
     }
-    return method.strategy(StrategyParts(run, common))
+    return method.strategy(StrategyParts(run, common, config.task.roles))
 
 
 def tracked_metric(run: RunConfig) -> TrackedMetric | None:

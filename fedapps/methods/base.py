@@ -107,7 +107,7 @@ class Method:
     #: Whether the method needs data in stages (continual learning).
     needs_stages: ClassVar[bool] = False
     #: What the task's model must have (:mod:`fedapps.tasks.roles`): "head", "body", "features", "classes",
-    #: "normalisation".
+    #: "normalisation", "factors".
     needs: ClassVar[tuple[str, ...]] = ()
     #: Whether :meth:`private` builds the task's model; a profile query then imports torch.
     needs_model: ClassVar[bool] = False

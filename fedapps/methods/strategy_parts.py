@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedapps.strategies import BaseStrategy, BufferedAsync, ServerOptimizer
 from fedapps.strategies.optimizers import optimizer_by_name
+from fedapps.tasks.profiles import LowRank, ModelRoles
 
 if TYPE_CHECKING:
     from fedapps.config.run_config import RunConfig
@@ -24,10 +25,18 @@ class StrategyParts:
     run : RunConfig
     common : mapping
         The arguments that all strategies of the run have in common, by the names of ``BaseStrategy``.
+    roles : ModelRoles
+        Of the parameters of the task's model.
     """
 
     run: RunConfig
     common: Mapping[str, Any] = field(default_factory=dict)
+    roles: ModelRoles = field(default_factory=ModelRoles)
+
+    @property
+    def factors(self) -> LowRank:
+        """The names of the model's adapters of low rank; none match where it has none."""
+        return self.roles.factors or LowRank("", "", "")
 
     def build(self, kind: type[Kind], **changes: Any) -> Kind:
         """A strategy with the common arguments, and ``changes`` in place of them or beside them.
@@ -51,7 +60,7 @@ class StrategyParts:
 
     def without(self, *names: str) -> StrategyParts:
         """The parts without some of the common arguments, for a strategy that fixes them itself."""
-        return StrategyParts(self.run, {name: part for name, part in self.common.items() if name not in names})
+        return replace(self, common={name: part for name, part in self.common.items() if name not in names})
 
     def optimizer(self, name: str, learning_rate: float) -> ServerOptimizer:
         """The server optimizer of this name, with the run's ``server-tau`` where it has a τ.

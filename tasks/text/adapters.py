@@ -10,7 +10,6 @@ starts at one.
    2022, https://arxiv.org/abs/2205.05638.
 """
 
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -46,11 +45,10 @@ def add_adapters(encoder: nn.Module, options: Options) -> None:
     need("peft", "adapters", f"text.adapter = {options.adapter!r}")
     from peft import IA3Config, LoraConfig, inject_adapter_in_model
 
+    alpha: Any = options.adapter_alpha  # PEFT divides it by the rank, whole or not
     targets = _targets(encoder, options)
     if options.adapter == "lora":
-        config: Any = LoraConfig(
-            r=options.adapter_rank, lora_alpha=options.adapter_alpha, target_modules=targets, lora_dropout=0.0
-        )
+        config: Any = LoraConfig(r=options.adapter_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
     else:
         inner = None if targets is None else [name for name in targets if name in _INNER]
         config = IA3Config(target_modules=targets, feedforward_modules=inner)
@@ -69,7 +67,7 @@ def linear_layers(encoder: nn.Module) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _targets(encoder: Any, options: Options) -> Sequence[str] | str | None:
+def _targets(encoder: Any, options: Options) -> list[str] | str | None:
     """The layers to adapt; ``None`` for those that PEFT chooses for the kind of encoder."""
     if options.adapter_targets == ALL_LINEAR:
         return ALL_LINEAR

@@ -1,6 +1,7 @@
 """The task "text" without torch: the examples that each node has, the profiles of nodes, and the simulation of data."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from shlex import quote
@@ -30,7 +31,7 @@ from .published import fetch
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 SHARED = PrivateParameters()
 #: The names of A, B and frozen weight of an adapted layer.
-LORA = tuple(f"encoder.*.{part}.weight" for part in ("lora_A.default", "lora_B.default", "base_layer"))
+LORA = LowRank("encoder.*.lora_A.default.weight", "encoder.*.lora_B.default.weight", "encoder.*.base_layer.weight")
 WITH_LORA = "text.adapter = 'lora'"
 #: The floors of a comparison (:func:`fedapps.tasks.text.floors.node_floors`).
 FREQUENT, TFIDF, PROBE = "most frequent class", "TF-IDF, pooled", "linear probe, pooled"
@@ -136,8 +137,8 @@ class TextProfiles(TaskProfiles):
             return ModelRoles(head, body=("encoder.*.ia3_l.default",), features=True, factors_key=WITH_LORA)
         if not chosen.adapter:
             return ModelRoles(head, body=body, features=True, factors_key=WITH_LORA)
-        factors = LowRank(*LORA, scale=chosen.adapter_alpha / chosen.adapter_rank)
-        return ModelRoles(head, body=LORA[:2], features=True, factors=factors)
+        factors = replace(LORA, scale=chosen.adapter_alpha / chosen.adapter_rank)
+        return ModelRoles(head, body=(LORA.a, LORA.b), features=True, factors=factors)
 
     @classmethod
     def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:

@@ -72,8 +72,15 @@ VALUES = {
 CONFIGS = {
     key: VALUES[type(default)]
     for key, default in option_values(RoundSettings()).items()
-    if key != "held-out-epochs"  # stands for epochs
+    if key not in ("held-out-epochs", "untrained")  # stands for epochs; a list
 }
+
+
+@pytest.mark.parametrize("names", ["a", [1]])
+def test_what_is_not_trained_is_a_list_of_names(names):
+    assert RoundSettings().with_config({"untrained": ["a", "b"]}).untrained == ("a", "b")
+    with pytest.raises(ValueError, match=r"config untrained = .*: must be a list of names of arrays"):
+        RoundSettings().with_config({"untrained": names})
 
 
 def is_declared(value, field):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
 from flwr.app import ArrayRecord
-from method_worlds import Points, StagedPoints, run_method
+from method_worlds import AdaptedPoints, Points, StagedPoints, run_method
 from run_outputs import outputs_of
 from toys import same_bits
 
@@ -22,9 +22,15 @@ METHODS = [name for name in method_names() if not method_class(name).task and me
 FAULTS = {"refused": {(2, 0)}, "absent": {(3, 1)}}
 
 
+def world_of(method):
+    """The task that has what the method needs."""
+    kind = method_class(method)
+    return StagedPoints if kind.needs_stages else AdaptedPoints if "factors" in kind.needs else Points
+
+
 def run_here(method, folder, **more):
     """Four rounds of two nodes with the faults."""
-    task = StagedPoints if method_class(method).needs_stages else Points
+    task = world_of(method)
     keys = {"rounds": 4, "evaluate_every": 2, **FAULTS, **MORE.get(method, {})}
     return run_method(method, task, folder=folder, **(keys | more))
 
@@ -58,7 +64,7 @@ def survives(method, run):
 
 def keeps_to_itself(method, run):
     """No record of a reply has a private parameter, the node's memory or a value of either."""
-    task = (StagedPoints if method_class(method).needs_stages else Points)()
+    task = world_of(method)()
     private = build_method(read_expression(method), {}).private(task).patterns
     for kind, node, _, reply in run.messages:
         records = {name: record for name, record in reply.items() if isinstance(record, ArrayRecord)}

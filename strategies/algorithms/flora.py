@@ -1,0 +1,106 @@
+"""The server of FLoRA: the exact mean of the products of low-rank adapters, folded into the frozen weights.
+
+Wang et al., FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations, NeurIPS 2024,
+https://arxiv.org/abs/2409.05976, Section 3.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Arrays
+from ..base import BaseStrategy
+from ..replies import Reply
+
+_SHUFFLE = 0x666C6F7261  # the purpose in the key of these draws
+
+
+@dataclass(frozen=True)
+class _Layer:
+    a: str
+    b: str
+    weight: str
+
+
+class Flora(BaseStrategy):
+    """FedAvg that averages the products B A of adapters, not their factors.
+
+    Stacking the factors of all nodes, [B_1 B_2 ...] [A_1; A_2; ...], gives the sum of the products exactly, also of
+    unequal ranks. The server adds their weighted mean to the frozen weight, W ← W + scale · Σ w_k B_k A_k / Σ w_k, and
+    all nodes begin the next round with new factors: B = 0, and A with the same numbers in a new random order. Nodes
+    receive the weights of the adapted layers beside the other shared arrays, and return all but these.
+
+    A node of a lower rank has zeros in the further rows of A and columns of B, which stay zero in training.
+
+    Parameters
+    ----------
+    a, b, weight : str
+        The names of A ``[r, n]``, B ``[m, r]`` and the frozen weight W ``[m, n]``, which must be shared, too. With a
+        ``*``, which stands for the same text in all three, they name those of several layers.
+    scale : float
+        Not 0.
+    seed : int
+        ≥ 0, of the order of A.
+    **base
+        As in :class:`~fedapps.strategies.base.BaseStrategy`.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or ``privacy`` is central differential privacy, or ``aggregation`` is robust.
+    """
+
+    privacy_gap: ClassVar[str] = "it also takes the products of each node's adapters, without noise"
+    robustness_gap: ClassVar[str] = "it also averages the products of the nodes' adapters"
+
+    def __init__(self, *, a: str, b: str, weight: str, scale: float = 1.0, seed: int = 0, **base: Any) -> None:
+        super().__init__(**base)
+        self.a, self.b, self.weight, self.scale, self.seed = a, b, weight, scale, seed
+        self._layers: list[_Layer] = []
+        self._products: dict[str, NDArray[np.float64]] = {}
+        self._weight = 0.0
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        self._layers = self._layers or list(self._layers_in(arrays))
+        self._products = {layer.weight: np.zeros(arrays[layer.weight].shape) for layer in self._layers}
+        self._weight = 0.0
+
+    def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
+        return [layer.weight for layer in self._layers]
+
+    def fold_reply(self, server_round: int, reply: Reply) -> None:
+        self._weight += reply.weight
+        for layer in self._layers:
+            b, a = (reply.arrays[name].astype(np.float64) for name in (layer.b, layer.a))
+            self._products[layer.weight] += reply.weight * (b @ a)
+
+    def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        if not aggregate:
+            return current
+        closed = super().close_round(server_round, current, aggregate)
+        for number, layer in enumerate(self._layers):
+            before, mean = self._current[layer.weight], self._products[layer.weight] / self._weight
+            closed[layer.weight] = np.asarray(before + self.scale * mean, dtype=before.dtype)
+            order = np.random.default_rng([self.seed, server_round, number, _SHUFFLE])
+            a = current[layer.a]
+            closed[layer.a] = order.permutation(a.reshape(-1)).reshape(a.shape)
+            closed[layer.b] = np.zeros_like(current[layer.b])
+        return closed
+
+    def _layers_in(self, arrays: Arrays) -> Iterator[_Layer]:
+        """The adapted layers of a model. Raises ``ValueError`` if there are none, or one lacks B or W."""
+        start, star, end = self.a.partition("*")
+        for name in arrays:
+            if not (name.startswith(start) and name.endswith(end) if star else name == self.a):
+                continue
+            middle = name[len(start) : len(name) - len(end)] if star else ""
+            layer = _Layer(name, self.b.replace("*", middle), self.weight.replace("*", middle))
+            if lacking := [other for other in (layer.b, layer.weight) if other not in arrays]:
+                raise ValueError(f"{name}: {', '.join(lacking)} of the same layer must be shared, too")
+            yield layer
+        if not any(fnmatchcase(name, self.a) for name in arrays):
+            raise ValueError(f"a = {self.a!r}: names no shared array; there are {', '.join(arrays)}")
