@@ -5,11 +5,11 @@ alternates between pairs, so that a slow drift of the machine's speed favours ne
 the benchmark measures the cost of everything else. Run it on an otherwise idle machine, because each message starts a
 Python process on each node.
 
-Where the time goes: a round has two exchanges of messages, train and evaluate. A SuperNode polls for messages directly
-after each reply and then every 3 s, and starts a process for each message. The last node to reply polls before the
-server can send it the next message, so every exchange takes at least 3 s plus the start of a process, with any
-strategy. In addition, Flower's grid polls for replies every 3 s, while ``BaseStrategy`` polls again after 0.02 s, then
-less often, up to every 0.5 s. Each array is sent in a separate request to and from the SuperLink.
+Where the time goes: a round has two exchanges of messages, train and evaluate. Flower's SuperNode polls for messages
+directly after each reply and then every 3 s, starts a process for each message, unpacks the app, and waits for 1 s when
+an array is not there yet. Those of :mod:`fedapps.deployment.supernode` do none of it; ``--flower-nodes`` measures
+the reference on Flower's own. Flower's grid polls for replies every 3 s, ``BaseStrategy`` after 0.02 s, then less
+often, up to every 0.5 s. Each array is sent in a separate request to and from the SuperLink.
 
     python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 """
@@ -19,6 +19,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -99,7 +100,7 @@ class Pair:
         return self.ours.later / self.flower.later
 
 
-def row(nodes: int, megabytes: float, pairs: Sequence[Pair]) -> Row:
+def row(nodes: int, megabytes: float, pairs: Sequence[Pair], reference: str) -> Row:
     """The later rounds of one model size as a row of all measurements of speed."""
     ratios = sorted(pair.ratio() for pair in pairs)
     ours, flower = (
@@ -107,15 +108,15 @@ def row(nodes: int, megabytes: float, pairs: Sequence[Pair]) -> Row:
         for side in ("ours", "flower")
     )
     return Row(
-        name=f"round of {nodes} nodes, {megabytes:g} MB [s]", side="Flower's FedAvg", ours=ours[0], reference=flower[0],
+        name=f"round of {nodes} nodes, {megabytes:g} MB [s]", side=reference, ours=ours[0], reference=flower[0],
         ratio=median(ratios), least=ratios[0], most=ratios[-1], goal="", setup=f"wall clock; {len(pairs)} pairs",
         ours_megabytes=ours[1], reference_megabytes=flower[1],
     )  # fmt: skip
 
 
-def report(megabytes: float, pairs: Sequence[Pair]) -> str:
+def report(megabytes: float, pairs: Sequence[Pair], reference: str = "Flower's FedAvg") -> str:
     """The table of one model size: medians over the pairs, and the ratio of the durations."""
-    sides = {"Flower's FedAvg": [pair.flower for pair in pairs], "BaseStrategy": [pair.ours for pair in pairs]}
+    sides = {reference: [pair.flower for pair in pairs], "BaseStrategy": [pair.ours for pair in pairs]}
     rows = [
         [name, *(number(median(column)) for column in zip(*(run.cells() for run in runs), strict=True))]
         for name, runs in sides.items()
@@ -138,8 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print the tables; returns 1 if a run failed or the final models differ, else 0."""
     given = parser().parse_args(arguments)
     try:
-        with tempfile.TemporaryDirectory(prefix="fedapps-overhead-") as folder, deployment(Path(folder)) as fleet:
-            _measure(fleet, given)
+        with tempfile.TemporaryDirectory(prefix="fedapps-overhead-") as folder, ExitStack() as stack:
+            fleets = [stack.enter_context(deployment(Path(folder) / "ours"))]
+            if given.flower_nodes:
+                fleets.append(stack.enter_context(deployment(Path(folder) / "reference", plain=True)))
+            _measure(fleets, given)
     except FleetError as error:
         print(f"overhead: {error}", file=sys.stderr)
         return 1
@@ -159,29 +163,38 @@ def parser() -> argparse.ArgumentParser:
         "--megabytes", type=_sizes, default=[0.01, 10.0], help="model sizes, separated by commas (default 0.01,10)"
     )
     parser.add_argument("--arrays", type=_at_least(1), default=20, help="number of arrays in the model (default 20)")
+    parser.add_argument(
+        "--flower-nodes", choices=STRATEGIES, help="run the reference on Flower's own SuperNodes, with this strategy"
+    )
     parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     parser.add_argument("--pairs", type=_at_least(1), default=3, help="runs per strategy and model size (default 3)")
     return parser
 
 
-def _measure(fleet: Deployment, given: argparse.Namespace) -> None:
-    fleet.start_superlink()
-    fleet.start_supernodes([{"partition-id": i, "num-partitions": given.nodes} for i in range(given.nodes)])
-    print(f"{given.nodes} SuperNodes are connected; the first run installs the app and is not measured", flush=True)
+def _measure(fleets: Sequence[Deployment], given: argparse.Namespace) -> None:
+    """Measure both sides; ours is that of the first fleet, and the reference that of the last."""
+    strategy, reference = given.flower_nodes or STRATEGIES[0], "Flower's FedAvg"
+    if given.flower_nodes:
+        reference = f"{'on' if strategy == STRATEGIES[1] else reference + ' on'} Flower's SuperNodes"
     settings = {"nodes": given.nodes, "arrays": given.arrays}
-    _run(fleet, settings | {"strategy": STRATEGIES[0], "rounds": 2, "megabytes": given.megabytes[0]})
+    sides = {STRATEGIES[0]: (fleets[-1], strategy), STRATEGIES[1]: (fleets[0], STRATEGIES[1])}
+    for fleet in fleets:
+        fleet.start_superlink()
+        fleet.start_supernodes([{"partition-id": i, "num-partitions": given.nodes} for i in range(given.nodes)])
+        print(f"{given.nodes} SuperNodes are connected; the first run installs the app and is not measured", flush=True)
+        _run(fleet, settings | {"strategy": STRATEGIES[0], "rounds": 2, "megabytes": given.megabytes[0]})
     for megabytes in given.megabytes:
         run = settings | {"rounds": given.rounds, "megabytes": megabytes}
-        pairs = [_pair(fleet, run, STRATEGIES if i % 2 == 0 else STRATEGIES[::-1]) for i in range(given.pairs)]
-        print(f"\n{report(megabytes, pairs)}", flush=True)
+        pairs = [_pair(sides, run, STRATEGIES if i % 2 == 0 else STRATEGIES[::-1]) for i in range(given.pairs)]
+        print(f"\n{report(megabytes, pairs, reference)}", flush=True)
         if given.json:
             with Path(given.json).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(asdict(row(given.nodes, megabytes, pairs))) + "\n")
+                lines.write(json.dumps(asdict(row(given.nodes, megabytes, pairs, reference))) + "\n")
 
 
-def _pair(fleet: Deployment, settings: Settings, order: Iterable[str]) -> Pair:
-    runs = {strategy: _run(fleet, settings | {"strategy": strategy}) for strategy in order}
-    (theirs, their_arrays), (ours, our_arrays) = (runs[strategy] for strategy in STRATEGIES)
+def _pair(sides: Mapping[str, tuple[Deployment, str]], settings: Settings, order: Iterable[str]) -> Pair:
+    runs = {side: _run(sides[side][0], settings | {"strategy": sides[side][1]}) for side in order}
+    (theirs, their_arrays), (ours, our_arrays) = (runs[side] for side in STRATEGIES)
     both = list(zip(their_arrays, our_arrays, strict=True))
     difference = max(float(np.abs(a - b).max()) for a, b in both)
     if not all(np.allclose(a, b, atol=1e-6) for a, b in both):

@@ -6,7 +6,7 @@ Another version of Flower may change them. No other module depends on them, and
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from logging import WARNING
@@ -32,6 +32,7 @@ __all__ = [
     "FAB_INCLUDE_PATTERNS",
     "answer_lost_messages",
     "ask_again_after",
+    "call_on_work",
     "direct_arrays",
     "empty_run",
     "error_reply",
@@ -42,6 +43,7 @@ __all__ = [
     "set_message_id",
     "simulates_nodes",
     "unavailable_reply",
+    "wait_for_work",
 ]
 
 Thing = TypeVar("Thing")
@@ -144,23 +146,49 @@ def direct_arrays() -> Iterator[None]:
 def poll_every(seconds: float) -> None:
     """Let the SuperNode of this process pause at most so long between two polls, for a message or for a reply.
 
-    It polls more often soon after it has begun to wait.
+    It polls more often soon after it has begun to wait: each pause is a quarter of the wait so far, and at least a
+    tenth of ``seconds``.
     """
-    import_module("flwr.supernode.start_client_internal").time = _Clock(seconds)  # type: ignore[attr-defined]
+    usual, begin = 0.0, 0.0
 
-
-class _Clock:
-    """The module ``time`` with shorter pauses: a quarter of the wait so far, at least a tenth of the longest."""
-
-    def __init__(self, longest: float) -> None:
-        self._longest = longest
-        self._usual, self._begin = 0.0, 0.0
-
-    def sleep(self, seconds: float) -> None:
+    def pause(seconds_of_flower: float) -> None:
+        nonlocal usual, begin
         now = time.monotonic()
-        if seconds != self._usual:  # Flower pauses for 3 s between messages, and for 0.5 s before a reply
-            self._usual, self._begin = seconds, now
-        time.sleep(min(seconds, self._longest, max(self._longest / 10, (now - self._begin) / 4)))
+        if seconds_of_flower != usual:  # 3 s between messages, and 0.5 s before a reply
+            usual, begin = seconds_of_flower, now
+        time.sleep(min(seconds_of_flower, seconds, max(seconds / 10, (now - begin) / 4)))
+
+    _pause_with(pause, "flwr.supernode.start_client_internal")
+
+
+def wait_for_work(wait: Callable[[float], object]) -> None:
+    """Let the SuperExec of this process call ``wait`` between two polls for work, with Flower's pause in s."""
+    _pause_with(wait, "flwr.supercore.superexec.run_superexec")
+
+
+def call_on_work(call: Callable[[], object]) -> None:
+    """Let the SuperNode of this process call a function when it has a message for a worker."""
+    kind = import_module("flwr.supernode.nodestate.in_memory_nodestate").InMemoryNodeState
+    store = kind.store_message
+
+    def store_and_call(state: Any, message: Message) -> str | None:
+        stored: str | None = store(state, message)
+        if not message.metadata.reply_to_message_id:
+            call()
+        return stored
+
+    kind.store_message = store_and_call
+
+
+def _pause_with(pause: Callable[[float], object], module: str) -> None:
+    import_module(module).time = _Time(pause)  # type: ignore[attr-defined]
+
+
+class _Time:
+    """The module ``time`` with another ``sleep``."""
+
+    def __init__(self, sleep: Callable[[float], object]) -> None:
+        self.sleep = sleep
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,12 @@ _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 @contextmanager
 def deployment(
-    folder: Path, *, tls: bool = False, auth: bool = False, libraries: Sequence[str] = LIBRARIES
+    folder: Path,
+    *,
+    tls: bool = False,
+    auth: bool = False,
+    libraries: Sequence[str] = LIBRARIES,
+    plain: bool = False,
 ) -> Iterator["Deployment"]:
     """Context for a SuperLink and its SuperNodes; on exit all processes are ended.
 
@@ -46,9 +52,11 @@ def deployment(
         Authenticate SuperNodes by their keys; requires ``tls``.
     libraries : sequence of str
         Modules that the workers of nodes need; see :class:`SuperNode`.
+    plain : bool
+        Run the nodes with Flower's own command, for comparisons.
     """
     with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
-        deployed = Deployment(folder, processes, tls=tls, auth=auth, libraries=libraries)
+        deployed = Deployment(folder, processes, tls=tls, auth=auth, libraries=libraries, plain=plain)
         processes.on_exit(deployed.close)
         yield deployed
 
@@ -56,14 +64,16 @@ def deployment(
 class Deployment:
     """One SuperLink with its SuperNodes; create it with :func:`deployment`."""
 
-    def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool, libraries: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, processes: Processes, *, tls: bool, auth: bool, libraries: Sequence[str], plain: bool
+    ) -> None:
         self.folder = folder
         self.auth = auth
         self.control_port = free_port()
         self.fleet_port = node_port(self.control_port)
         self.nodes: list[FleetProcess] = []
-        self._libraries = libraries
-        self._supernode = SuperNode.on_this_machine(1, libraries)
+        self._settings = partial(SuperNode.on_this_machine, libraries=libraries, plain=plain)
+        self._supernode = self._settings(1)
         self._processes = processes
         self._certificates = make_certificates(folder / "certificates") if tls else None
         self._home = folder / "flower"
@@ -126,7 +136,7 @@ class Deployment:
         folders = [self.node_folder(index) for index in range(len(configs))]
         keys = [make_key_pair(folder) for folder in folders] if self.auth else []
         self.register([pair.public for pair in keys])
-        self._supernode = SuperNode.on_this_machine(len(configs), self._libraries)
+        self._supernode = self._settings(len(configs))
         for index, config in enumerate(configs):
             self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
         self.wait_until_connected()

@@ -3,20 +3,29 @@
 For every message, Flower starts a new process ``flwr-clientapp``, which imports Flower and torch before it does
 anything. That takes seconds of processor time, on a small computer more than training. With this command, Flower is
 imported once: the SuperExec of the node is a fork of the SuperNode, and so is the process that imports torch once. Each
-worker is a fork of the latter, handles one message and ends.
+worker is a fork of the latter, handles one message and ends. The SuperNode wakes the SuperExec for each message.
 """
 
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
 
-from fedapps.sim.flower_internals import answer_lost_messages, ask_again_after, poll_every, reuse_installed_apps
+from fedapps.sim.flower_internals import (
+    answer_lost_messages,
+    ask_again_after,
+    call_on_work,
+    poll_every,
+    reuse_installed_apps,
+    wait_for_work,
+)
 from fedapps.tasks.files import flattened, read_toml, shown
 
 from .flower_command import POLL_INTERVAL, load_command, name_process, run_and_exit, run_flower
@@ -26,8 +35,6 @@ _NODE_CONFIG = "--node-config"
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
 #: Memory of the process that has imported them, with the CUDA build of torch.
 _PRELOADED_BYTES = 800_000_000
-#: Seconds between two polls of Flower's SuperExec for work.
-_WORK_POLL_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,9 @@ class SuperNode:
     libraries : sequence of str
         Modules that workers need; those that are not installed are skipped.
     poll_interval : float
-        Seconds between two polls for messages, above 0 and at most Flower's 3. The SuperExec of the node polls at least
-        as often for work.
+        Seconds between two polls for messages, above 0 and at most Flower's 3.
+    plain : bool
+        Run Flower's own command, which has neither.
 
     Raises
     ------
@@ -50,6 +58,7 @@ class SuperNode:
 
     libraries: Sequence[str] = LIBRARIES
     poll_interval: float = POLL_INTERVAL
+    plain: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.poll_interval <= POLL_INTERVAL:
@@ -58,7 +67,7 @@ class SuperNode:
             )
 
     @classmethod
-    def on_this_machine(cls, count: int, libraries: Sequence[str] = LIBRARIES) -> "SuperNode":
+    def on_this_machine(cls, count: int, libraries: Sequence[str] = LIBRARIES, *, plain: bool = False) -> "SuperNode":
         """The settings of each of ``count`` nodes of one machine, whose workers need ``libraries``.
 
         A few nodes poll more often than Flower's, which suit remote machines; the polling of many would take CPU time
@@ -66,7 +75,7 @@ class SuperNode:
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         preloaded = libraries if count * _PRELOADED_BYTES <= memory / 4 else ()
-        return cls(preloaded, min(1.0, max(0.2, 0.05 * count)))
+        return cls(preloaded, min(1.0, max(0.2, 0.05 * count)), plain)
 
     def command(self, options: Sequence[str]) -> list[str]:
         """The command line of a SuperNode with these options of ``flower-supernode``.
@@ -85,6 +94,8 @@ class SuperNode:
             if option.endswith(".toml") and (after or (equals and name == _NODE_CONFIG)):
                 text = _as_text(Path(option if after else value).expanduser())
                 given[place] = text if after else f"{name}={text}"
+        if self.plain:
+            return [_SUPERNODE, *given]
         return [sys.executable, "-P", "-m", __name__, f"{self.poll_interval:g}", ",".join(self.libraries), *given]
 
 
@@ -115,22 +126,36 @@ def _quoted(text: str) -> str:
 def main() -> None:
     """Run the SuperNode until it is stopped."""
     interval, libraries, *options = sys.argv[1:]
-    os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(_WORK_POLL_INTERVAL, float(interval)):g}"
     load_command(_SUPERNODE)  # before the fork, which then has what the command imports
     ask_again_after()
-    superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name]))
+    reading, writing = os.pipe()
+    superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name], reading))
+    os.set_blocking(writing, False)
     poll_every(float(interval))
+    call_on_work(partial(_wake, writing))
     answer_lost_messages()
     run_flower(_SUPERNODE, options, replace=_SUPEREXEC, start=superexec.start)
 
 
-def _run_superexec(libraries: Sequence[str]) -> None:
+def _wake(pipe: int) -> None:
+    with suppress(OSError):  # it is full, or nobody reads it
+        os.write(pipe, b".")
+
+
+def _wait(pipe: int, seconds: float) -> None:
+    """Wait for a byte in the pipe, or for so many seconds."""
+    if select.select([pipe], [], [], seconds)[0]:
+        os.read(pipe, 4096)
+
+
+def _run_superexec(libraries: Sequence[str], pipe: int) -> None:
     """Run the SuperExec of a node, with the arguments in the first line of the standard input, until its node ends."""
     name_process(_SUPEREXEC)
     # Flower's SuperExec raises it when its node has ended. A job in the background would ignore it and stay.
     signal.signal(signal.SIGINT, lambda *_: sys.exit())
     if call := sys.stdin.readline():
         workers = Fork(_WORKER, partial(_serve_workers, libraries))
+        wait_for_work(partial(_wait, pipe))
         run_flower(_SUPEREXEC, json.loads(call), replace=_WORKER, start=workers.start)
 
 

@@ -23,6 +23,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import SubprocessExecutor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal
@@ -222,6 +223,15 @@ def test_the_supernode_pauses_through_its_module_time(monkeypatch):
     assert start_client_internal.time.monotonic is time.monotonic
 
 
+def test_the_superexec_pauses_through_its_module_time(monkeypatch):
+    assert "time.sleep(" in inspect.getsource(run_superexec.run_superexec)
+    monkeypatch.setattr(run_superexec, "time", time)
+    pauses = []
+    flower_internals.wait_for_work(pauses.append)
+    run_superexec.time.sleep(1.0)
+    assert pauses == [1.0]
+
+
 def test_parts_that_are_not_there_yet_are_asked_for_again_soon(monkeypatch):
     functions = (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree)
     for function in functions:
@@ -258,7 +268,10 @@ def node_state(monkeypatch):
     """The state of a SuperNode, and a message that it has received and whose task a worker has started."""
     name = "get_messages_legacy" if hasattr(InMemoryNodeState, "get_messages_legacy") else "get_messages"
     monkeypatch.setattr(InMemoryNodeState, name, getattr(InMemoryNodeState, name))  # is given back after the test
+    monkeypatch.setattr(InMemoryNodeState, "store_message", InMemoryNodeState.store_message)
     flower_internals.answer_lost_messages()
+    flower_internals.call_on_work(lambda: work.append(len(state.msg_store)))
+    work = []
     state = InMemoryNodeState(ObjectStoreFactory(":memory:").store())
     state.set_node_id(2)
     with flower_identity():
@@ -268,7 +281,9 @@ def node_state(monkeypatch):
         start_client_internal._insert_message(message, state, state.object_store)
     assert state.claim_task(task)
     assert state.activate_task(task)
-    return partial(getattr(state, name), run_ids=[1]), state, message, task
+    assert work == [1], "a message for a worker"
+    yield partial(getattr(state, name), run_ids=[1]), state, message, task
+    assert work == [1], "its reply is none"
 
 
 def fall_silent(state, task):
