@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import NoReturn, Protocol, TypeGuard, runtime_checkable
+from typing import NoReturn, Protocol, cast, runtime_checkable
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -115,16 +115,16 @@ class WallClock:
 
 def clock_of(grid: Grid, poll: float = 0.02) -> Clock:
     """The clock of a grid: the grid itself if it has simulated time, else a new :class:`WallClock`."""
-    return grid if is_simulated(grid) else WallClock(poll)
+    return cast(Clock, grid) if is_simulated(grid) else WallClock(poll)
 
 
-def is_simulated(grid: object) -> TypeGuard[Clock]:
+def is_simulated(grid: Grid) -> bool:
     """Whether a grid has simulated time."""
-    return _is_clock(type(grid))
+    return _is_clock(type(grid))  # type: ignore[arg-type]  # to mypy, a class is not hashable
 
 
 @cache
-def _is_clock(kind: type) -> bool:
+def _is_clock(kind: type[Grid]) -> bool:
     return issubclass(kind, Clock)  # a protocol compares all its methods, each time
 
 

@@ -51,9 +51,10 @@ def test_an_asynchronous_run_does_not_wait_for_the_slowest(federate):
     assert same_bits(*(run.checkpoints("fedavg").latest().arrays for run in (folder, again)))
 
 
-@pytest.mark.parametrize("method", ["spfl", "per-fedavg", "fedala", "ditto", "pfedme", "apfl-deng", "fedsgd"])
+@pytest.mark.parametrize("method", ["spfl", "per-fedavg", "fedala", "ditto", "pfedme(run.optimizer=sgd)", "apfl-deng"])
 def test_personal_methods_work_asynchronously(federate, method):
-    rows = federate(f"async-{method}", methods=method, mode="async", buffer=2, rounds=3).lines("metrics.jsonl")
+    keys = {"methods": method, "mode": "async", "buffer": 2, "rounds": 3}
+    rows = federate(f"personal-{method.partition('(')[0]}", **keys).lines("metrics.jsonl")
     assert [(row["replies"], row["refused"]) for row in rows] == [(2, [])] * 3
     assert all(isfinite(value) for value in rows[-1]["evaluate"].values())
 
