@@ -120,7 +120,7 @@ def clock_of(grid: Grid, poll: float = 0.02) -> Clock:
 
 def is_simulated(grid: Grid) -> bool:
     """Whether a grid has simulated time."""
-    return _is_clock(type(grid))  # type: ignore[arg-type]  # to mypy, a class is not hashable
+    return _is_clock(type(grid))
 
 
 @cache
