@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import torch
+from fedapps.tasks.text.encoder_network import Transformer
 from fedapps.tasks.text.options import Options
-from fedapps.tasks.text.transformer import Transformer, transformer
+from fedapps.tasks.text.transformer import transformer
 
 
 def classifier(folder: Path | str, classes: int, *, dropout: float = 0.0, weights: str = "pretrained") -> Transformer:

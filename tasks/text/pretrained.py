@@ -9,9 +9,9 @@ import torch
 from fedapps.tasks.profiles import DataError
 from torch import Tensor
 
+from .encoder_network import Transformer
 from .networks import SplitEmbedding
 from .pieces import OwnRows
-from .transformer import Transformer
 from .vocabulary import TokenizerVocabulary
 
 #: How tokenizers spell the tokens that have a role.

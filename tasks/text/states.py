@@ -14,8 +14,9 @@ from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from .encoder_network import Transformer
 from .options import STATES, Options
-from .transformer import Transformer, transformer
+from .transformer import transformer
 
 _AT_ONCE = 128
 

@@ -18,9 +18,9 @@ from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from torch.nn.functional import softmax
 
 from .adapters import merged
+from .encoder_network import Transformer
 from .pretrained import logits_of, pretrained_tokenizer, sequence_classifier
 from .task import TextTask
-from .transformer import Transformer
 from .vocabulary import TOKENIZER, TokenizerVocabulary, Vocabulary, padded
 
 #: The ending of files with a text on each line.
@@ -119,7 +119,10 @@ class TextTrained(TrainedModel):
         words = "files/tokenizer.json" if isinstance(self.vocabulary, TokenizerVocabulary) else "config.json"
         outside = f"The splitting of texts into words and the numbers of these stay outside: {words} has them."
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
-        return Network(merged(self.module).cpu(), inputs, ("ids", "length"), ("logits",), dynamic, outside)
+        module = merged(self.module).cpu()
+        if isinstance(module, Transformer):
+            module.brief = False  # programs compute in float32
+        return Network(module, inputs, ("ids", "length"), ("logits",), dynamic, outside)
 
     def pretrained(self) -> Pretrained | None:
         """The classifier as one of the library transformers, with merged adapters; ``None`` for an LSTM.

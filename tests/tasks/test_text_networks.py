@@ -3,9 +3,10 @@
 import pytest
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.text.encoder_network import Transformer
 from fedapps.tasks.text.networks import BiLstm, SplitEmbedding, places_of
 from fedapps.tasks.text.options import Options
-from fedapps.tasks.text.transformer import Transformer, embeddings_of, load_tokenizer
+from fedapps.tasks.text.transformer import embeddings_of, load_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import classifier, encoder_folder
