@@ -6,6 +6,10 @@ from fedapps.tasks.efficientnet_lite import PUBLISHED_NAMES, _Strided, efficient
 from fedapps.tasks.vpr.networks import normalisation_for, place_network
 from network_formulas import efficientnet_lite0 as formula
 
+from benchmarks.pretrained import LITE0
+
+PALACE, DAISY = 698, 985  # classes of ImageNet
+
 
 def published(state):
     """A network's state under the names of the published file."""
@@ -46,3 +50,19 @@ def test_a_published_file_gives_the_network_of_the_formula(tmp_path, size):
         found = model.trained(model.frozen_part(shown))
         torch.testing.assert_close(found, formula(state, (shown.float() - 127) / 128), atol=1e-4, rtol=1e-4)
     assert normalisation_for("efficientnet_lite0@features.8", None) == "tensorflow"
+
+
+@pytest.mark.skipif(bool(LITE0.faults(LITE0.folder())), reason=f"no published weights; get them: {LITE0.command}")
+def test_published_weights_recognise_photographs():
+    from sklearn.datasets import load_sample_images
+    from torchvision.transforms.functional import center_crop, resize
+
+    network, renamed = efficientnet_lite0().eval(), {}
+    for name, tensor in torch.load(LITE0.folder() / next(iter(LITE0.files)), weights_only=True).items():
+        beginning = max((part for part in PUBLISHED_NAMES if name.startswith(part)), key=len)
+        renamed[PUBLISHED_NAMES[beginning] + name.removeprefix(beginning)] = tensor
+    network.load_state_dict(renamed)
+    photographs = torch.stack([torch.tensor(image).permute(2, 0, 1) for image in load_sample_images().images])
+    shown = center_crop(resize(photographs, 256, antialias=True), 224)
+    with torch.no_grad():
+        assert network((shown.float() - 127) / 128).argmax(dim=1).tolist() == [PALACE, DAISY]
