@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from fedapps.deployment.supernode import LIBRARIES
+from fedapps.deployment.forks import LIBRARIES
 
 from .sides import alternate, compare, show
 

@@ -114,8 +114,10 @@ def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, An
         source = Path(package.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
         for part in ast.parse(source).body:
             body = part.body if isinstance(part, ast.ClassDef) else []
-            pairs = [(line.target, line.value) for line in body if isinstance(line, ast.AnnAssign)]
-            pairs += [(line.targets[0], line.value) for line in body if isinstance(line, ast.Assign)]
+            pairs: list[tuple[ast.expr, ast.expr | None]] = [
+                *((line.target, line.value) for line in body if isinstance(line, ast.AnnAssign)),
+                *((line.targets[0], line.value) for line in body if isinstance(line, ast.Assign)),
+            ]
             own = {
                 at.id: ast.literal_eval(value)
                 for at, value in pairs
