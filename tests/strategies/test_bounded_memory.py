@@ -49,7 +49,7 @@ def taken_in(strategy: BaseStrategy, reply: str) -> tuple[int, int]:
             yield answer
             del answer
 
-    strategy._current = MODEL  # as configure_train leaves it
+    strategy._current = strategy._returned = MODEL  # as configure_train leaves it
     tracemalloc.start()
     try:
         if reply == "honest":
