@@ -1,6 +1,6 @@
 """How long a worker of a node takes until it can work on its message: in a new process, and as a fork.
 
-Both import Flower's command ``flwr-clientapp`` and the libraries of :data:`fedapps.deployment.supernode.LIBRARIES`, and
+Both import Flower's command ``flwr-clientapp`` and the libraries of :data:`fedapps.deployment.forks.LIBRARIES`, and
 print the help of the command. The two ways alternate. The app itself is not unpacked or imported.
 
     python -m benchmarks.worker_start --pairs 5
