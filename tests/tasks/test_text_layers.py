@@ -1,5 +1,6 @@
 """Speed-ups of transformers change no result: own rows, frozen layers and their states, halves of a batch."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,12 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.options import STATES
+from fedapps.tasks.text.options import STATES, Options
 from fedapps.tasks.text.pieces import OwnRows
+from fedapps.tasks.text.states import mean_vectors
 from fedapps.tasks.text.task import TextTask
-from fedapps.tasks.text.transformer import transformer
+from fedapps.tasks.text.transformer import load_tokenizer, transformer
+from fedapps.tasks.text.vocabulary import padded
 from text_world import FEDVOCAB, NODES, SHARED, SMALL, TEXTS, model_for, write_world
 from tiny_encoder import encoder_folder
 from torch import nn
@@ -174,6 +177,17 @@ def test_bfloat16_rounds_products_and_keeps_weights_and_logits_exact_numbers(tmp
     assert found.dtype == brief.classifier.weight.dtype == torch.float32
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.skipif("FEDAPPS_MINILM" not in os.environ, reason="FEDAPPS_MINILM names no folder of MiniLM's files")
+def test_mean_vectors_of_the_published_encoder_tell_what_texts_are_about():
+    """Its cosines for such pairs are above .5 and about 0 (sentence-transformers, pretrained models)."""
+    options = Options(model=os.environ["FEDAPPS_MINILM"], max_length=24)
+    texts = ["A man is playing a guitar.", "Somebody plays the guitar.", "Shares of oil companies fell on Monday."]
+    vectors = mean_vectors(padded(load_tokenizer(options.model).encode(texts, options.length)), options)
+    cosines = vectors @ vectors.T
+    assert cosines[0, 1] > 0.5
+    assert cosines[:2, 2].abs().max() < 0.2
 
 
 def test_a_node_uses_as_many_texts_as_asked_for(world):
