@@ -210,7 +210,7 @@ def reuse_installed_apps() -> None:
 
     Flower unpacks the app for every message, and checks the hash of each file, before it finds it installed.
     """
-    module = import_module("flwr.supernode.runtime.run_clientapp")
+    module: Any = import_module("flwr.supernode.runtime.run_clientapp")
     install, home = module.install_from_fab, import_module("flwr.supercore.utils").get_flwr_home
 
     def installed(fab_file: bytes, **options: Any) -> Path:

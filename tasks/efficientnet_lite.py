@@ -38,7 +38,7 @@ class _Strided(nn.Conv2d):
         return made
 
     def forward(self, images: Tensor) -> Tensor:
-        sides = []
+        sides: list[int] = []
         for size, kernel, stride in zip(images.shape[-2:], self.kernel_size, self.stride, strict=True):
             more = max((-(-size // stride) - 1) * stride + kernel - size, 0)
             sides = [more // 2, more - more // 2, *sides]  # torch begins with the last dimension
@@ -54,7 +54,7 @@ def efficientnet_lite0(weights: None = None, num_classes: int = 1000) -> nn.Modu
     from torchvision.models.efficientnet import EfficientNet, MBConv, MBConvConfig
 
     block: Any = partial(MBConv, se_layer=lambda *channels, **more: nn.Identity())
-    network = EfficientNet(
+    network: nn.Module = EfficientNet(
         [MBConvConfig(*stage, block=block) for stage in _STAGES],
         dropout=0.2,
         num_classes=num_classes,
