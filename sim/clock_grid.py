@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 
 from .devices.availability import Finish, Mark
 from .devices.fleet import Devices
-from .flower_internals import error_reply, set_message_id, unavailable_reply
+from .flower_internals import decode_records, encode_records, error_reply, set_message_id, unavailable_reply
 from .inprocess import MessageGrid
 
 _PAUSE, _LONGEST, _GROWTH = 0.005, 0.25, 1.5  # seconds between attempts to fetch what another process computes
@@ -127,13 +127,18 @@ class ClockGrid(MessageGrid):
         assert sent.reply is not None
         return arrival, sent.reply
 
-    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
+    def encoded(self, reply: Message) -> bytes:
+        """The records of a reply as bytes; equal records have equal bytes."""
+        return encode_records(reply.content)
+
+    def put_back(self, node_id: int, arrival: float, reply: bytes | Error) -> str:
         """Put the reply to a TRAIN message of a snapshot in flight. Returns the id of the message."""
         self._made_here += 1
         message_id = f"resumed-{self._made_here}"
         message = Message(RecordDict(), node_id, MessageType.TRAIN)
         set_message_id(message, message_id)
-        sent = _Sent(message, node_id, self._now, None, self._now, arrival, Message(reply, reply_to=message))
+        content = decode_records(reply) if isinstance(reply, bytes) else reply
+        sent = _Sent(message, node_id, self._now, None, self._now, arrival, Message(content, reply_to=message))
         self._in_flight[message_id] = sent
         return message_id
 

@@ -13,7 +13,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flwr.app import Array, Error, Message
+from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
 from flwr.common.constant import (
     APP_DIR,
@@ -23,6 +23,8 @@ from flwr.common.constant import (
     ErrorCode,
     Status,
 )
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as EncodedRecords
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
@@ -33,8 +35,10 @@ __all__ = [
     "answer_lost_messages",
     "ask_again_after",
     "call_on_work",
+    "decode_records",
     "direct_arrays",
     "empty_run",
+    "encode_records",
     "error_reply",
     "flower_identity",
     "poll_every",
@@ -219,6 +223,16 @@ def reuse_installed_apps() -> None:
         return folder
 
     module.install_from_fab = installed
+
+
+def encode_records(records: RecordDict) -> bytes:
+    """Records as bytes; equal records have equal bytes."""
+    return bytes(recorddict_to_proto(records).SerializeToString(deterministic=True))
+
+
+def decode_records(encoded: bytes) -> RecordDict:
+    """The records that :func:`encode_records` encoded."""
+    return recorddict_from_proto(EncodedRecords.FromString(encoded))
 
 
 def answer_lost_messages() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from math import inf
 
-from fedapps.sim.flower_internals import set_message_id
+from fedapps.sim.flower_internals import decode_records, encode_records, set_message_id
 from fedapps.sim.inprocess import InProcessGrid
 from flwr.app import Error, Message, RecordDict
 from flwr.client import ClientApp
@@ -76,10 +76,14 @@ class ScriptedGrid(InProcessGrid):
             (self._put_back[message_id],) = super().pull_messages([message_id])
         return self._arrivals[message_id], self._put_back[message_id]
 
-    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
+    def encoded(self, reply: Message) -> bytes:
+        return encode_records(reply.content)
+
+    def put_back(self, node_id: int, arrival: float, reply: bytes | Error) -> str:
         message = Message(RecordDict(), node_id, "train")
         set_message_id(message, message_id := f"resumed-{len(self._put_back)}")
-        self._put_back[message_id] = Message(reply, reply_to=message)
+        content = decode_records(reply) if isinstance(reply, bytes) else reply
+        self._put_back[message_id] = Message(content, reply_to=message)
         self._arrivals[message_id] = arrival
         return message_id
 

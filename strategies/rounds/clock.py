@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import NoReturn, Protocol, cast, runtime_checkable
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 LONGEST_PAUSE = 0.5
@@ -55,7 +55,10 @@ class Clock(Protocol):
     def due(self, message_id: str) -> tuple[float, Message]:
         """When the reply to a message in flight will arrive, and the reply; for the snapshots of simulated time."""
 
-    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> str:
+    def encoded(self, reply: Message) -> bytes:
+        """A reply for a snapshot; equal replies have equal bytes."""
+
+    def put_back(self, node_id: int, arrival: float, reply: bytes | Error) -> str:
         """Put a reply of a snapshot in flight, which arrives at a time; the id of its message."""
 
     def busy(self) -> Mapping[str, float]:
@@ -101,7 +104,11 @@ class WallClock:
         """Raise ``TypeError``: nobody knows."""
         raise TypeError("only simulated time knows when a reply will arrive")
 
-    def put_back(self, node_id: int, arrival: float, reply: RecordDict | Error) -> NoReturn:
+    def encoded(self, reply: Message) -> NoReturn:
+        """Raise ``TypeError``: replies in flight are unknown."""
+        raise TypeError("only simulated time keeps replies in flight")
+
+    def put_back(self, node_id: int, arrival: float, reply: bytes | Error) -> NoReturn:
         """Raise ``TypeError``: only nodes can reply."""
         raise TypeError("only in simulated time can a reply be put back in flight")
 

@@ -12,10 +12,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as EncodedRecords
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from ..arrays import Arrays
@@ -193,8 +190,7 @@ class Flights:
             if isinstance(outcome, NodeFailure):
                 row |= {"failure": outcome.reason, "by_node": outcome.by_node}
             else:
-                encoded = recorddict_to_proto(outcome.content).SerializeToString(deterministic=True)
-                found[f"{_STATE}reply.{number}"] = np.frombuffer(encoded, np.uint8)
+                found[f"{_STATE}reply.{number}"] = np.frombuffer(self._clock.encoded(outcome), np.uint8)
             rows.append(row | {"deadline": flight.deadline})
             found |= {f"{_STATE}version.{flight.version}.{name}": array for name, array in flight.start.items()}
         facts = {"rows": rows, "names": list(arrivals[0].flight.start)}
@@ -209,13 +205,11 @@ class Flights:
         for number, row in enumerate(facts["rows"]):
             if (node := nodes.get(row["key"])) is None:
                 continue
-            content: RecordDict | Error
             if "failure" in row:
-                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if row["by_node"] else ErrorCode.NODE_UNAVAILABLE
-                content = Error(code, row["failure"])
+                reply: bytes | Error = NodeFailure(node.node_id, row["failure"], row["by_node"]).error
             else:
-                content = recorddict_from_proto(EncodedRecords.FromString(own[f"reply.{number}"].tobytes()))
-            sent = self._clock.put_back(node.node_id, row["arrival"], content)
+                reply = own[f"reply.{number}"].tobytes()
+            sent = self._clock.put_back(node.node_id, row["arrival"], reply)
             self._open[sent] = Flight(
                 node.node_id, sent, node, row["version"], starts[row["version"]], row["sent"], row["deadline"]
             )

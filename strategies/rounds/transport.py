@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from logging import WARNING
 from typing import TypeVar
 
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -81,6 +81,12 @@ class NodeFailure:
     node_id: int
     reason: str
     by_node: bool = False
+
+    @property
+    def error(self) -> Error:
+        """The error in place of a reply that stands for this failure."""
+        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if self.by_node else ErrorCode.NODE_UNAVAILABLE
+        return Error(code, self.reason)
 
 
 #: A reply, or why there is none.
