@@ -222,7 +222,7 @@ def reuse_installed_apps() -> None:
         folder: Path = next((home() / APP_DIR).glob(f"*.{digest}"), None) or install(fab_file, **options)
         return folder
 
-    module.install_from_fab = installed  # type: ignore[attr-defined]
+    module.install_from_fab = installed
 
 
 def encode_records(records: RecordDict) -> bytes:
