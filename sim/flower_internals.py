@@ -7,10 +7,11 @@ Another version of Flower may change them. No other module depends on them, and
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from logging import WARNING
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from flwr.app import Array, Error, Message, RecordDict
@@ -212,15 +213,24 @@ def ask_again_after(seconds: float = 0.05) -> None:
 def reuse_installed_apps() -> None:
     """Let workers in forks of this process load an app from where an earlier worker has installed it.
 
-    Flower unpacks the app for every message, and checks the hash of each file, before it finds it installed.
+    Flower unpacks the app for every message, and checks the hash of each file, before it finds it installed. A worker
+    that is killed while it installs leaves half an app, which all later workers would load; here, it leaves a folder
+    that no worker reads.
     """
     module: Any = import_module("flwr.supernode.runtime.run_clientapp")
     install, home = module.install_from_fab, import_module("flwr.supercore.utils").get_flwr_home
 
     def installed(fab_file: bytes, **options: Any) -> Path:
         digest = hashlib.sha256(fab_file).hexdigest()[:FAB_HASH_TRUNCATION]
-        folder: Path = next((home() / APP_DIR).glob(f"*.{digest}"), None) or install(fab_file, **options)
-        return folder
+        apps: Path = home() / APP_DIR
+        if known := next(apps.glob(f"*.{digest}"), None):
+            return known
+        apps.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".installing-", dir=home()) as folder:
+            whole: Path = install(fab_file, install_dir=Path(folder), **options)
+            with suppress(OSError):  # another worker was faster
+                whole.rename(apps / whole.name)
+            return apps / whole.name
 
     module.install_from_fab = installed
 

@@ -252,15 +252,28 @@ def test_parts_that_are_not_there_yet_are_asked_for_again_soon(monkeypatch):
 def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
     unpacked = []
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    monkeypatch.setattr(run_clientapp, "install_from_fab", lambda fab_file, skip_prompt: unpacked.append(fab_file))
+
+    def unpack(fab_file, install_dir, skip_prompt):
+        unpacked.append(fab_file)
+        folder = install_dir / "apps" / f"who.app.1.0.0.{hashlib.sha256(fab_file).hexdigest()[:8]}"
+        folder.mkdir(parents=True)
+        (folder / "first.py").touch()
+        if unpacked == [b"app"]:
+            raise KeyboardInterrupt  # between two files
+        (folder / "last.py").touch()
+        return folder
+
+    monkeypatch.setattr(run_clientapp, "install_from_fab", unpack)
     flower_internals.reuse_installed_apps()
     install = partial(run_clientapp.install_from_fab, skip_prompt=True)
-    install(b"app")
+    with pytest.raises(KeyboardInterrupt):
+        install(b"app")
     folder = get_project_dir("who/app", "1.0.0", hashlib.sha256(b"app").hexdigest())
-    folder.mkdir(parents=True)
-    assert install(b"app") == folder
-    install(b"another app")
-    assert unpacked == [b"app", b"another app"]
+    assert not folder.exists(), "no half of an app"
+    assert install(b"app") == install(b"app") == folder
+    assert (folder / "last.py").exists()
+    assert install(b"another app") != folder
+    assert unpacked == [b"app", b"app", b"another app"]
 
 
 @pytest.fixture
