@@ -69,16 +69,6 @@ def clipping_norm(config: Mapping[str, Any]) -> float | None:
     return float(norm)
 
 
-def names_in(config: Mapping[str, Any], key: str) -> list[str]:
-    """The names of arrays under a key of a message's config; none where it is missing. Raises ``ValueError`` for
-    anything but a list of strings.
-    """
-    names = config.get(key, [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"config {key} = {names!r}: must be a list of names of arrays")
-    return [str(name) for name in names]
-
-
 def read_arrays(name: str, record: ArrayRecord) -> Arrays:
     """The arrays of the record ``name`` of a message. Raises ``ValueError`` as :func:`check_real`."""
     arrays = {key: array.numpy() for key, array in record.items()}

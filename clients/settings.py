@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
+from fedapps.strategies.arrays import names_in
 from fedapps.strategies.wire import LAST_ROUND, UNTRAINED
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 
-from .messages import names_in, with_config
+from .messages import with_config
 
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 

@@ -4,9 +4,9 @@ Wang et al., FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneo
 https://arxiv.org/abs/2409.05976, Section 3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Arrays
 from ..base import BaseStrategy
+from ..checks import require_integer
 from ..replies import Reply
 
 _SHUFFLE = 0x666C6F7261  # the purpose in the key of these draws
@@ -42,7 +43,7 @@ class Flora(BaseStrategy):
         The names of A ``[r, n]``, B ``[m, r]`` and the frozen weight W ``[m, n]``, which must be shared, too. With a
         ``*``, which stands for the same text in all three, they name those of several layers.
     scale : float
-        Not 0.
+        Finite and not 0.
     seed : int
         ≥ 0, of the order of A.
     **base
@@ -59,13 +60,16 @@ class Flora(BaseStrategy):
 
     def __init__(self, *, a: str, b: str, weight: str, scale: float = 1.0, seed: int = 0, **base: Any) -> None:
         super().__init__(**base)
+        if not isfinite(scale) or scale == 0:
+            raise ValueError(f"scale = {scale!r}: must be finite and not 0")
+        require_integer("seed", seed, least=0)
         self.a, self.b, self.weight, self.scale, self.seed = a, b, weight, scale, seed
         self._layers: list[_Layer] = []
         self._products: dict[str, NDArray[np.float64]] = {}
         self._weight = 0.0
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
-        self._layers = self._layers or list(self._layers_in(arrays))
+        self._layers = self._layers or self._layers_in(arrays)
         self._products = {layer.weight: np.zeros(arrays[layer.weight].shape) for layer in self._layers}
         self._weight = 0.0
 
@@ -91,9 +95,10 @@ class Flora(BaseStrategy):
             closed[layer.b] = np.zeros_like(current[layer.b])
         return closed
 
-    def _layers_in(self, arrays: Arrays) -> Iterator[_Layer]:
+    def _layers_in(self, arrays: Arrays) -> list[_Layer]:
         """The adapted layers of a model. Raises ``ValueError`` if there are none, or one lacks B or W."""
         start, star, end = self.a.partition("*")
+        layers = []
         for name in arrays:
             if not (name.startswith(start) and name.endswith(end) if star else name == self.a):
                 continue
@@ -101,6 +106,7 @@ class Flora(BaseStrategy):
             layer = _Layer(name, self.b.replace("*", middle), self.weight.replace("*", middle))
             if lacking := [other for other in (layer.b, layer.weight) if other not in arrays]:
                 raise ValueError(f"{name}: {', '.join(lacking)} of the same layer must be shared, too")
-            yield layer
-        if not any(fnmatchcase(name, self.a) for name in arrays):
+            layers.append(layer)
+        if not layers:
             raise ValueError(f"a = {self.a!r}: names no shared array; there are {', '.join(arrays)}")
+        return layers

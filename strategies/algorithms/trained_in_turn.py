@@ -7,9 +7,9 @@ https://arxiv.org/abs/2409.02346: B is trained in odd rounds, A in even ones.
 """
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
+from ..arrays import select
 from ..base import BaseStrategy
 
 
@@ -30,7 +30,8 @@ class TrainedInTurn(BaseStrategy):
     Raises
     ------
     ValueError
-        ``still`` is empty, or another argument is out of range.
+        ``still`` is empty, or another argument is out of range; in the first round that needs it, a pattern that
+        matches no shared array.
     """
 
     def __init__(self, *, still: Sequence[Sequence[str]], **base: Any) -> None:
@@ -40,5 +41,4 @@ class TrainedInTurn(BaseStrategy):
         self.still = tuple(tuple(patterns) for patterns in still)
 
     def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
-        patterns = self.still[(server_round - 1) % len(self.still)]
-        return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        return select(names, self.still[(server_round - 1) % len(self.still)])
