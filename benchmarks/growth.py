@@ -34,6 +34,7 @@ from fedapps.strategies import BaseStrategy, BufferedAsync, UniformFraction, to_
 from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE, PROFILE_QUERY
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from matplotlib.figure import Figure
 
 from fedapps.report.palette import plot_styles
@@ -144,13 +145,7 @@ def parser() -> argparse.ArgumentParser:
 def of_nodes(nodes: int, cohort: int) -> tuple[float, float]:
     """Seconds to learn the profiles of all nodes, and seconds of a later round in which ``cohort`` of them train."""
     strategy = BaseStrategy(sampler=UniformFraction(cohort / nodes), evaluate_sampler=UniformFraction(0.0))
-    grid, seconds = InProcessGrid(echo(), [{}] * nodes, {}), []
-    with flower_identity(), direct_arrays():
-        begun = time.process_time()
-        strategy.registry.connected(grid)
-        profiles = time.process_time() - begun
-        strategy.start(grid, _model(), num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
-    return profiles, median(after - before for before, after in pairwise(seconds))
+    return _timed(strategy, InProcessGrid(echo(), [{}] * nodes, {}))
 
 
 def of_devices(devices: int, concurrency: int) -> tuple[float, float]:
@@ -160,7 +155,12 @@ def of_devices(devices: int, concurrency: int) -> tuple[float, float]:
     strategy = BufferedAsync(
         concurrency=concurrency, buffer=(concurrency + 1) // 2, evaluate_sampler=UniformFraction(0.0)
     )
-    grid, seconds = ClockGrid(InProcessGrid(echo(), [{}] * devices, {}), fleet, reading), []
+    return _timed(strategy, ClockGrid(InProcessGrid(echo(), [{}] * devices, {}), fleet, reading))
+
+
+def _timed(strategy: BaseStrategy, grid: Grid) -> tuple[float, float]:
+    """Seconds to learn the profiles of all nodes, and the median seconds of a later round."""
+    seconds: list[float] = []
     with flower_identity(), direct_arrays():
         begun = time.process_time()
         strategy.registry.connected(grid)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -140,8 +140,7 @@ class TuningPlan:
         path = folder / "plan.json"
         try:
             known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            required = [field.name for field in fields(cls) if field.default is MISSING or field.name in known]
-            given = {name: known[name] for name in required}
+            given = {field.name: known[field.name] for field in fields(cls)}
         except FileNotFoundError:
             raise ValueError(f"--resume {folder}: not the folder of a tuning (it has no plan.json)") from None
         except (KeyError, TypeError, ValueError) as error:

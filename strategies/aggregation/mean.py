@@ -186,7 +186,7 @@ class StreamingMean:
             self._template[name] = value.copy() if averaged else np.broadcast_to(np.zeros((), value.dtype), value.shape)
             if is_float(value):
                 self._means[name] = RunningMean()
-            else:
+            elif averaged:
                 self._integers[name] = np.zeros(value.shape)
 
     def result(self) -> Arrays:
