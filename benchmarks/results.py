@@ -96,7 +96,7 @@ class Result:
     failed: Sequence[Mapping[str, Any]] = ()
 
     def lacks_seeds(self, method: str) -> bool:
-        """Whether a run of a method failed, so that its estimates are those of the other seeds."""
+        """Whether a run of a method failed. Its estimates are over the seeds that finished."""
         return any(one["method"] == method for one in self.failed)
 
     def of(self, method: str, metric: str) -> Estimate:

@@ -111,8 +111,8 @@ class Node:
         given = self.round_config.get(FIXED_DIGEST)
         if given and (own := task.fixed_digest) != given:
             raise OtherFilesError(
-                f"{task.fixed_source}: the frozen weights here have the digest {own[:12]}, those of the server "
-                f"{str(given)[:12]}; give this node a copy of the server's files"
+                f"{task.fixed_source}: the frozen weights of this node differ from the server's "
+                f"(digest {own[:12]} here, {str(given)[:12]} there); give this node a copy of the server's files"
             )
 
     def _as_new_node(self) -> RoundResult:

@@ -143,7 +143,7 @@ def _wake(pipe: int) -> None:
 
 
 def _wait(pipe: int, seconds: float) -> None:
-    """Wait for a byte in the pipe, or for so many seconds."""
+    """Wait until the pipe has a byte, at most ``seconds``."""
     if select.select([pipe], [], [], seconds)[0]:
         os.read(pipe, 4096)
 

@@ -34,7 +34,7 @@ class FedAlaOptions:
 class FedAla(Method):
     """Nodes start from an element-wise mixture of the received and their last model, and evaluate what they trained.
 
-    Step size, share and layers are those of the paper, whose code is https://github.com/TsingZ0/FedALA.
+    The defaults of step size, share and layers come from the paper's code, https://github.com/TsingZ0/FedALA.
     """
 
     name = "fedala"

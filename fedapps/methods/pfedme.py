@@ -38,8 +38,8 @@ class PFedMeOptions:
 class PFedMe(Method):
     """Nodes descend the Moreau envelopes of their losses; they keep the minimisers, their personal models.
 
-    λ and K are those of the paper's experiments on MNIST. There, θ has a fixed learning rate; here its default follows
-    that of the run, because a fixed one diverges on tasks with steeper losses.
+    The defaults of λ and K come from the paper's experiments on MNIST. The paper fixes the learning rate of θ. Here its
+    default is half of the run's, because a fixed rate diverges on tasks with steeper losses.
     """
 
     name = "pfedme"

@@ -73,8 +73,8 @@ class MethodTrials:
     finals: list[Final] = field(default_factory=list)
 
     def chain(self) -> Chain[Mapping[str, Any]]:
-        """The runs of all trials that are not stored yet, one after another, then those of the finalists with further
-        seeds, as arguments of :func:`run_trial`.
+        """Yield the arguments of :func:`run_trial` for each run: first all trials that are not stored yet, one after
+        another, then the finalists with further seeds.
         """
         space, count = self.plan.spaces[self.method], self.plan.trials_of(self.method)
         done = self.study.trials()

@@ -57,7 +57,7 @@ def tune_recipe(
     first_seed : int
         The first seed; the others follow it.
     seed_keys : sequence of str
-        Keys that take the value of the seed in each run, such as the seed of a partition; those of the recipe if empty.
+        Keys that take the value of the seed in each run, such as the seed of a partition. If empty, the recipe decides.
         Keys that ``trial_overrides`` set keep their value.
     finalists : int
         Number of trials of each method that run again with further seeds, the current settings among them; the best

@@ -57,6 +57,9 @@ def test_what_works_with_adapters(given, tmp_path, more):
 
 def test_a_node_with_another_encoder_is_refused(given, tmp_path, monkeypatch):
     monkeypatch.setattr(round_config, "fixed_digest", lambda config: {"fixed-digest": "0" * 64})
-    remedy = r"text\.model = '.*': the frozen weights here have the digest \w{12}, those of the server 0{12}; give this"
+    remedy = (
+        r"text\.model = '.*': the frozen weights of this node differ from the server's "
+        r"\(digest \w{12} here, 0{12} there\); give this"
+    )
     with pytest.raises(TooFewRepliesError, match=remedy):
         run_inline({**given, "methods": "fedavg"}, tmp_path)
