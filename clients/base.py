@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from fedapps.sim.joint_work import jointly
 from fedapps.sim.seeding import derive_seed, torch_seed
-from fedapps.strategies.arrays import without
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task, evaluated
@@ -176,7 +175,8 @@ class FederatedClient:
             metrics["trainable_parameters"] = float(self.parts.trainable_parameters(model, stages))
             metrics["static_parameters"] = float(self.parts.static_parameters(shared, memory))
         metrics |= self.parts.metrics(model, node_round)
-        arrays = without(self.parts.outgoing(model, node_round), settings.untrained)
+        outgoing = self.parts.outgoing(model, node_round)
+        arrays = {name: array for name, array in outgoing.items() if name not in settings.untrained}
         records = self.parts.records(arrays, model, node_round)
         self.guard.check_names(arrays)
         self.guard.check_records(records)

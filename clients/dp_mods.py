@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from fedapps.strategies.arrays import names_in, without
-from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS, UNTRAINED
+from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS, UNTRAINED, names_in
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from .messages import Arrays, clipping_norm, read_arrays
@@ -57,7 +56,8 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
         assert isinstance(received, ArrayRecord)
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
-        sent = without(read_arrays(ARRAYS, received), names_in(config, UNTRAINED))
+        left_out = names_in(config, UNTRAINED)
+        sent = {name: array for name, array in read_arrays(ARRAYS, received).items() if name not in left_out}
         parameters = _parameters(sent, config)
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
-from fedapps.strategies.arrays import names_in
-from fedapps.strategies.wire import LAST_ROUND, UNTRAINED
+from fedapps.strategies.wire import LAST_ROUND, UNTRAINED, names_in
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 

@@ -77,20 +77,6 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return record
 
 
-def names_in(config: object, key: str) -> list[str]:
-    """The names of arrays under a key of a message's config; none where the config or the key is missing.
-
-    Raises
-    ------
-    ValueError
-        The value is no list of names.
-    """
-    names = config.get(key, []) if isinstance(config, Mapping) else []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"config {key} = {names!r}: must be a list of names of arrays")
-    return [str(name) for name in names]
-
-
 def without(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Arrays:
     """The arrays that are not named, in their order."""
     left_out = set(names)

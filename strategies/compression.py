@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, Buffers, from_record, names_in, to_record, views, without
+from .arrays import Arrays, Buffers, from_record, to_record, views, without
 from .blocks import BLOCK, aligned, blocks, spread
 
 #: The records of a compressed reply by their names on the wire.
@@ -350,7 +350,7 @@ def compressed(
     """As :func:`compression_mod`, with the error in another memory, which is opened only where it is needed."""
     if (compression := requested(message)) is None:
         return call_next(message, context)
-    untrained = names_in(message.content.get(wire.CONFIG), wire.UNTRAINED)
+    untrained = wire.names_in(message.content.get(wire.CONFIG), wire.UNTRAINED)
     received = without(views(message.content.array_records[wire.ARRAYS]), untrained)
     reply = call_next(message, context)
     if not reply.has_error():
@@ -383,7 +383,7 @@ def declared_buffers(message: Message) -> Buffers:
     ValueError
         The config has no list of names under ``buffers``.
     """
-    return Buffers(tuple(map(escape, names_in(message.content.get(wire.CONFIG), wire.BUFFERS))))
+    return Buffers(tuple(map(escape, wire.names_in(message.content.get(wire.CONFIG), wire.BUFFERS))))
 
 
 def compress_reply(

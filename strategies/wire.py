@@ -1,7 +1,7 @@
 """Names on the wire: message types, records, keys and metrics that servers and nodes exchange.
 
-This module holds constants only and imports nothing of this project, so that both sides can read it. "Shared arrays"
-are the parameters that the server sends, named as in the model's ``state_dict``.
+This module imports nothing of this project, so that both sides can read it: constants, and how lists of names in a
+config are read. "Shared arrays" are the parameters that the server sends, named as in the model's ``state_dict``.
 
 ============================ ========================== ================================================================
 message                      record                     content
@@ -22,6 +22,7 @@ its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive pa
 ============================ ========================== ================================================================
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 # -- every strategy --------------------------------------------------------------------------------------------
@@ -191,3 +192,17 @@ Q_FFL_LOSS = "q-ffl.loss"
 IFCA_MODEL_PREFIX = "ifca.model."
 #: IteratedClusters (IFCA), metric of replies to TRAIN: the number j of the model that the node trained.
 IFCA_CHOICE = "ifca.choice"
+
+
+def names_in(config: object, key: str) -> list[str]:
+    """The names of arrays under a key of a message's config; none where the config or the key is missing.
+
+    Raises
+    ------
+    ValueError
+        The value is no list of names.
+    """
+    names = config.get(key, []) if isinstance(config, Mapping) else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"config {key} = {names!r}: must be a list of names of arrays")
+    return [str(name) for name in names]
