@@ -174,6 +174,12 @@ SCAFFOLD_CONTROL = "scaffold.control"
 #: Scaffold, record of replies to TRAIN: the change of the node's control variate, in the same form.
 SCAFFOLD_CHANGE = "scaffold.control-change"
 
+#: Scaffold and FedDyn, record of TRAIN (a ConfigRecord): which reply of the node was counted last. A node that has
+#: trained later goes back to its control state from before.
+COUNTED = "counted"
+#: Key of ``counted``: the round of that reply, an integer ≥ 0; 0 if none was.
+COUNTED_ROUND = "round"
+
 #: FedNova, metric of replies to TRAIN: ‖a_i‖₁ ≥ 1, the sum of the weights of the local gradients in the update.
 FEDNOVA_NORM = "fednova.norm"
 

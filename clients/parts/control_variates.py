@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import torch
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
+from fedapps.clients.counted import Counted, counted_round
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
@@ -18,7 +19,7 @@ from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn
 
-_PREFIX = "scaffold.control."
+_CONTROL = Counted("scaffold.control")
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,18 @@ class ControlVariates(LocalPart):
     server_control : dict of arrays, or None
         c, from the record ``scaffold.control`` of a TRAIN message, with the names and shapes of the received
         floating-point arrays.
+    counted : int or None
+        The round of the node's last reply that is in c; if c_i is of a later one, the node goes back to what it was
+        before. ``None`` if the message does not say so.
     """
 
     server_control: Arrays | None = field(default=None, compare=False)
+    counted: int | None = field(default=None, compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         record = content.array_records.get(SCAFFOLD_CONTROL)
-        return self if record is None else replace(self, server_control=read_arrays(SCAFFOLD_CONTROL, record))
+        control = self.server_control if record is None else read_arrays(SCAFFOLD_CONTROL, record)
+        return replace(self, server_control=control, counted=counted_round(content))
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the message brought no control variate, or one that does not fit the parameters."""
@@ -61,12 +67,12 @@ class ControlVariates(LocalPart):
         return QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in linear.items()}, linear)
 
     def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        return {_PREFIX + name: control for name, control in self._updated(model, node_round).items()}
+        server_round = node_round.settings.server_round
+        return _CONTROL.after(server_round, self._own(node_round), self._updated(model, node_round))
 
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
         # The server's mean still contains the control variate of the last stage.
-        own = {name: control for name, control in memory_of(kept).items() if name.startswith(_PREFIX)}
-        return kept_arrays(carried, own)
+        return kept_arrays(carried, _CONTROL.of(memory_of(kept)))
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
         before, after = self._own(node_round), self._updated(model, node_round)
@@ -77,9 +83,9 @@ class ControlVariates(LocalPart):
         return self.server_control or {}
 
     def _own(self, node_round: NodeRound) -> Arrays:
-        """c_i as the last round left it, zeros before the first."""
-        memory = memory_of(node_round.kept)
-        return {name: memory.get(_PREFIX + name, np.zeros_like(control)) for name, control in self._server.items()}
+        """c_i as the last counted round left it, zeros before the first."""
+        own = _CONTROL.start(memory_of(node_round.kept), self.counted)
+        return {name: own.get(name, np.zeros_like(control)) for name, control in self._server.items()}
 
     def _updated(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """c_i⁺ in the dtypes of c, computed in float64; c_i for what is not a parameter (buffers)."""

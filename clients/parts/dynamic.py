@@ -5,17 +5,20 @@ https://arxiv.org/abs/2111.04263.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import torch
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
+from fedapps.clients.counted import Counted, counted_round
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.tasks.options import option
+from flwr.app import RecordDict
 from torch import nn
 
-_PREFIX = "feddyn.gradient."
+_GRADIENT = Counted("feddyn.gradient")
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,16 @@ class DynamicRegularisation(LocalPart):
     ----------
     dynamic : float
         α ≥ 0. With 0 this is FedAvg.
+    counted : int or None
+        The round of the node's last reply that the server has counted; if g_i is of a later one, the node goes back to
+        what it was before. ``None`` if the message does not say so.
     """
 
     dynamic: float = option(0.0, "the weight α", minimum=0)
+    counted: int | None = field(default=None, compare=False)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        return replace(super().read(config, content), counted=counted_round(content))
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
@@ -51,18 +61,16 @@ class DynamicRegularisation(LocalPart):
         for name, trained in get_arrays(model, names).items():
             moved = trained.astype(np.float64) - node_round.received[name]
             before = own.get(name, np.zeros_like(trained)).astype(np.float64)
-            updated[_PREFIX + name] = np.asarray(before - self.dynamic * moved, dtype=trained.dtype)
-        return updated
+            updated[name] = np.asarray(before - self.dynamic * moved, dtype=trained.dtype)
+        return _GRADIENT.after(node_round.settings.server_round, own, updated)
 
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
         # The server's mean still contains the linear term of the last stage.
-        own = {name: array for name, array in memory_of(kept).items() if name.startswith(_PREFIX)}
-        return kept_arrays(carried, own)
+        return kept_arrays(carried, _GRADIENT.of(memory_of(kept)))
 
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         return 2 * sum(parameter.numel() for parameter in shared.values()) if self.dynamic else 0
 
     def _own(self, node_round: NodeRound) -> Arrays:
-        """g_i as the last round left it; empty before the first."""
-        memory = memory_of(node_round.kept)
-        return {name.removeprefix(_PREFIX): a for name, a in memory.items() if name.startswith(_PREFIX)}
+        """g_i as the last counted round left it; empty before the first."""
+        return _GRADIENT.start(memory_of(node_round.kept), self.counted)

@@ -10,7 +10,9 @@ import numpy as np
 
 from ..arrays import Arrays
 from ..base import BaseStrategy, ExtraRecords
+from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
+from ..replies import Reply
 
 _STATE = "feddyn.sum."
 
@@ -23,8 +25,9 @@ class FedDyn(BaseStrategy):
     with h = Σ g_i / N. N counts the nodes with examples that have been connected since the server started. Buffers are
     averaged.
 
-    A node keeps its g_i before it knows what becomes of its reply. If that is refused, lost or dropped because it is
-    late, h differs from the mean of the g_i by α D_i / N from then on. Where many replies are late, let rounds wait.
+    A node cannot know whether its reply will be refused, lost, or dropped because it is late. The record ``counted`` of
+    its next message says which reply was counted last, and the node takes back −α D_i if D_i is not of that one. So h
+    is the mean of the terms that nodes start from.
 
     Parameters
     ----------
@@ -49,6 +52,7 @@ class FedDyn(BaseStrategy):
         self.alpha = alpha
         self._sum: Arrays = {}
         self._nodes: set[str] = set()
+        self._counted = CountedReplies()
 
     @property
     def h(self) -> Arrays:
@@ -61,7 +65,10 @@ class FedDyn(BaseStrategy):
 
     def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
-        return {}
+        return self._counted.records(profile)
+
+    def fold_reply(self, server_round: int, reply: Reply) -> None:
+        self._counted.note(server_round, reply)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         closed = super().close_round(server_round, current, aggregate)
@@ -75,10 +82,12 @@ class FedDyn(BaseStrategy):
         return {**closed, **corrected}
 
     def state(self) -> Arrays:
-        return {**super().state(), **{_STATE + name: total for name, total in self._sum.items()}}
+        sums = {_STATE + name: total for name, total in self._sum.items()}
+        return {**super().state(), **self._counted.state(), **sums}
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
+        self._counted.load_state(state)
         self._sum = {name.removeprefix(_STATE): a for name, a in state.items() if name.startswith(_STATE)}
 
     def round_info(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 
 from ..arrays import Arrays, is_float, to_record
 from ..base import BaseStrategy, ExtraRecords
+from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
 from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
@@ -27,9 +28,9 @@ class Scaffold(BaseStrategy):
 
     The server keeps Σ c_i in float64 and divides by the number N of nodes, so that c ← c + (1/N) Σ (c_i⁺ − c_i) also
     holds when nodes join later. N counts the nodes with examples that have been connected since the server started.
-    A node keeps c_i⁺ before it knows what becomes of its reply. If that is refused, lost or dropped because it is late,
-    c lacks (1/N)(c_i⁺ − c_i) from then on: both sides only add changes, so the difference neither grows nor heals, and
-    the corrections c − c_i do not cancel out over the nodes. Where many replies are late, let rounds wait.
+    A node cannot know whether its reply will be refused, lost, or dropped because it is late. The record ``counted`` of
+    its next message says which reply was counted last, and the node goes back to c_i if c_i⁺ is not of that one. So c
+    is the mean of the control variates that nodes start from.
 
     The global step size η_g of the paper is the learning rate of the ``server_optimizer`` SGD.
 
@@ -53,6 +54,7 @@ class Scaffold(BaseStrategy):
         super().__init__(**base)
         self._sum: Arrays = {}
         self._nodes: set[str] = set()
+        self._counted = CountedReplies()
         self._record: ArrayRecord | None = None
 
     @property
@@ -69,7 +71,7 @@ class Scaffold(BaseStrategy):
             self._nodes |= self.registry.with_examples()
             dtypes = {name: self._current[name].dtype for name in self._sum}
             self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
-        return {SCAFFOLD_CONTROL: self._record}
+        return {SCAFFOLD_CONTROL: self._record, **self._counted.records(profile)}
 
     def refusal_reason(self, reply: Reply) -> str | None:
         try:
@@ -81,12 +83,15 @@ class Scaffold(BaseStrategy):
     def fold_reply(self, server_round: int, reply: Reply) -> None:
         for name, change in self._change_of(reply.content).items():
             self._sum[name] = np.asarray(self._sum[name] + change)
+        self._counted.note(server_round, reply)
 
     def state(self) -> Arrays:
-        return {**super().state(), **{_STATE + name: total for name, total in self._sum.items()}}
+        sums = {_STATE + name: total for name, total in self._sum.items()}
+        return {**super().state(), **self._counted.state(), **sums}
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
+        self._counted.load_state(state)
         self._sum = {name.removeprefix(_STATE): a for name, a in state.items() if name.startswith(_STATE)}
 
     def round_info(self) -> dict[str, Any]:

@@ -70,17 +70,41 @@ def test_the_server_keeps_the_mean_of_the_nodes_control_variates(nodes, fraction
     np.testing.assert_allclose(strategy.control["theta"], mean, atol=1e-4)
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_a_refused_reply_leaves_a_constant_difference(rounds):
+def refusing(*replies, **base):
+    """The strategy that refuses the replies (round, node)."""
+
     class Refusing(ScaffoldStrategy):
         def refusal_reason(self, reply):
-            return "late" if reply.profile.key == "node-0" and self.report.round == 1 else None
+            return "late" if (self.report.round, reply.profile.key) in replies else super().refusal_reason(reply)
 
-    federation, strategy = scaffold(), Refusing()
-    federation.run(strategy, rounds)
-    mean = np.mean([federation.control(0), federation.control(1)], axis=0)
-    # The reply that was refused brought c_0⁺ − c_0 = −3.5, of which the server would have taken the half.
-    np.testing.assert_allclose(strategy.control["theta"] - mean, [1.75], atol=1e-6)
+    return Refusing(**base)
+
+
+def test_a_node_takes_back_the_change_of_a_reply_that_was_refused():
+    federation = scaffold()
+    federation.run(refusing((1, "node-0")), 1)
+    assert federation.control(0) == [-3.5], "it cannot know yet"
+
+    federation, strategy = scaffold(), refusing((1, "node-0"))
+    federation.run(strategy, 2)
+    # After round 1: x = −1.5, c_1 = 3, c = 1.5. Node 0 goes on with c_0 = 0, so the corrections are ±1.5.
+    # Node 0: −1.5 → −0.5 → 0.25 with gradients −5.5, −4.5. Node 1: −1.5 → −1.375 → −1.3125 with gradients 1, 1.25.
+    assert federation.theta == [[-1.5], [-0.53125]]
+    assert (federation.control(0), federation.control(1)) == ([-5.0], [1.125])
+    assert strategy.control["theta"] == [-1.9375]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4),
+    st.sets(st.tuples(st.integers(1, 3), st.sampled_from(["node-0", "node-1", "node-2"]))),
+)
+def test_once_all_replies_count_the_server_has_the_mean_again(optima, refused):
+    federation = scaffold(QuadraticTask([0.5] * len(optima), optima))
+    strategy = refusing(*refused, min_replies=0)
+    federation.run(strategy, 4)
+    mean = np.mean([federation.control(index) for index in range(len(optima))], axis=0)
+    np.testing.assert_allclose(strategy.control["theta"], mean, atol=1e-4)
 
 
 @settings(deadline=None, max_examples=25)
@@ -172,9 +196,10 @@ def test_what_breaks_the_control_variates_is_a_conflict(given):
 
 
 def test_a_new_stage_keeps_the_control_variate():
-    kept = {"w": np.ones(1), "memory.scaffold.control.w": np.full(1, 2.0), "memory.stage": np.array(0)}
-    carried = ControlVariates().next_stage({"w": np.ones(1)}, kept)
-    assert carried == {"w": np.ones(1), "memory.scaffold.control.w": np.full(1, 2.0)}
+    control = {f"memory.scaffold.control{when}.w": np.full(1, 2.0) for when in ("", "-before")}
+    control["memory.scaffold.control-round"] = np.array(3)
+    carried = ControlVariates().next_stage({"w": np.ones(1)}, {"w": np.ones(1), **control, "memory.stage": np.array(0)})
+    assert carried == {"w": np.ones(1), **control}
 
 
 def test_an_evaluation_needs_no_control():

@@ -181,6 +181,16 @@ def test_a_node_that_never_replies_delays_nobody_and_is_asked_again_after_its_ti
     assert len(values) == 3
 
 
+def test_six_nodes_of_which_one_sleeps_take_the_time_of_the_five():
+    app, durations = descend([1.0] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), [[1.0], [1.2], [0.7], [2.0], [1.5]]
+    five, six = (
+        steps_of(BufferedAsync(buffer=5), app, script(*durations, *asleep), num_nodes=5 + len(asleep), num_rounds=4)
+        for asleep in ([], [[inf]])
+    )
+    assert six[0] == five[0]
+    assert [report.clock for report in six[1]] == [report.clock for report in five[1]]
+
+
 def test_a_node_whose_replies_are_refused_is_asked_once_in_a_step():
     def train(partition, arrays, config):
         w = arrays["w"] + (np.nan if partition else 1)
@@ -324,13 +334,18 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, buffer, 
         return {"w": arrays["w"], "sum": arrays["sum"] + 10.0**-partition}, {"num-examples": 1, "number": float(number)}
 
     start = {"w": np.zeros(1), "sum": np.zeros(1)}
-    grid, reports = ScriptedGrid(arithmetic_app(train), len(durations), script(*durations)), []
+    grid, reports, oldest = ScriptedGrid(arithmetic_app(train), len(durations), script(*durations)), [], [0]
     strategy = BufferedAsync(
         buffer=buffer, concurrency=concurrency, repeat=repeat, max_staleness=limit, staleness=Staleness("constant"),
         server_optimizer=SGD(float(buffer)),
     )  # fmt: skip
+
+    def record(report):
+        reports.append(report)
+        oldest.append(min(strategy.flights.versions, default=report.round))
+
     try:
-        result = strategy.start(grid, record_of(start), num_rounds=4, timeout=20, on_round=reports.append)
+        result = strategy.start(grid, record_of(start), num_rounds=4, timeout=20, on_round=record)
     except TooFewRepliesError:
         result = None
     folded = [node for report in reports for node in report.nodes if node.phase == "train"]
@@ -340,9 +355,10 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, buffer, 
         return
     refused = sum(len(report.refused) for report in reports)
     assert len(grid.sent) == len(folded) + refused + len(strategy.flights)
-    for report in reports:
+    for report, version in zip(reports, oldest, strict=False):
         most = max((node.staleness for node in report.nodes if node.phase == "train"), default=0)
-        assert most <= min(report.round - 1, report.round if limit is None else limit)
+        assert most <= report.round - 1 - version, "no update is older than the versions that were in flight"
+        assert limit is None or most <= limit
         assert report.strategy["versions"] <= max(report.strategy["in-flight"], 0)
         assert len(strategy.flights.nodes) == len(strategy.flights), "one message for each node"
     if all(len([n for n in report.nodes if n.phase == "train"]) == buffer for report in reports):
