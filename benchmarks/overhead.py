@@ -8,7 +8,8 @@ Python process on each node.
 Where the time goes: a round has two exchanges of messages, train and evaluate. Flower's SuperNode polls for messages
 directly after each reply and then every 3 s, starts a process for each message, unpacks the app, and waits for 1 s when
 an array is not there yet. Those of :mod:`fedapps.deployment.supernode` do none of it; ``--flower-nodes`` measures
-the reference on Flower's own. Flower's grid polls for replies every 3 s, ``BaseStrategy`` after 0.02 s, then less
+the reference on Flower's own, and our side with the server's short pauses between two requests for an array, as in
+:mod:`fedapps.app.server_app`. Flower's grid polls for replies every 3 s, ``BaseStrategy`` after 0.02 s, then less
 often, up to every 0.5 s. Each array is sent in a separate request to and from the SuperLink.
 
     python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
@@ -177,7 +178,10 @@ def _measure(fleets: Sequence[Deployment], given: argparse.Namespace) -> None:
     if given.flower_nodes:
         reference = f"{'on' if strategy == STRATEGIES[1] else reference + ' on'} Flower's SuperNodes"
     settings = {"nodes": given.nodes, "arrays": given.arrays}
-    sides = {STRATEGIES[0]: (fleets[-1], strategy), STRATEGIES[1]: (fleets[0], STRATEGIES[1])}
+    sides: dict[str, tuple[Deployment, Settings]] = {
+        STRATEGIES[0]: (fleets[-1], {"strategy": strategy}),
+        STRATEGIES[1]: (fleets[0], {"strategy": STRATEGIES[1], "as-fedapps": bool(given.flower_nodes)}),
+    }
     for fleet in fleets:
         fleet.start_superlink()
         fleet.start_supernodes([{"partition-id": i, "num-partitions": given.nodes} for i in range(given.nodes)])
@@ -192,8 +196,8 @@ def _measure(fleets: Sequence[Deployment], given: argparse.Namespace) -> None:
                 lines.write(json.dumps(asdict(row(given.nodes, megabytes, pairs, reference))) + "\n")
 
 
-def _pair(sides: Mapping[str, tuple[Deployment, str]], settings: Settings, order: Iterable[str]) -> Pair:
-    runs = {side: _run(sides[side][0], settings | {"strategy": sides[side][1]}) for side in order}
+def _pair(sides: Mapping[str, tuple[Deployment, Settings]], settings: Settings, order: Iterable[str]) -> Pair:
+    runs = {side: _run(sides[side][0], settings | sides[side][1]) for side in order}
     (theirs, their_arrays), (ours, our_arrays) = (runs[side] for side in STRATEGIES)
     both = list(zip(their_arrays, our_arrays, strict=True))
     difference = max(float(np.abs(a - b).max()) for a, b in both)

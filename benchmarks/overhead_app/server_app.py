@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedapps.sim.flower_internals import ask_again_after
 from fedapps.strategies import BaseStrategy
 from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -25,6 +26,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the rounds; write ``rounds.json`` and ``arrays.npz`` into the folder ``output``."""
     config = context.run_config
+    if config["as-fedapps"]:
+        ask_again_after()
     nodes = int(config["nodes"])
     strategies: dict[str, Strategy] = {
         "flower": FedAvg(min_train_nodes=nodes, min_evaluate_nodes=nodes, min_available_nodes=nodes),
