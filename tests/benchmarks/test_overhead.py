@@ -92,7 +92,14 @@ def test_both_strategies_are_measured_and_end_with_the_same_arrays(tmp_path: Pat
     for strategy in STRATEGIES:
         output = tmp_path / strategy
         output.mkdir()
-        config = {"strategy": strategy, "rounds": ROUNDS, "nodes": 3, "megabytes": 0.001, "arrays": 4}
+        config = {
+            "strategy": strategy,
+            "rounds": ROUNDS,
+            "nodes": 3,
+            "megabytes": 0.001,
+            "arrays": 4,
+            "as-fedapps": False,
+        }
         run_inprocess(server_app, client_app, num_nodes=3, run_config=config | {"output": str(output)}, errors="reply")
         told = json.loads((output / "rounds.json").read_text())
         assert len(told["rounds"]) == ROUNDS
