@@ -177,7 +177,7 @@ def _measure(fleets: Sequence[Deployment], given: argparse.Namespace) -> None:
     strategy, reference = given.flower_nodes or STRATEGIES[0], "Flower's FedAvg"
     if given.flower_nodes:
         reference = f"{'on' if strategy == STRATEGIES[1] else reference + ' on'} Flower's SuperNodes"
-    settings = {"nodes": given.nodes, "arrays": given.arrays}
+    settings: Settings = {"nodes": given.nodes, "arrays": given.arrays, "as-fedapps": False}
     sides: dict[str, tuple[Deployment, Settings]] = {
         STRATEGIES[0]: (fleets[-1], {"strategy": strategy}),
         STRATEGIES[1]: (fleets[0], {"strategy": STRATEGIES[1], "as-fedapps": bool(given.flower_nodes)}),
