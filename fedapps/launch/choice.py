@@ -65,8 +65,9 @@ def choices(task: str) -> Iterator[Choice]:
         There is no such task.
     """
     profiles_class(task)
+    plain = _bytes(ArrayRecord(initial_model(_config(task, "fedavg"), "fedavg").state_dict()))
     for name in METHODS.usable():
-        yield _choice(task, name)
+        yield _choice(task, name, plain)
 
 
 def choice_text(task: str) -> str:
@@ -89,7 +90,8 @@ def remarks(found: Sequence[Choice]) -> list[str]:
     return [f"{reason}: {', '.join(names)}" for reason, names in reasons.items()]
 
 
-def _choice(task: str, name: str) -> Choice:
+def _choice(task: str, name: str, plain: int) -> Choice:
+    """A method on a task where the model of FedAvg has ``plain`` bytes."""
     config = _config(task, name)
     method = config.methods[name]
     if method.task not in ("", task):
@@ -104,8 +106,9 @@ def _choice(task: str, name: str) -> Choice:
         keys |= dict.fromkeys(f"{key} = {_PLAIN[key]}" for key in sorted(fixed))
     model = initial_model(config, name)
     strategy, initial = strategy_for(config, name, model)
-    shared, whole = _bytes(strategy.share(initial)), _bytes(ArrayRecord(model.state_dict()))
-    share = f"{1 - shared / whole:.0%} of the model" if method.private(config.task).patterns else ""
+    shared = _bytes(strategy.share(initial))
+    whole = max(plain, _bytes(ArrayRecord(model.state_dict())))  # rows of private words are on the nodes alone
+    share = f"{_percent(1 - shared / whole)} of the model" if method.private(config.task).patterns else ""
     down, up = method.copies
     return Choice(
         name,
@@ -126,6 +129,10 @@ def _config(task: str, name: str) -> Config:
 
 def _conflicts(config: Config, name: str) -> list[tuple[set[str], str]]:
     return list(conflicts(config.run, config.task, config.methods, {name: config.run_of(name)}))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else "< 1%"
 
 
 def _bytes(arrays: ArrayRecord) -> int:

@@ -156,6 +156,13 @@ def test_methods_for_a_task_with_costs_and_reasons(capsys):
     assert max(map(len, lines)) < 150
 
 
+def test_the_share_of_private_words_is_that_of_the_model_with_all_words(capsys):
+    """The server's model of FedVocab has no rows for private words; FedPer keeps a head of .02 % on the nodes."""
+    rows = {line.split()[0]: line for line in printed(capsys, "--for", "text")}
+    assert "86% of the model" in rows["fedvocab"]
+    assert "< 1% of the model" in rows["fedper"]
+
+
 def test_methods_for_an_unknown_task(capsys):
     assert main(["list", "--for", "lqrr"]) == 2
     assert "did you mean 'lqr'" in capsys.readouterr().err
