@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flwr.app import Context, Message, RecordDict
 from flwr.client import ClientApp
@@ -58,6 +58,9 @@ class InProcessGrid(MessageGrid):
     batch : int
         Nodes that run side by side, at least 1. A node that gets several messages runs once at a time.
     """
+
+    #: A reply is computed when it is pulled (:func:`fedapps.strategies.rounds.transport.is_immediate`).
+    immediate: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -60,6 +60,8 @@ from .updates import Updates
 
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
+#: Bytes of replies that the server fetches together from nodes in its own process, so that they stay in the cache.
+MAX_CACHED_BYTES = 2**21
 #: Records of a message in addition to ``arrays`` and ``config``, by name.
 ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
 _OPTIMIZER = "optimizer."
@@ -538,6 +540,7 @@ class BaseStrategy(ResumableStrategy):
             timeout,
             self.poll,
             ahead=ahead,
+            together=max(1, MAX_CACHED_BYTES // largest),
             in_flight=self.in_flight,
             count_busy=lambda: self.registry.queries.working,
             on_wait=partial(self.registry.poll, grid),

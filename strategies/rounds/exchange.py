@@ -9,15 +9,17 @@ the SuperLink then answers with an error even if it has the reply.
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from .clock import clock_of
-from .transport import NodeFailure, Outcome, Sent, pull, push
+from .transport import NodeFailure, Outcome, Sent, is_immediate, pull, pull_together, push
 
 _MAX_EARLY_PULLS = 16  # attempts to fetch later replies, each time that the next one is not there
+_MOST_TOGETHER = 32  # replies of an immediate grid that are fetched at once
 
 
 def exchange(
@@ -27,6 +29,7 @@ def exchange(
     poll: float = 0.02,
     *,
     ahead: int = 0,
+    together: int = 1,
     in_flight: int | None = None,
     count_busy: Callable[[], int] = lambda: 0,
     on_wait: Callable[[int], None] = lambda working: None,
@@ -51,6 +54,9 @@ def exchange(
         0.5 s, and starts again at ``poll`` for the next message.
     ahead : int
         ≥ 0, the largest number of replies to fetch before their turn, while waiting for the next one.
+    together : int
+        ≥ 1, the largest number of replies to fetch at once from a grid that computes them when they are pulled
+        (:func:`~.transport.is_immediate`), at most 32. Nodes and server then use the processor's caches in turn.
     in_flight : int or None
         ≥ 1, the largest number of nodes that work at a time; the next message is sent when a reply is fetched or times
         out. ``None`` sends all messages at once.
@@ -80,9 +86,13 @@ def exchange(
         raise ValueError(f"poll = {poll!r}: must be above 0 seconds")
     if ahead < 0:
         raise ValueError(f"ahead = {ahead}: must be at least 0")
+    if together < 1:
+        raise ValueError(f"together = {together}: must be at least 1")
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
-    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight, count_busy, on_reply)
+    limit = inf if timeout is None else timeout
+    at_once = min(together, _MOST_TOGETHER) if is_immediate(grid) else 1
+    mailbox = _Mailbox(grid, messages, limit, ahead, at_once, in_flight, count_busy, on_reply)
     return mailbox.outcomes(poll, on_wait)
 
 
@@ -101,6 +111,7 @@ class _Mailbox:
         messages: Iterable[Message],
         timeout: float,
         ahead: int,
+        at_once: int,
         in_flight: int | None,
         count_busy: Callable[[], int],
         on_reply: Callable[[Sent, float], None],
@@ -108,7 +119,7 @@ class _Mailbox:
         self._grid = grid
         self._clock = clock_of(grid)
         self._timeout = timeout
-        self._ahead = ahead
+        self._ahead, self._at_once = ahead, at_once
         self._unsent = deque(messages)
         self._in_flight = in_flight
         self._count_busy = count_busy
@@ -147,6 +158,8 @@ class _Mailbox:
         turn = self._turns.popleft()
         if isinstance(turn, NodeFailure):
             return turn
+        if self._at_once > 1 and turn.message_id not in self._early:
+            self._pull_first()
         if turn.message_id in self._early:
             return self._early.pop(turn.message_id)
         self._forget(turn)
@@ -178,12 +191,22 @@ class _Mailbox:
                 self._forget(sent)
                 self._early[sent.message_id] = reply
 
+    def _pull_first(self) -> None:
+        """Fetch the replies to the next messages with one request."""
+        for sent, outcome in pull_together(self._grid, list(islice(self._later.values(), self._at_once))):
+            self._note_arrival(self._later[sent.message_id])
+            self._forget(sent)
+            self._early[sent.message_id] = outcome
+
     def _pull(self, sent: _Awaited) -> Outcome | None:
         reply = pull(self._grid, sent)
         if reply is not None:
-            self._on_reply(sent, self._clock.arrived_at(sent.message_id) - sent.sent_at)
+            self._note_arrival(sent)
         return reply
 
-    def _forget(self, sent: _Awaited) -> None:
+    def _note_arrival(self, sent: _Awaited) -> None:
+        self._on_reply(sent, self._clock.arrived_at(sent.message_id) - sent.sent_at)
+
+    def _forget(self, sent: Sent) -> None:
         del self._later[sent.message_id]
         self._overdue.discard(sent.message_id)

@@ -135,6 +135,11 @@ def pull(grid: Grid, sent: Sent) -> Outcome | None:
     return None if reply is None else outcome_of(sent, reply)
 
 
+def is_immediate(grid: Grid) -> bool:
+    """Whether a grid computes a reply when it is pulled, as that of one process does: it has ``immediate = True``."""
+    return bool(getattr(grid, "immediate", False))
+
+
 def pull_together(grid: Grid, sent: Sequence[Sent]) -> list[tuple[Sent, Outcome]]:
     """Fetch the replies that are there with one request, in the order of ``sent``; for grids of a simulation.
 

@@ -230,6 +230,8 @@ ONES = {"w": np.ones(3, np.float32)}
 class SlowGrid(InProcessGrid):
     """Every reply is there at the third look; a ``latecomer``, the last node, joins when the others train."""
 
+    immediate = False
+
     def __init__(self, nodes, latecomer=False):
         super().__init__(arithmetic_app(doubled), [{}] * nodes, {}, errors="reply")
         self.latecomer, self.out, self.looks, self.log = latecomer, set(), {}, []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies import base
 from fedapps.strategies.aggregation.robust import BLOCK, Krum, Median, MultiKrum, TrimmedMean
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
@@ -93,11 +94,15 @@ class CountingGrid(InProcessGrid):
         self.live -= 1
 
 
-def test_one_reply_is_in_memory_at_a_time():
+@pytest.mark.parametrize(("immediate", "cache", "most"), [(False, MEGABYTE, 1), (True, 0, 1), (True, MEGABYTE, 6)])
+def test_few_replies_are_in_memory_at_a_time(immediate, cache, most, monkeypatch):
+    """One, or from nodes in the same process as many as fit in the cache."""
+    monkeypatch.setattr(base, "MAX_CACHED_BYTES", cache)
     grid = CountingGrid(arithmetic_app(add_partition), [{} for _ in range(6)], {})
+    grid.immediate = immediate
     BaseStrategy().start(grid, record_of(START), num_rounds=2)
     assert grid.total == 12
-    assert grid.most == 1
+    assert grid.most == most
     assert grid.live == 0
 
 

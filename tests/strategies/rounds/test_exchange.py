@@ -50,6 +50,33 @@ def test_nothing_to_send_sends_nothing():
     assert list(exchange(None, [], 1)) == []
 
 
+class ImmediateGrid(CountedGrid):
+    """Its replies can be pulled together."""
+
+    immediate = True
+
+    def pull_messages(self, message_ids):
+        before, pull = self.pulls, super().pull_messages
+        found = [reply for message_id in message_ids for reply in pull([message_id])]
+        self.pulls = [*before[: len(before) - len(message_ids)], list(message_ids)]
+        return found
+
+
+def test_replies_that_are_computed_when_they_are_pulled_are_pulled_together():
+    grid = ImmediateGrid({1: 0, 2: Error(0, "out of memory"), 3: 0, 4: 0, 5: 0})
+    failure = NodeFailure(2, "out of memory", by_node=True)
+    assert outcome(exchange(grid, messages(1, 2, 3, 4, 5), 10, together=2)) == [1, failure, 3, 4, 5]
+    assert grid.pulls == [["id-1", "id-2"], ["id-3", "id-4"], ["id-5"]]
+
+
+@given(st.lists(st.integers(0, 3), max_size=6), st.integers(1, 4), st.none() | st.integers(1, 3))
+def test_pulling_together_changes_neither_the_order_nor_what_comes(looks, together, in_flight):
+    nodes = range(1, len(looks) + 1)
+    grid = ImmediateGrid(dict(zip(nodes, looks, strict=True)))
+    items = exchange(grid, messages(*nodes), None, poll=1e-6, ahead=1, together=together, in_flight=in_flight)
+    assert outcome(items) == list(nodes)
+
+
 @pytest.mark.slow
 def test_no_reply_is_held_while_the_next_one_is_awaited(monkeypatch):
     grid, seen = CountedGrid({1: 0, 2: 3, 3: 0}), []
@@ -190,5 +217,7 @@ def test_ranges_are_checked_at_the_call():
         exchange(None, [], 1, poll=0)
     with pytest.raises(ValueError, match="ahead = -1"):
         exchange(None, [], 1, ahead=-1)
+    with pytest.raises(ValueError, match="together = 0"):
+        exchange(None, [], 1, together=0)
     with pytest.raises(ValueError, match="in_flight = 0"):
         exchange(None, [], 1, in_flight=0)
