@@ -1,7 +1,8 @@
 """The interface of a task: the data of a node, the model, loss and metrics. Tasks do not know Flower."""
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -459,3 +460,12 @@ def zero_padded(batches: Sequence[Batch]) -> list[Batch]:
             # `pad` expects the last dimension first, each with the padding before and after.
             own[name] = pad(tensor, [side for size in reversed(missing) for side in (0, size)])
     return list(padded)
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> bytes:
+    """Return a hash of the bits, shapes, types and kinds of device of ``tensors``."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.digest()

@@ -1,13 +1,13 @@
 """The part of a corpus that one node has, as numbers. Data common to all nodes are computed once per process."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
 from fedapps.sim.seeding import generator
-from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.base import Batch, Metrics, NodeData
 from fedapps.tasks.partitioners import Part
 from torch import Tensor
 
@@ -49,10 +49,13 @@ class CommonTest:
     """Test examples that are common to all nodes and stored once.
 
     ``translation`` int32 ``[words]`` maps their ids to those of one node; ``None`` if all nodes have the same ids.
+    ``found`` has what the model tested last gives, by its :func:`~fedapps.tasks.base.fingerprint`; all nodes with the
+    same ids have the same mapping.
     """
 
     examples: Batch
     translation: Tensor | None
+    found: dict[bytes, Metrics] = field(default_factory=dict)
 
 
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
@@ -108,8 +111,8 @@ def _node(
         )
         splits["test"] = translated(_chosen(tested.examples, test), translation)
         if common:
-            drawn = _common_examples(corpus, public, options)
-            extra["common_test"] = CommonTest(drawn, translation)
+            test_of_all = _common_test(corpus, public, options)
+            extra["common_test"] = test_of_all if translation is None else replace(test_of_all, translation=translation)
     return NodeData(key, splits, groups_of(corpus, train), extra)
 
 
@@ -122,11 +125,11 @@ def _encoded_test(corpus: Corpus, public: Vocabulary | None, options: Options) -
 
 
 @lru_cache(maxsize=8)
-def _common_examples(corpus: Corpus, public: Vocabulary | None, options: Options) -> Batch:
+def _common_test(corpus: Corpus, public: Vocabulary | None, options: Options) -> CommonTest:
     """``global_examples`` random test examples; all of them if it is 0 or exceeds their number."""
     tested = _encoded_test(corpus, public, options).examples
     rows = common_rows(len(tested["label"]), options.global_examples, options.partition_seed)
-    return tested if len(rows) == len(tested["label"]) else _chosen(tested, rows)
+    return CommonTest(tested if len(rows) == len(tested["label"]) else _chosen(tested, rows), None)
 
 
 def common_rows(total: int, count: int, seed: int) -> Part:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task, fingerprint
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
@@ -252,8 +252,7 @@ class TextTask(TextProfiles, Task):
         if isinstance(pieces := data.extra["vocabulary"], PieceVocabulary):
             metrics["vocabulary.words"] = float(len(pieces.own))
         if isinstance(common := data.extra.get("common_test"), CommonTest):
-            batches = (translated(batch, common.translation) for batch in _by_length(common.examples, CHUNK))
-            metrics |= _accuracy("test.global_", model, batches)
+            metrics |= _on_common(model, common, private=self._kept is not PrivateWords.NONE)
         with own_label_shares(model):
             for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
                 if split in data.splits:
@@ -296,6 +295,22 @@ def _trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]
 def _by_length(examples: Batch, batch_size: int) -> Iterator[Batch]:
     """Yield batches of texts of similar length."""
     yield from _trimmed(examples, examples["length"].argsort(stable=True), batch_size)
+
+
+def _on_common(model: nn.Module, common: CommonTest, *, private: bool) -> Metrics:
+    """The accuracy on the common test examples, computed once for a model that several nodes have.
+
+    It is not looked up for a model with a ``private`` embedding, because each node has another one.
+    """
+    key = b"" if private or model.training else fingerprint(model.state_dict().values())
+    if key and key in common.found:
+        return common.found[key]
+    batches = (translated(batch, common.translation) for batch in _by_length(common.examples, CHUNK))
+    found = _accuracy("test.global_", model, batches)
+    if key:
+        common.found.clear()
+        common.found[key] = found
+    return found
 
 
 def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metrics:

@@ -11,9 +11,9 @@ from math import comb
 import numpy as np
 import torch
 from fedapps.sim.seeding import generator
-from fedapps.tasks.base import Metrics
+from fedapps.tasks.base import Metrics, fingerprint
 
-from .image_sets import ImageSet, fingerprint
+from .image_sets import ImageSet
 from .networks import PlaceNetwork
 from .options import Options
 from .places import Places

@@ -10,14 +10,14 @@ because libraries choose algorithms by size. On a CPU maps differed by up to 6e-
 by 5e-8.
 """
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import torch
+from fedapps.tasks.base import fingerprint
 from torch import Tensor, nn
 
 from .images import Size
@@ -158,12 +158,3 @@ class NetworkInputs:
         chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
         described = [describe(self.network, self.images(some), chunk=CHUNK).numpy() for some in chunks]
         return np.concatenate([np.empty((0, self.network.width), dtype=np.float32), *described])
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> bytes:
-    """Return a hash of the bits, shapes, types and kinds of device of ``tensors``."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        digest.update(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.digest()

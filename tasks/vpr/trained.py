@@ -10,14 +10,14 @@ from typing import Any, ClassVar, TextIO, cast
 import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
-from fedapps.tasks.base import NodeData
+from fedapps.tasks.base import NodeData, fingerprint
 from fedapps.tasks.pictures import GivenImage
 from fedapps.tasks.profiles import DataError, check_partition
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 
 from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of
-from .image_sets import CHUNK, describe, fingerprint
+from .image_sets import CHUNK, describe
 from .networks import PlaceNetwork
 from .nodes import node_data, own_data
 from .options import Options

@@ -192,6 +192,22 @@ def test_texts_with_the_label_shares_of_the_node_are_predicted_for_these_shares(
     assert_accuracies(*saying_class_2, common=2, own=1)
 
 
+@pytest.mark.parametrize(("private", "times"), [(False, 2), (True, 3)])
+def test_a_model_that_nodes_share_is_tested_once_on_the_common_texts(world, private, times):
+    task = own_words(SMALL) if private else TextTask(SMALL)
+    nodes = [task.load_node(world, k, NODES) for k in (0, 0 if private else 1)]
+    model, tested = model_of(task, nodes[0]).eval(), []
+    model.register_forward_hook(lambda module, given, out: tested.append(len(out)))
+    before, again = (task.evaluate(model, node, seed=0, final=True).metrics for node in nodes)
+    assert before["test.global_accuracy"] == again["test.global_accuracy"]
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.tensor([0.0, 0, 99, 0]))
+    after = task.evaluate(model, nodes[1], seed=0, final=True).metrics
+    labels = nodes[1].extra["common_test"].examples["label"]
+    assert after["test.global_accuracy"] == labels.eq(2).float().mean()
+    assert tested.count(len(labels)) == times
+
+
 def test_word_vectors_start_the_embedding_and_their_share_is_told(world, tmp_path):
     some = words_of(own_words(SMALL).load_node(world, 0, NODES))[2:12]
     (tmp_path / "glove.txt").write_text("".join(f"{w} {i} " + "0.5 " * 10 + "1\n" for i, w in enumerate(some)))
