@@ -51,10 +51,11 @@ def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str
             for own, test in zip(train, tested, strict=True)
         ]
     }
-    predicted = _by_tfidf(corpus, np.sort(np.concatenate(train)), np.union1d(common, np.concatenate(tested)))
+    pooled, asked = np.sort(np.concatenate(train)), np.union1d(common, np.concatenate(tested))
+    predicted = _by_tfidf(corpus, pooled, asked)
     if predicted is not None:
         floors[TFIDF] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
-    predicted = _by_probe(corpus, np.sort(np.concatenate(train)), options)
+    predicted = _by_probe(corpus, pooled, asked, options)
     if predicted is not None:
         floors[PROBE] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
     return floors
@@ -94,8 +95,10 @@ def _by_tfidf(corpus: Corpus, train: Part, test: Part) -> np.ndarray | None:
     return predicted
 
 
-def _by_probe(corpus: Corpus, train: Part, options: Options) -> np.ndarray | None:
-    """The predicted class of all test texts, int64; ``None`` without a pretrained encoder or with one class."""
+def _by_probe(corpus: Corpus, train: Part, test: Part, options: Options) -> np.ndarray | None:
+    """The predicted class of the test texts ``test``, int64, -1 for all others; ``None`` without a pretrained encoder
+    or with one class.
+    """
     rows = train[np.sort(generator(options.partition_seed, "text.probe").permutation(len(train))[:_PROBED])]
     labels = corpus.train.labels[rows]
     if options.recurrent or options.weights == "random" or find_spec("sklearn") is None or len(np.unique(labels)) < 2:
@@ -104,8 +107,11 @@ def _by_probe(corpus: Corpus, train: Part, options: Options) -> np.ndarray | Non
 
     model = LogisticRegression(C=_INVERSE_PROBE, max_iter=_ITERATIONS)
     model.fit(_vectors(corpus.train.texts_at(rows), options), labels)
-    found: np.ndarray = model.predict(_test_vectors(corpus, replace(options, partition_seed=0)))
-    return found
+    predicted = np.full(len(corpus.test.texts), -1)
+    if len(test) < len(predicted):
+        predicted[test] = model.predict(_vectors(corpus.test.texts_at(test), options))
+        return predicted
+    return np.asarray(model.predict(_test_vectors(corpus, replace(options, partition_seed=0))))
 
 
 @lru_cache(maxsize=1)

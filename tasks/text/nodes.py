@@ -109,7 +109,7 @@ def _node(
         translation = (
             own.translation(tested.vocabulary) if own and isinstance(tested.vocabulary, WordVocabulary) else None
         )
-        splits["test"] = translated(_chosen(tested.examples, test), translation)
+        splits["test"] = translated(with_states(_chosen(tested.examples, test), options), translation)
         if common:
             test_of_all = _common_test(corpus, public, options)
             extra["common_test"] = test_of_all if translation is None else replace(test_of_all, translation=translation)
@@ -121,7 +121,7 @@ def _encoded_test(corpus: Corpus, public: Vocabulary | None, options: Options) -
     """All test examples in the public vocabulary or, without one, in a vocabulary of all their words."""
     vocabulary = public or WordVocabulary.of(corpus.test.texts)
     every = np.arange(len(corpus.test.texts))
-    return _Encoded(vocabulary, with_states(_examples(corpus.test, every, vocabulary, options.length), options))
+    return _Encoded(vocabulary, _examples(corpus.test, every, vocabulary, options.length))
 
 
 @lru_cache(maxsize=8)
@@ -129,7 +129,8 @@ def _common_test(corpus: Corpus, public: Vocabulary | None, options: Options) ->
     """``global_examples`` random test examples; all of them if it is 0 or exceeds their number."""
     tested = _encoded_test(corpus, public, options).examples
     rows = common_rows(len(tested["label"]), options.global_examples, options.partition_seed)
-    return CommonTest(tested if len(rows) == len(tested["label"]) else _chosen(tested, rows), None)
+    drawn = tested if len(rows) == len(tested["label"]) else _chosen(tested, rows)
+    return CommonTest(with_states(drawn, options), None)
 
 
 def common_rows(total: int, count: int, seed: int) -> Part:

@@ -179,6 +179,9 @@ class Options:
         path=True,
     )
     train_examples: int = option(0, "Training examples of each node that are used, drawn once; 0 = all", minimum=0)
+    test_examples: int = option(
+        0, "Test examples with its own label shares on which a node is evaluated, drawn once; 0 = all", minimum=0
+    )
     global_examples: int = option(
         0, "Examples of the common test set on which every node is evaluated, drawn once; 0 = all", minimum=0
     )

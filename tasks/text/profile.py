@@ -44,7 +44,8 @@ def node_key(partition: int) -> str:
 
 @lru_cache(maxsize=8)
 def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
-    """Return the training and test examples of every node, with equal label shares in both.
+    """Return the training and test examples of every node, with equal label shares in both; of the test examples, as
+    many as ``options.test_examples``.
 
     Raises
     ------
@@ -65,7 +66,10 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
             classes_per_node=options.classes_per_node,
             seed=options.partition_seed,
         )
-    return train, deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+    test = deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+    if options.test_examples:
+        test = [np.sort(rng.permutation(part)[: options.test_examples]) for part in test]
+    return train, test
 
 
 def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:

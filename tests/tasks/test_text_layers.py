@@ -191,9 +191,10 @@ def test_mean_vectors_of_the_published_encoder_tell_what_texts_are_about():
 
 
 def test_a_node_uses_as_many_texts_as_asked_for(world):
-    task = TextTask(replace(SMALL, train_examples=3))
+    task = TextTask(replace(SMALL, train_examples=3, test_examples=1))
     every = TextTask(SMALL).load_node(world, 0, NODES)
     data = task.load_node(world, 0, NODES)
-    assert (data.count("train"), data.count("test")) == (3, every.count("test"))
+    assert (data.count("train"), data.count("test")) == (3, 1)
+    assert data.splits["test"]["label"].item() in every.splits["test"]["label"]
     assert task.node_profile(world, 0, NODES).num_examples == 3
     assert len(TEXTS) // NODES > 3
