@@ -190,7 +190,7 @@ class BufferedAsync(BaseStrategy):
             free = new if new or busy else free
         if not free:
             return []
-        again = [node for node in free if node.key in self._first][:room]
+        again = [node for node in free if node.key in self._first][:room] if self._first else []
         self._first = [key for key in self._first if key not in {node.key for node in again}]
         free = [node for node in free if node not in again] if again else free
         if room > len(again):

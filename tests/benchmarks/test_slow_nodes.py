@@ -1,6 +1,6 @@
 """The comparison of paces on a fleet, from rounds as they are recorded."""
 
-from benchmarks.slow_nodes import METHODS, compared
+from benchmarks.slow_nodes import PACES, compared
 
 
 def rounds(seconds, replies, losses):
@@ -8,7 +8,7 @@ def rounds(seconds, replies, losses):
 
 
 def test_paces_are_compared_at_as_many_updates_and_at_the_same_loss():
-    waits, early, steps = METHODS
+    waits, early, steps = PACES
     rows = compared(
         {
             waits: rounds(10, 6, [4.0, 3.0, 2.0, 1.0]),
