@@ -9,6 +9,7 @@ from fedapps.strategies.privacy_budget import epsilon as budget
 
 from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.papers import paper_of
+from fedapps.comparison.significance import paired_difference
 from fedapps.report.metrics import describe
 
 from .experiments import experiments
@@ -45,6 +46,22 @@ def estimate(name: str, method: str, metric: str, digits: int = 3) -> str:
 def difference(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with its interval."""
     return _with_limits(result(name).difference(metric, a, b), digits)
+
+
+@_function
+def quotient(metric: str, name: str, a: str, other: str, b: str, digits: int = 1) -> str:
+    """The mean of a metric of ``a`` in a result over that of ``b`` in another one, with the range of the seeds."""
+    left, right = result(name).of(a, metric), result(other).of(b, metric)
+    by_seed = [above / below for above, below in zip(left.values, right.values, strict=True)]
+    least, most = shown(min(by_seed), digits), shown(max(by_seed), digits)
+    return f"{shown(left.mean / right.mean, digits)} [{least}, {most}]"
+
+
+@_function
+def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3) -> str:
+    """The difference of ``a`` in a result and ``b`` in another one, paired by seed, with its interval."""
+    gap = paired_difference(result(name).of(a, metric).values, result(other).of(b, metric).values)
+    return _with_limits(Estimate(gap.mean, low=gap.low, high=gap.high), digits)
 
 
 @_function

@@ -1,7 +1,7 @@
 """Pages of ``docs/`` from results: ``pages/NAME.md.jinja`` becomes ``docs/NAME.md``.
 
 A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself.
-``pages/readme.md.jinja`` and ``pages/use.md.jinja`` are written between two marks of ``README.md`` and ``docs/use.md``.
+Those of ``README.md``, ``docs/use.md`` and ``docs/slow_nodes.md`` are written between two marks of the page.
 """
 
 import re
@@ -18,7 +18,11 @@ from .numbers import FUNCTIONS
 ROOT = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).with_name("pages")
 #: The templates of which only a part of a page is made.
-_PARTS = {"readme.md.jinja": ROOT / "README.md", "use.md.jinja": ROOT / "docs" / "use.md"}
+_PARTS = {
+    "readme.md.jinja": ROOT / "README.md",
+    "use.md.jinja": ROOT / "docs" / "use.md",
+    "slow_nodes.md.jinja": ROOT / "docs" / "slow_nodes.md",
+}
 _WIDTH = 120
 _KEPT = re.compile(r"[\n|#<]|    |$")
 #: What stands between the marks.

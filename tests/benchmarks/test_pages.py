@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import t
 
 from benchmarks.experiments import experiments
-from benchmarks.numbers import claim, command, held_out, shown, table, verdict
+from benchmarks.numbers import between, claim, command, held_out, quotient, shown, table, verdict
 from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
 
@@ -72,6 +72,16 @@ def test_differences_are_paired_where_the_values_are_known_and_else_as_wide_as_t
     assert (other_way.mean, other_way.low, other_way.high, other_way.p) == (-1, -2, -0.5, 0.0625)
     with pytest.raises(KeyError, match=r"results/two.json has no 'gone' of 'a', but loss, old"):
         TWO.difference("gone", "a", "b")
+
+
+def test_methods_of_two_results_are_compared_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"one": [4.0, 9.0], "other": [2.0, 3.0]}
+    monkeypatch.setattr(
+        "benchmarks.numbers.result", lambda name: Result(name, "", methods={"a": {"time": Estimate.of(found[name])}})
+    )
+    assert quotient("time", "one", "a", "other", "a") == "2.6 [2.0, 3.0]"
+    half = t.ppf(0.975, 1) * 8**0.5 / 2**0.5
+    assert between("time", "one", "a", "other", "a", 1) == f"+4.0 ({shown(4 - half, 1, sign=True)} to {4 + half:.1f})"
 
 
 @pytest.mark.parametrize(
