@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
+from fedapps.tasks.search import Choices
 
 from .base import Method, Round, Scalar
 
@@ -19,9 +19,9 @@ class FedProxOptions:
 
     mu: float = option(
         0.05,
-        "weight µ of the proximal term; 0 = FedAvg",
+        "weight µ of the proximal term; 0 = FedAvg; 0.001 to 1 in the paper",
         minimum=0,
-        search=Range(1e-3, 10, log=True),
+        search=Choices((0.0, 0.001, 0.01, 0.1, 1.0)),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
+from fedapps.tasks.search import Choices
 
 from .base import Conflict, Method, required
 from .strategy_parts import StrategyParts
@@ -26,7 +26,7 @@ class QFflOptions:
         "how much nodes with a large loss count, by the power q of the loss; 0 = FedAvg; 0.001 to 5 in the paper",
         minimum=0,
         maximum=20,
-        search=Range(1e-3, 10, log=True),
+        search=Choices((0.0, 0.01, 0.1, 1.0, 5.0)),
     )
     lipschitz: float = option(
         0.0,
