@@ -97,6 +97,9 @@ class ModelRoles:
         The same of all other parameters that are trained.
     features : bool
         Whether :meth:`fedapps.tasks.base.Task.features` gives the representation.
+    examples : bool
+        Whether :meth:`fedapps.tasks.base.Task.examples` gives the training examples, on which a loss can be measured
+        without training.
     factors : LowRank, optional
         The adapters of low rank, if the model has any.
     factors_key : str
@@ -106,6 +109,7 @@ class ModelRoles:
     head: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
     features: bool = False
+    examples: bool = True
     factors: LowRank | None = None
     factors_key: str = ""
 

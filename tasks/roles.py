@@ -26,7 +26,7 @@ def missing(task: Task, role: str) -> str:
     Parameters
     ----------
     task : Task
-    role : "head", "body", "features", "classes", "factors" or "normalisation"
+    role : "head", "body", "features", "examples", "classes", "factors" or "normalisation"
         The last one builds the task's model.
     """
     roles = task.roles
@@ -34,6 +34,7 @@ def missing(task: Task, role: str) -> str:
         "head": "" if roles.head else "its model has no head",
         "body": "" if roles.body else "its model has no body under a head",
         "features": "" if roles.features else "its model has no representation of single examples",
+        "examples": "" if roles.examples else "its examples are mined with the model in training",
         "factors": "" if roles.factors else _no_factors(roles.factors_key),
         "classes": "" if task.num_classes else "its examples have no classes",
     }

@@ -43,6 +43,7 @@ class Ifca(Method):
     copies = (2.0, 1.0)
     work = "+ loss of k models"
     helps = "unknown groups of nodes"
+    needs = ("examples",)
     Options = IfcaOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

@@ -47,6 +47,7 @@ class QFfl(Method):
     citation = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, https://arxiv.org/abs/1905.10497"
     work = "+ loss on all examples"
     helps = "the worst nodes matter"
+    needs = ("examples",)
     Options = QFflOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

@@ -50,8 +50,8 @@ class VprProfiles(TaskProfiles):
 
     @property
     def roles(self) -> ModelRoles:
-        """The model has no head: its descriptors are the representation."""
-        return ModelRoles(features=True)
+        """The model has no head: its descriptors are the representation. Examples are mined with the model in training."""
+        return ModelRoles(features=True, examples=False)
 
     @property
     def has_world(self) -> bool:
