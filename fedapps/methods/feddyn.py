@@ -23,7 +23,7 @@ class FedDynOptions:
 
     alpha: float = option(
         0.01,
-        "weight α of the regularisation, 0.001, 0.01 or 0.1 in the paper; 0 = FedAvg, unlike small values",
+        "weight α of the regularisation; the default is that of the authors' examples; 0 = FedAvg, unlike small values",
         minimum=0,
         search=Choices((0.0, 0.001, 0.01, 0.1)),
     )

@@ -19,7 +19,7 @@ class FedProxOptions:
 
     mu: float = option(
         0.05,
-        "weight µ of the proximal term; 0 = FedAvg; 0.001 to 1 in the paper",
+        "weight µ of the proximal term; 0 = FedAvg; the authors tune from 0.001 to 1",
         minimum=0,
         search=Choices((0.0, 0.001, 0.01, 0.1, 1.0)),
     )

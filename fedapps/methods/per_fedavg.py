@@ -38,7 +38,7 @@ class PerFedAvgOptions:
 class PerFedAvg(Method):
     """FedAvg of nodes that train the model for its loss after one step of gradient descent.
 
-    α is that of the paper's experiments, where it is ten times the learning rate of the shared model.
+    The step at α is one of plain gradient descent, so that a good α depends on the loss, not on the run's optimizer.
     """
 
     name = "per-fedavg"

@@ -112,6 +112,7 @@ def test_batches_need_the_model(folder):
     for read in (task.batches, task.examples):
         with pytest.raises(NotImplementedError, match="mines its"):
             read(node, "train", 2)
+    assert not task.roles.examples
 
 
 @pytest.mark.parametrize(

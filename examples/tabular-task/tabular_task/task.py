@@ -1,4 +1,4 @@
-"""Classification of tables from scikit-learn over a federation with label skew and feature shift."""
+"""Classification of tables over a federation with label skew, feature shift, or another true model on each node."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from .options import CLASSES, FEATURES, TabularOptions
 
 
 class TabularTask(Task):
-    """Classify rows of scikit-learn's digits or breast cancer table with a small perceptron."""
+    """Classify rows of scikit-learn's digits or breast cancer table, or synthetic ones, with a small perceptron."""
 
     name: ClassVar[str] = "tabular"
     Options: ClassVar[type[Any]] = TabularOptions
@@ -27,6 +27,8 @@ class TabularTask(Task):
 
     def build_model(self) -> nn.Module:
         chosen: TabularOptions = self.options
+        if not chosen.hidden:
+            return nn.Sequential(nn.Linear(FEATURES[chosen.dataset], CLASSES[chosen.dataset]))
         layers: list[nn.Module] = [nn.Linear(FEATURES[chosen.dataset], chosen.hidden)]
         layers += [nn.BatchNorm1d(chosen.hidden)] if chosen.batch_norm else []
         return nn.Sequential(*layers, nn.ReLU(), nn.Linear(chosen.hidden, CLASSES[chosen.dataset]))
@@ -35,7 +37,7 @@ class TabularTask(Task):
     def world_options(self) -> dict[str, object]:
         """The options of the data; those of the model make no other world."""
         chosen: TabularOptions = self.options
-        names = ("dataset", "partition", "alpha", "shift", "test_fraction")
+        names = ("dataset", "partition", "alpha", "shift", "model_spread", "input_spread", "test_fraction")
         return {name: getattr(chosen, name) for name in names}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
@@ -57,16 +59,19 @@ class TabularTask(Task):
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
         """One epoch, without a last batch of a single example under batch normalisation: it has no variance."""
-        least = 2 if self.options.batch_norm else 1
+        least = 2 if self.options.batch_norm and self.options.hidden else 1
         return (b for b in self.batches(data, "train", max(batch_size, least)) if len(b["label"]) >= least)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        batch, device = data.splits["test"], next(model.parameters()).device
-        label = batch["label"].to(device)
-        scores = model(batch["x"].to(device))
-        accuracy = (scores.argmax(dim=1) == label).double().mean()
-        return Evaluation({"test.accuracy": float(accuracy), "test.loss": float(cross_entropy(scores, label))})
+        """Return the accuracy and the loss on both splits."""
+        device, metrics = next(model.parameters()).device, {}
+        for split, batch in data.splits.items():
+            label = batch["label"].to(device)
+            scores = model(batch["x"].to(device))
+            metrics[f"{split}.accuracy"] = float((scores.argmax(dim=1) == label).double().mean())
+            metrics[f"{split}.loss"] = float(cross_entropy(scores, label))
+        return Evaluation(metrics)
 
     def _read(self, folder: Path, names: list[str]) -> NodeData:
         return read_nodes(folder, names, FEATURES[self.options.dataset], CLASSES[self.options.dataset])

@@ -1,9 +1,11 @@
 """A federation from a table of scikit-learn: a partition by flwr-datasets, a feature shift per node, CSV files.
 
-The Dirichlet partition is that of Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks,
+Synthetic data are those of Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Section 5.1,
+https://arxiv.org/abs/1812.06127. The Dirichlet partition is that of Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks,
 ICML 2019, https://arxiv.org/abs/1905.12022.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, Part
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from .options import TabularOptions
+from .options import CLASSES, FEATURES, TabularOptions
 
 #: The fewest examples of a node; some of them are held out for testing.
 LEAST = 12
@@ -59,15 +61,44 @@ def partition(labels: NDArray[np.int64], num_nodes: int, options: TabularOptions
 
 def write_world(folder: Path, num_nodes: int, seed: int, options: TabularOptions) -> None:
     """Write ``node-<k>-train.csv`` and ``node-<k>-test.csv`` for each node; see :mod:`tabular_task.files`."""
-    features, labels = load_table(options.dataset)
-    for node, part in enumerate(partition(labels, num_nodes, options, seed)):
+    for node, (features, labels) in enumerate(_nodes(num_nodes, seed, options)):
         rng = np.random.default_rng(derive_seed(seed, "node", node))
         scale = np.exp(options.shift * rng.standard_normal(features.shape[1]))
         offset = options.shift * rng.standard_normal(features.shape[1])
-        table = np.column_stack((labels[part], features[part] * scale + offset))
-        held_out = np.isin(np.arange(len(part)), rng.permutation(len(part))[: round(options.test_fraction * len(part))])
+        table, count = np.column_stack((labels, features * scale + offset)), len(labels)
+        held_out = np.isin(np.arange(count), rng.permutation(count)[: round(options.test_fraction * count)])
         for split, rows in (("train", table[~held_out]), ("test", table[held_out])):
             _write(folder / f"node-{node:03d}-{split}.csv", rows)
+
+
+def synthetic(
+    node: int, seed: int, model_spread: float, input_spread: float
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Features ``[n, 60]`` and labels ``[n]`` of a node, from its own linear model and its own distribution of inputs.
+
+    n = 50 + ⌊lognormal(4, 2)⌋; y = argmax(W' x + b) with entries of W and b from N(u, 1), u ~ N(0, α²); x ~ N(v, Σ) with
+    Σ = diag(j^-1.2), entries of v from N(B, 1), B ~ N(0, β²). α and β are ``model_spread`` and ``input_spread``.
+    """
+    rng = np.random.default_rng(derive_seed(seed, "synthetic", node))
+    width, classes = FEATURES["synthetic"], CLASSES["synthetic"]
+    count = 50 + int(rng.lognormal(4, 2))
+    weights = rng.normal(model_spread * rng.standard_normal(), 1, (width + 1, classes))
+    centre = rng.normal(input_spread * rng.standard_normal(), 1, width)
+    inputs = centre + rng.standard_normal((count, width)) * np.arange(1, width + 1) ** -0.6
+    return inputs, (inputs @ weights[:-1] + weights[-1]).argmax(axis=1)
+
+
+def _nodes(
+    num_nodes: int, seed: int, options: TabularOptions
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """The features and labels of each node."""
+    if options.dataset == "synthetic":
+        for node in range(num_nodes):
+            yield synthetic(node, seed, options.model_spread, options.input_spread)
+        return
+    features, labels = load_table(options.dataset)
+    for part in partition(labels, num_nodes, options, seed):
+        yield features[part], labels[part]
 
 
 def _write(path: Path, rows: NDArray[np.float64]) -> None:

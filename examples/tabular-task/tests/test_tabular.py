@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_task.options import CLASSES, FEATURES, TabularOptions
 from tabular_task.task import TabularTask
-from tabular_task.world import LEAST, load_table, partition
+from tabular_task.world import LEAST, load_table, partition, synthetic
 from torch import nn
 
 QUICK = TabularOptions(dataset="breast-cancer")
@@ -26,7 +26,7 @@ def world(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ["digits", "breast-cancer"])
 def test_the_declared_sizes_are_those_of_the_datasets(name):
     features, labels = load_table(name)
     assert features.shape[1] == FEATURES[name]
@@ -85,6 +85,34 @@ def test_a_feature_shift_is_affine_and_differs_between_nodes(world, tmp_path):
         assert all(residual < 1e-3 for _, residual, *_ in fits)
         slopes.append([fit[0][0] for fit in fits])
     assert (np.abs(np.subtract(*slopes)) > 1e-3).all()
+
+
+def test_synthetic_nodes_have_the_distributions_of_fedprox():
+    """The variance of feature j is j^-1.2, that of its mean over nodes 1 + β². Without α, no class has larger weights."""
+    nodes = [synthetic(node, 3, 0.0, 2.0) for node in range(60)]
+    assert min(len(x) for x, _ in nodes) >= 50
+    large = max(nodes, key=lambda node: len(node[0]))[0]
+    np.testing.assert_allclose(large.var(axis=0) / np.arange(1, 61) ** -1.2, 1, atol=0.25)
+    centres = np.array([x.mean(axis=0) for x, _ in nodes])
+    assert centres.var() == pytest.approx(1 + 2**2, rel=0.5)
+    assert {x.shape[1] for x, _ in nodes} == {FEATURES["synthetic"]}
+    assert set(np.concatenate([label for _, label in nodes])) <= set(range(CLASSES["synthetic"]))
+    x, label = synthetic(1, 3, 0.0, 2.0)
+    np.testing.assert_array_equal(x, nodes[1][0])
+    np.testing.assert_array_equal(label, nodes[1][1])
+
+
+def test_a_linear_model_fits_a_synthetic_node_and_not_another(tmp_path):
+    task = TabularTask(TabularOptions(dataset="synthetic", hidden=0, test_fraction=0.1))
+    task.make_world(tmp_path, 2, seed=1)
+    torch.manual_seed(0)
+    model, own, other = task.build_model(), task.load_node(tmp_path, 0, 2), task.load_node(tmp_path, 1, 2)
+    assert [tuple(p.shape) for p in model.parameters()] == [(10, 60), (10,)]
+    plan = [Phase(LocalTraining(epochs=40, learning_rate=0.01, batch_size=10))]
+    run_plan(model, plan, lambda size: task.training_batches(model, own, size), task.loss)
+    fitted, elsewhere = (task.evaluate(model, data, seed=0, final=True).metrics for data in (own, other))
+    assert fitted["train.accuracy"] > 0.9 > elsewhere["train.accuracy"] + 0.2
+    assert fitted["train.loss"] < fitted["test.loss"] * 2
 
 
 def test_batches_of_one_are_left_out_under_batch_norm_only(world):
@@ -150,7 +178,7 @@ def test_bad_options_are_told_with_what_is_allowed():
     ]
     assert errors[:3] == [
         "tabular.alpha = 0.0: must be a number above 0",
-        "tabular.dataset = 'iris': must be one of 'digits', 'breast-cancer'",
+        "tabular.dataset = 'iris': must be one of 'digits', 'breast-cancer', 'synthetic'",
         "tabular.batch-norm = 1: must be true or false",
     ]
     assert errors[3].startswith("tabular.shfit: unknown key; known keys: tabular.alpha, ")

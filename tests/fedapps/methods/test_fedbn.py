@@ -82,6 +82,8 @@ def test_the_draws_of_the_caller_are_left_alone():
     [
         ("fedbn", "lqr", "its model has no normalisation layers"),
         ("lg-fedavg", "vpr", "its model has no body under a head"),
+        ("q-ffl", "vpr", "its examples are mined with the model in training"),
+        ("ifca", "vpr", "its examples are mined with the model in training"),
     ],
 )
 def test_a_task_without_what_the_method_needs_is_refused(method, task, reason):

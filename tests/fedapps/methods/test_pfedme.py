@@ -45,6 +45,14 @@ def test_one_step_to_the_personal_model_is_fedavg(keys):
             assert np.array_equal(run.kept[node][f"memory.personal.{name}"], array)
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.1])
+def test_the_default_rate_of_the_personal_model_is_half_of_the_learning_rate(rate):
+    default = run_method("pfedme(lambda=2)", Points, learning_rate=rate)
+    half = run_method(f"pfedme(lambda=2,personal-learning-rate={rate / 2})", Points, learning_rate=rate)
+    assert all(map(same_bits, default.arrays, half.arrays))
+    assert all(same_bits(default.kept[node], half.kept[node]) for node in (0, 1))
+
+
 @settings(deadline=None, max_examples=5)
 @given(st.floats(0.1, 15), st.floats(0.01, 1.9))
 def test_the_fixed_point_of_nodes_that_agree_is_their_optimum(weight, product):
