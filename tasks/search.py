@@ -40,7 +40,12 @@ class Range:
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
     def is_near_end(self, value: float) -> bool:
-        """Whether a value of the range is within a twentieth of its length, on its scale, from an end."""
+        """Whether a value of the range is within a twentieth of its length, on its scale, from an end.
+
+        A value outside it, such as a default of 0 that stands for another key, is not.
+        """
+        if value not in self:
+            return False
         low, high, place = (log(v) if self.log else v for v in (self.low, self.high, value))
         return not 0.05 <= (place - low) / (high - low) <= 0.95
 

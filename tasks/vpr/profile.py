@@ -50,7 +50,7 @@ class VprProfiles(TaskProfiles):
 
     @property
     def roles(self) -> ModelRoles:
-        """The model has no head: its descriptors are the representation. Examples are mined with the model in training."""
+        """The model has no head: its descriptors are the representation. Its examples are mined in training."""
         return ModelRoles(features=True, examples=False)
 
     @property

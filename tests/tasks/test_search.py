@@ -21,6 +21,7 @@ def test_the_ends_of_a_range_by_hand():
     assert [Range(0.01, 100, log=True).is_near_end(value) for value in (0.015, 0.016, 63, 64)] == [
         *(True, False, False, True)
     ]
+    assert not Range(0.01, 100, log=True).is_near_end(0.0)  # a default that stands for the value of another key
 
 
 @pytest.mark.parametrize(

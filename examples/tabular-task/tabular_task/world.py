@@ -1,8 +1,8 @@
 """A federation from a table of scikit-learn: a partition by flwr-datasets, a feature shift per node, CSV files.
 
 Synthetic data are those of Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Section 5.1,
-https://arxiv.org/abs/1812.06127. The Dirichlet partition is that of Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks,
-ICML 2019, https://arxiv.org/abs/1905.12022.
+https://arxiv.org/abs/1812.06127. The Dirichlet partition is that of Yurochkin et al., Bayesian Nonparametric Federated
+Learning of Neural Networks, ICML 2019, https://arxiv.org/abs/1905.12022.
 """
 
 from collections.abc import Iterator
@@ -76,8 +76,8 @@ def synthetic(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Features ``[n, 60]`` and labels ``[n]`` of a node, from its own linear model and its own distribution of inputs.
 
-    n = 50 + ⌊lognormal(4, 2)⌋; y = argmax(W' x + b) with entries of W and b from N(u, 1), u ~ N(0, α²); x ~ N(v, Σ) with
-    Σ = diag(j^-1.2), entries of v from N(B, 1), B ~ N(0, β²). α and β are ``model_spread`` and ``input_spread``.
+    n = 50 + ⌊lognormal(4, 2)⌋; y = argmax(W' x + b) with entries of W and b from N(u, 1), u ~ N(0, α²); x ~ N(v, Σ)
+    with Σ = diag(j^-1.2), entries of v from N(B, 1), B ~ N(0, β²). α and β are ``model_spread`` and ``input_spread``.
     """
     rng = np.random.default_rng(derive_seed(seed, "synthetic", node))
     width, classes = FEATURES["synthetic"], CLASSES["synthetic"]

@@ -88,7 +88,7 @@ def test_a_feature_shift_is_affine_and_differs_between_nodes(world, tmp_path):
 
 
 def test_synthetic_nodes_have_the_distributions_of_fedprox():
-    """The variance of feature j is j^-1.2, that of its mean over nodes 1 + β². Without α, no class has larger weights."""
+    """The variance of feature j is j^-1.2, that of its mean over nodes 1 + β²."""
     nodes = [synthetic(node, 3, 0.0, 2.0) for node in range(60)]
     assert min(len(x) for x, _ in nodes) >= 50
     large = max(nodes, key=lambda node: len(node[0]))[0]
