@@ -8,7 +8,7 @@ from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFew
 from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 from fedapps.tasks.options import with_values
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quadratics import Federation, QuadraticTask
@@ -94,7 +94,7 @@ def test_a_node_takes_back_the_change_of_a_reply_that_was_refused():
     assert strategy.control["theta"] == [-1.9375]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(
     st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4),
     st.sets(st.tuples(st.integers(1, 3), st.sampled_from(["node-0", "node-1", "node-2"]))),
@@ -204,3 +204,9 @@ def test_a_new_stage_keeps_the_control_variate():
 
 def test_an_evaluation_needs_no_control():
     assert ControlVariates().read({}, RecordDict()) == ControlVariates()
+
+
+@pytest.mark.parametrize("last", [-1, True, "2"])
+def test_the_round_of_the_last_counted_reply_is_checked(last):
+    with pytest.raises(ValueError, match=r"counted round = .*: must be an integer of at least 0"):
+        ControlVariates().read({}, RecordDict({"counted": ConfigRecord({"round": last})}))
