@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from fedapps.strategies import Arrays, Compression, read_arrays, to_record, wire
+from fedapps.strategies import Arrays, Buffers, Compression, read_arrays, to_record, wire
 from fedapps.strategies.aggregation.mean import StreamingMean
-from fedapps.strategies.checks import check_values
-from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name, restored_arrays
+from fedapps.strategies.changed import origins_of
+from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
+from fedapps.strategies.replies import shared_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
@@ -55,7 +56,7 @@ def _sides(replies: int, megabytes: float, arrays: int, compression: str) -> dic
     if compression:
         kind = compression_by_name(compression)
         contents = [_compressed(reply, kind) for reply in decoded]
-        return {compression: partial(restored, contents, decoded[0], kind), DENSE: partial(ours, records, decoded[0])}
+        return {compression: partial(compressed, contents, decoded[0], kind), DENSE: partial(ours, records, decoded[0])}
     return {
         OURS: partial(ours, records, decoded[0]),
         FLOWER: partial(flower, records),
@@ -96,14 +97,11 @@ def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:
     return to_record(result)
 
 
-def restored(contents: Sequence[RecordDict], sent: Arrays, kind: Compression) -> ArrayRecord:
+def compressed(contents: Sequence[RecordDict], sent: Arrays, kind: Compression) -> ArrayRecord:
     """As :func:`ours`, of compressed replies."""
-    mean = StreamingMean()
+    mean, origins = StreamingMean(), origins_of(sent, Buffers())
     for content in contents:
-        arrays = restored_arrays(content, sent, kind)
-        assert arrays is not None, "the replies are compressed"
-        assert not check_values(sent, arrays)
-        mean.add(arrays, 1.0)
+        mean.add(shared_arrays(content, sent, kind, origins), 1.0)
     result = mean.result()
     del mean
     return to_record(result)

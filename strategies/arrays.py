@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from . import wire
 
 Arrays = dict[str, NDArray[Any]]
+#: Arrays by name that are only read, of which some may be restored when they are.
+NamedArrays = Mapping[str, NDArray[Any]]
 
 
 def from_record(record: ArrayRecord) -> Arrays:

@@ -115,15 +115,15 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     if negative := [n for n, array in floats.items() if last_part(n) == wire.RUNNING_VARIANCE and (array < 0).any()]:
         return f"a variance is below 0: {_listing(negative)}"
     with np.errstate(over="ignore", invalid="ignore"):
-        suspects = {name: array for name, array in floats.items() if not _surely_near(array)}
-    suspects = {name: array for name, array in suspects.items() if not _max_abs(array) <= _max_distance(array.dtype)}
+        suspects = {name: array for name, array in floats.items() if not is_near(array)}
+    suspects = {name: array for name, array in suspects.items() if not _max_abs(array) <= max_distance(array.dtype)}
     if not suspects:
         return None
     faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
     if any(bad for _, bad, _ in faults):
         return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
     far = {name: _distance(expected[name], array) for name, array in suspects.items()}
-    moved = [f"{name} (by {by:.2g})" for name, by in far.items() if not by <= _max_distance(suspects[name].dtype)]
+    moved = [f"{name} (by {by:.2g})" for name, by in far.items() if not by <= max_distance(suspects[name].dtype)]
     return f"values are too far from those sent: {_listing(moved)}" if moved else None
 
 
@@ -174,14 +174,14 @@ def _differing_form(expected: Arrays, received: Arrays) -> str | None:
     return f"array dtypes differ: {_listing(dtypes)}" if dtypes else None
 
 
-def _surely_near(array: NDArray[Any]) -> bool:
-    """Whether the sums of squares show that all absolute values are within the limit; one pass, where maxima take two.
+def is_near(array: NDArray[Any]) -> bool:
+    """Whether the sums of squares show that all values are within the limit of :func:`check_values`.
 
-    False says nothing. So does a value that is infinite or not a number.
+    One pass, where maxima take two. False says nothing; it is also the answer if a value is not finite.
     """
     if array.dtype not in _DOT_DTYPES:
         return False
-    limit = _max_distance(array.dtype) ** 2
+    limit = max_distance(array.dtype) ** 2
     if array.size <= BLOCK:
         values = array.reshape(-1)
         return bool(values.dot(values) <= limit)
@@ -208,7 +208,8 @@ def _max_abs(array: NDArray[Any]) -> float:
 
 
 @cache
-def _max_distance(dtype: np.dtype[Any]) -> float:
+def max_distance(dtype: np.dtype[Any]) -> float:
+    """The limit of :func:`check_values` for a dtype of floating-point numbers."""
     working = np.finfo(np.result_type(dtype, np.float32))  # the dtype in which optimizers compute
     return float(2.0 ** (3 * working.maxexp // 8))
 

@@ -1,29 +1,18 @@
-"""Compressed updates: nodes send the change of the parameters with fewer bytes, and the server restores them.
-
-A lossy compression C leaves an error. With error feedback a node keeps it and adds it to its next update: it sends
-C(Δ + e) and keeps e ← Δ + e − C(Δ + e), so that nothing is lost in the long run (Seide et al., 1-Bit Stochastic
-Gradient Descent, Interspeech 2014; Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, Algorithm 1; with
-partial participation Sattler et al., Robust and Communication-Efficient Federated Learning from Non-IID Data, 2019,
-Algorithm 2).
-
-A node needs one line: ``@app.train(mods=[compression_mod])`` compresses its replies whenever the server asks for it. A
-node without it replies as before, and the server accepts both.
-"""
+"""Compressed updates: nodes send the change of the parameters with fewer bytes, and the server restores them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from glob import escape
 from math import floor
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, Buffers, from_record, to_record, views, without
-from .blocks import BLOCK, aligned, blocks, spread
+from .arrays import Arrays, views
+from .changed import Change, Changed, DenseChange, Origin, SparseChange, from_upper_half
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
@@ -79,16 +68,8 @@ class Compression(ABC):
         return {wire.COMPRESSION: self.name}
 
     @abstractmethod
-    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        """The floating-point arrays of a node: those that were sent plus the update, in the dtypes of ``sent``.
-
-        The sum is taken in the dtype of ``sent``, or in float32 for float16. Where the update is 0, the bits stay.
-
-        Raises
-        ------
-        ValueError
-            As :meth:`decode`.
-        """
+    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
+        """As :meth:`decode`, but the values are read when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +86,10 @@ class BFloat16(Compression):
         return {wire.COMPRESSED_VALUES: {name: _upper_half(array) for name, array in update.items()}}
 
     def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        return {name: _from_upper_half(values).astype(np.float64) for name, values in self._read(records, sent).items()}
+        return {name: from_upper_half(values).astype(np.float64) for name, values in self._read(records, sent).items()}
 
-    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        return {name: _moved(sent[name], values) for name, values in self._read(records, sent).items()}
+    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
+        return {name: DenseChange(values.ravel()) for name, values in self._read(records, sent).items()}
 
     def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
@@ -135,9 +116,9 @@ class Int8(Compression):
     def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
         return {name: np.asarray(values * step) for name, (values, step) in self._read(records, sent).items()}
 
-    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
         read = self._read(records, sent)
-        return {name: _moved(sent[name], values, float(step)) for name, (values, step) in read.items()}
+        return {name: DenseChange(values.ravel(), float(step)) for name, (values, step) in read.items()}
 
     def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, tuple[NDArray[np.int8], np.float64]]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
@@ -189,13 +170,9 @@ class TopK(Compression):
             update[name][places] = values
         return {name: update[name].reshape(array.shape) for name, array in sent.items()}
 
-    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        restored = {name: array.copy() for name, array in sent.items()}
-        for name, (values, places) in self._read(records, sent).items():
-            flat = restored[name].reshape(-1)
-            flat[places] = _moved(flat[places], values)
-            restored[name] = flat.reshape(sent[name].shape)
-        return restored
+    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
+        read = self._read(records, sent)
+        return {name: SparseChange(values, places) for name, (values, places) in read.items()}
 
     def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
@@ -229,40 +206,39 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
 
 
-def _moved(sent: NDArray[Any], values: NDArray[Any], step: float = 1.0) -> NDArray[Any]:
-    """sent + step · values, block by block; unsigned values are the upper halves of float32."""
-    result = np.empty_like(sent)
-    results, before, changes = aligned(result, sent, values)
-    halves = values.dtype == np.uint16
+def changed_arrays(
+    content: RecordDict, origins: Mapping[str, Origin], compression: Compression
+) -> dict[str, Changed] | None:
+    """The parameters in a compressed reply, in the order of ``origins``; ``None`` if the reply is not compressed.
 
-    def move(begin: int, end: int) -> None:
-        buffer = np.empty(BLOCK, np.result_type(sent.dtype, np.float32))
-        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses values that are not finite
-            for block in blocks(begin, end):
-                old, change = before[block], buffer[: block.stop - block.start]
-                np.copyto(change, _from_upper_half(changes[block]) if halves else changes[block])
-                if step != 1:
-                    np.multiply(change, step, out=change)
-                unmoved = None if old.all() else change == 0  # -0 + 0 would be 0
-                np.add(old, change, out=change)
-                np.copyto(results[block], change, casting="same_kind")
-                if unmoved is not None:
-                    np.copyto(results[block], old, where=unmoved)
+    Parameters
+    ----------
+    content : RecordDict
+        All records of the reply, unchecked.
+    origins : mapping of str to Origin
+        The floating-point arrays that the node received.
+    compression : Compression
 
-    spread(move, result.size)
-    return result
+    Raises
+    ------
+    ValueError
+        The records cannot be decoded or have another form than the compression's.
+    """
+    records = {
+        name: views(record)
+        for name, record in content.items()
+        if name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
+    }
+    if not records:
+        return None
+    changes = compression.changes(records, {name: origin.array for name, origin in origins.items()})
+    return {name: Changed(origin, changes[name]) for name, origin in origins.items()}
 
 
 def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:
     with np.errstate(over="ignore"):
         bits = np.asarray(array, np.float32).view(np.uint32)
     return np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) >> 16, np.uint16)
-
-
-def _from_upper_half(values: NDArray[Any]) -> NDArray[np.float32]:
-    wide = np.asarray(values.astype(np.uint32))
-    wide <<= 16
-    return wide.view(np.float32)
 
 
 def _multiples(array: NDArray[Any], step: float) -> NDArray[np.int8]:
@@ -301,159 +277,3 @@ def _record(records: Mapping[str, Arrays], name: str, sent: Arrays) -> Arrays:
 def _check(name: str, array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> None:
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(f"{name} is {array.dtype}{list(array.shape)} instead of {np.dtype(dtype)}{list(shape)}")
-
-
-Next = Callable[[Message, Context], Message]
-_ERROR = "compression.error"
-
-
-class ErrorMemory(Protocol):
-    """Where a node keeps the error of its last compression."""
-
-    def load(self) -> Arrays:
-        """The error of the last reply; empty if there is none."""
-
-    def save(self, error: Arrays) -> None:
-        """Keep an error in place of the last one."""
-
-
-class ContextMemory:
-    """The error in Flower's ``Context.state``."""
-
-    def __init__(self, context: Context) -> None:
-        self._state = context.state
-
-    def load(self) -> Arrays:
-        kept = self._state.get(_ERROR)
-        return from_record(kept) if isinstance(kept, ArrayRecord) else {}
-
-    def save(self, error: Arrays) -> None:
-        self._state[_ERROR] = to_record(error)
-
-
-def compression_mod(message: Message, context: Context, call_next: Next) -> Message:
-    """A Flower mod that compresses the reply to a TRAIN message if its config asks for it.
-
-    The error of the compression stays in ``Context.state``. Use it as the outermost mod of ``@app.train``.
-
-    Raises
-    ------
-    ValueError
-        The config names an unknown compression or an invalid share, or the reply has other arrays than the message.
-    """
-    return compressed(message, context, call_next, lambda _, context: ContextMemory(context))
-
-
-def compressed(
-    message: Message, context: Context, call_next: Next, memory_of: Callable[[Message, Context], ErrorMemory]
-) -> Message:
-    """As :func:`compression_mod`, with the error in another memory, which is opened only where it is needed."""
-    if (compression := requested(message)) is None:
-        return call_next(message, context)
-    untrained = wire.names_in(message.content.get(wire.CONFIG), wire.UNTRAINED)
-    received = without(views(message.content.array_records[wire.ARRAYS]), untrained)
-    reply = call_next(message, context)
-    if not reply.has_error():
-        compress_reply(reply, received, compression, memory_of(message, context), declared_buffers(message))
-    return reply
-
-
-def requested(message: Message) -> Compression | None:
-    """The compression that the config of a TRAIN message asks for; ``None`` if it asks for none.
-
-    Raises
-    ------
-    ValueError
-        The name is unknown or the share is invalid.
-    """
-    config = message.content.get(wire.CONFIG)
-    if not isinstance(config, ConfigRecord) or wire.COMPRESSION not in config:
-        return None
-    share = config.get(wire.COMPRESSION_SHARE, 1.0)
-    if not isinstance(share, float):
-        raise ValueError(f"config {wire.COMPRESSION_SHARE} = {share!r}: must be a float")
-    return compression_by_name(str(config[wire.COMPRESSION]), share)
-
-
-def declared_buffers(message: Message) -> Buffers:
-    """The buffers that the config of a TRAIN message names, and those that always are.
-
-    Raises
-    ------
-    ValueError
-        The config has no list of names under ``buffers``.
-    """
-    return Buffers(tuple(map(escape, wire.names_in(message.content.get(wire.CONFIG), wire.BUFFERS))))
-
-
-def compress_reply(
-    reply: Message,
-    received: Arrays,
-    compression: Compression,
-    memory: ErrorMemory,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-) -> None:
-    """Replace the parameters in a reply to TRAIN by their compressed change.
-
-    Parameters
-    ----------
-    reply : Message
-        Has the record ``arrays``, which keeps the buffers and the integer and boolean arrays.
-    received : dict of arrays
-        What the node received.
-    compression : Compression
-    memory : ErrorMemory
-        Read and written if the compression has error feedback. An error in another form than the arrays, as of another
-        model, is ignored.
-    buffers : Buffers
-        Which arrays are not trained.
-
-    Raises
-    ------
-    ValueError
-        The names or shapes of the parameters differ from those received, or a value is not finite.
-    """
-    arrays = views(reply.content.array_records[wire.ARRAYS])
-    floats, before = buffers.parameters(arrays), buffers.parameters(received)
-    if _form(floats) != _form(before):
-        raise ValueError("the arrays of the reply differ from those received, so that their change is undefined")
-    if not floats:
-        return
-    error = memory.load() if compression.error_feedback else {}
-    update = {name: array.astype(np.float64) - before[name] for name, array in floats.items()}
-    if error and _form(error) == _form(before):
-        update = {name: change + error[name] for name, change in update.items()}
-    if wild := [name for name, change in update.items() if not np.isfinite(change).all()]:
-        raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be compressed")
-    records = compression.encode(update)
-    if compression.error_feedback:
-        restored = compression.decode(records, before)
-        memory.save({name: np.asarray((update[name] - restored[name]).astype(before[name].dtype)) for name in update})
-    reply.content[wire.ARRAYS] = to_record({name: array for name, array in arrays.items() if name not in floats})
-    for name, record in records.items():
-        reply.content[name] = to_record(record)
-
-
-def restored_arrays(
-    content: RecordDict,
-    expected: Arrays,
-    compression: Compression,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-) -> Arrays | None:
-    """The parameters in a compressed reply; ``None`` if the reply is not compressed.
-
-    Raises
-    ------
-    ValueError
-        The records cannot be decoded or have another form than the compression's.
-    """
-    records = {
-        name: views(record)
-        for name, record in content.items()
-        if name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
-    }
-    return compression.restore(records, buffers.parameters(expected)) if records else None
-
-
-def _form(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    return {name: (array.shape, array.dtype) for name, array in arrays.items()}

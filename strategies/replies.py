@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from logging import WARNING
 from math import inf
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 
 from . import wire
 from .aggregation.metrics import MetricMean, MetricRule
-from .arrays import Arrays, Buffers, nbytes, views
+from .arrays import Arrays, Buffers, NamedArrays, nbytes, views
+from .changed import ChangedArrays, Origin, origins_of
 from .checks import check_count, check_form, check_names, check_values, truncate
-from .compression import Compression, restored_arrays
+from .compression import Compression, changed_arrays
 from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
 from .rounds.records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
@@ -59,7 +60,6 @@ def to_weighting(given: str | Weighting) -> Weighting:
 _EXTRA_BYTES = 1 << 20  # for metrics and further records
 _EXTRA_BYTES_PER_ARRAY = 1 << 10  # for names and headers
 _LISTED = 5
-_EMPTY = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,9 @@ class Reply:
         The sender.
     content : RecordDict
         All records of the reply.
-    arrays : dict of arrays
-        The shared parameters of a train reply, read-only; empty for an evaluation.
+    arrays : mapping of names to arrays
+        The shared parameters of a train reply, read-only; empty for an evaluation. Those of a compressed reply are
+        restored when they are read.
     metrics : MetricRecord
         The metrics that can be averaged, and ``num-examples``.
     num_examples : float
@@ -86,7 +87,7 @@ class Reply:
 
     profile: Profile
     content: RecordDict
-    arrays: Arrays
+    arrays: NamedArrays
     metrics: MetricRecord
     num_examples: float
     weight: float
@@ -100,7 +101,7 @@ def read_reply(
     weight_of: Weighting,
     max_bytes: int,
     compression: Compression | None = None,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+    origins: Mapping[str, Origin] | None = None,
     metric_means: Mapping[str, MetricRule] | None = None,
     size: int | None = None,
 ) -> Reply:
@@ -120,8 +121,8 @@ def read_reply(
         Larger replies are refused before they are decoded.
     compression : Compression, optional
         How the arrays may be compressed.
-    buffers : Buffers
-        Which arrays are not trained, and therefore not compressed.
+    origins : mapping of str to Origin, optional
+        Those of ``expected`` that may be compressed; by default none.
     metric_means : mapping from names of metrics to rules, optional
         How the metrics will be averaged.
     size : int, optional
@@ -144,7 +145,7 @@ def read_reply(
     found = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(found) != 1:
         raise ValueError(f"expected one MetricRecord in the reply, got {len(found)}")
-    arrays = {} if expected is None else _shared_arrays(content, expected, compression, buffers)
+    arrays = {} if expected is None else shared_arrays(content, expected, compression, origins or {})
     examples = found[0].get(wire.NUM_EXAMPLES)
     if reason := check_count(examples) or MetricMean.refusal_reason(found[0]):
         raise ValueError(reason)
@@ -172,15 +173,36 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     return arrays
 
 
-def _shared_arrays(content: RecordDict, expected: Arrays, compression: Compression | None, buffers: Buffers) -> Arrays:
-    """The arrays of a train reply, in the order of ``expected`` if they were compressed."""
-    floats = restored_arrays(content, expected, compression, buffers) if compression else None
-    if floats is None:
+def shared_arrays(
+    content: RecordDict, expected: Arrays, compression: Compression | None, origins: Mapping[str, Origin]
+) -> NamedArrays:
+    """The arrays of a train reply, checked, and in the order of ``expected`` if they were compressed.
+
+    Parameters
+    ----------
+    content : RecordDict
+        All records of the reply.
+    expected : dict of arrays
+        See :func:`read_reply`.
+    compression : Compression, optional
+        How they may be compressed.
+    origins : mapping of str to Origin
+        Those of ``expected`` that may be compressed.
+
+    Raises
+    ------
+    ValueError
+        A record is missing, or arrays have the wrong form or invalid values.
+    """
+    changed = changed_arrays(content, origins, compression) if compression else None
+    if changed is None:
         return read_arrays(_array_record(content), expected)
-    if reason := check_values(buffers.parameters(expected), floats):
+    others = read_arrays(_array_record(content), {n: array for n, array in expected.items() if n not in changed})
+    arrays = ChangedArrays({name: changed[name] if name in changed else others[name] for name in expected})
+    unsure = {name: arrays[name] for name, found in changed.items() if not found.sound}
+    if reason := check_values(expected, unsure):
         raise ValueError(reason)
-    others = {name: array for name, array in expected.items() if name not in floats}
-    return {**dict.fromkeys(expected, _EMPTY), **floats, **read_arrays(_array_record(content), others)}
+    return arrays
 
 
 def read_timings(content: RecordDict) -> dict[str, float]:
@@ -328,7 +350,7 @@ class ReplyFilter:
                 self.weight_of,
                 self.max_bytes,
                 self.compression,
-                self.buffers,
+                self._origins if self.compression else None,
                 self.metric_means,
                 size,
             )
@@ -363,6 +385,10 @@ class ReplyFilter:
             )
         )
         return usable
+
+    @cached_property
+    def _origins(self) -> dict[str, Origin]:
+        return origins_of(self.expected or {}, self.buffers)
 
     def _asked_for_compression(self, reply: Outcome) -> bool:
         """Whether the reply should be compressed and is not; only the first round is looked at."""

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Context, Message
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
-from fedapps.strategies.compression import ErrorMemory, compressed
+from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
 

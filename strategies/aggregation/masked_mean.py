@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..arrays import Arrays, check_alike, is_float
+from ..arrays import Arrays, NamedArrays, check_alike, is_float
 from ..blocks import BLOCK
 from .mean import IntegerPolicy, RunningMean, StreamingMean
 
@@ -47,7 +47,7 @@ class MaskedMean:
         """Number of replies added."""
         return self._discrete.count
 
-    def add(self, arrays: Arrays, weight: float, masks: Masks) -> None:
+    def add(self, arrays: NamedArrays, weight: float, masks: Masks) -> None:
         """Add one reply to the mean. The reply is neither kept nor changed.
 
         Parameters
@@ -133,7 +133,7 @@ class _MaskedView(StreamingMean):
         self._mean = mean
         self._masks = masks
 
-    def add(self, arrays: Arrays, weight: float) -> None:
+    def add(self, arrays: NamedArrays, weight: float) -> None:
         self._mean.add(arrays, weight, self._masks)
 
 
@@ -152,7 +152,7 @@ def _rows_of(array: NDArray[Any], rows: slice | EllipsisType) -> NDArray[Any]:
     return array if array.ndim == 0 or array.shape[0] == 1 else array[rows]
 
 
-def mask_error(masks: Mapping[str, NDArray[Any]], arrays: Arrays) -> str | None:
+def mask_error(masks: NamedArrays, arrays: NamedArrays) -> str | None:
     """Check masks against the arrays they belong to.
 
     Parameters

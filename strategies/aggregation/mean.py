@@ -4,19 +4,22 @@ The mean keeps no reply, so its memory is a constant number of model copies for 
 aggregation of Federated Averaging (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, Algorithm 1).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..arrays import Arrays, Buffers, check_alike, check_kinds, is_discrete, is_float
+from ..arrays import Arrays, Buffers, NamedArrays, check_alike, check_kinds, is_discrete, is_float
 from ..blocks import BLOCK, aligned, blocks, spread
+from ..changed import Change, Changed, ChangedArrays, Origin
 
 IntegerPolicy = Literal["newest", "round"]
 #: Replies that are averaged in float32 before their mean enters the mean in float64.
 GROUP = 16
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class Aggregate(Protocol):
@@ -34,7 +37,7 @@ class Aggregate(Protocol):
     def defined(self) -> bool:
         """Whether there is a result."""
 
-    def add(self, arrays: Arrays, weight: float) -> None:
+    def add(self, arrays: NamedArrays, weight: float) -> None:
         """Add one reply, which is not changed. The first reply sets names, shapes and dtypes."""
 
     def result(self) -> Arrays:
@@ -50,36 +53,52 @@ class RunningMean:
     (1 + 6 s) u M and multiplies the earlier ones by 1 − s. The error of a group, and so of the mean of any number of
     replies, is therefore below (GROUP + 6) u M ≈ 1.3 · 10⁻⁶ M before the result is rounded to its dtype. Equal values
     have no error.
+
+    Of arrays that are changes of the same origin, the changes are averaged, and M is the largest change; the origin is
+    added to the result.
     """
 
-    __slots__ = ("_group", "_group_count", "_group_weight", "_merged", "_merged_weight")
+    __slots__ = ("_group", "_group_count", "_group_weight", "_merged", "_merged_weight", "_origin")
 
     def __init__(self) -> None:
         self._group: NDArray[Any] | None = None  # the mean of the open group
         self._group_count, self._group_weight = 0, 0.0
         self._merged: NDArray[np.float64] | None = None  # the mean of the groups that are full
         self._merged_weight = 0.0
+        self._origin: Origin | None = None  # of which these are means of changes
 
-    def add(self, value: NDArray[Any], weight: float) -> None:
+    def add(self, value: NDArray[Any] | Changed, weight: float) -> None:
         """Add an array, which is neither kept nor changed; all must have the same shape and dtype.
 
         Parameters
         ----------
-        value : array
+        value : array or Changed
             Finite, floating-point.
         weight : float
             Finite and above 0.
         """
-        if self._group_count == GROUP and value.itemsize <= _FLOAT32.itemsize:
+        wide = value.dtype.itemsize > _FLOAT32.itemsize
+        if self._group_count == GROUP and not wide:
             self._merge()
+        if isinstance(value, Changed):
+            if self._group is None:
+                self._origin = value.origin
+            if self._origin is None or self._origin.array is not value.origin.array:
+                value = value.restored()
+        if self._origin and not isinstance(value, Changed):
+            self._add_origin()
         self._group_count += 1
         self._group_weight += float(weight)
         if self._group is None:
-            self._group = np.array(value, np.float64 if value.itemsize > _FLOAT32.itemsize else _FLOAT32)
+            dtype = _FLOAT64 if wide else _FLOAT32
+            self._group = np.empty(value.shape, dtype) if self._origin else np.empty_like(value, dtype)
+        share = float(weight) / self._group_weight
+        if isinstance(value, Changed):
+            fold_change(self._group, value.change, share)
         elif self._group_count == 1:
             self._group[...] = value
         else:
-            fold(self._group, value, float(weight) / self._group_weight)
+            fold(self._group, value, share)
 
     def result(self, dtype: DTypeLike) -> NDArray[Any]:
         """The mean as a new array.
@@ -91,16 +110,19 @@ class RunningMean:
         """
         if self._group is None:
             raise ValueError("the mean of no arrays is undefined")
-        if self._merged is None:
+        if self._merged is None and self._origin is None:
             return self._group.astype(dtype)
-        result = np.empty_like(self._merged, dtype)
+        result = np.empty_like(self._group, dtype)
         share = self._group_weight / (self._merged_weight + self._group_weight)
-        results, merged, group = aligned(result, self._merged, self._group)
+        results, group, merged = aligned(result, self._group, self._group if self._merged is None else self._merged)
         for block in blocks(0, results.size):
             mean = merged[block].copy()
-            _fold_block(mean, group[block], share, np.empty_like(mean))
+            if self._merged is not None:
+                _fold_block(mean, group[block], share, np.empty_like(mean))
+            if self._origin:
+                self._origin.add_to(mean, block)
             results[block] = mean
-        return result
+        return self._origin.in_its_order(result) if self._origin else result
 
     def _merge(self) -> None:
         """Add the mean of the group to the mean of the groups, and begin the next group."""
@@ -111,6 +133,15 @@ class RunningMean:
         else:
             fold(self._merged, self._group, self._group_weight / self._merged_weight)
         self._group_count, self._group_weight = 0, 0.0
+
+    def _add_origin(self) -> None:
+        """Turn the means of changes into means of arrays."""
+        for means in (self._group, self._merged):
+            if means is not None and self._origin:
+                flat = means.reshape(-1)
+                for block in blocks(0, flat.size):
+                    self._origin.add_to(flat[block], block)
+        self._origin = None
 
 
 @dataclass
@@ -147,12 +178,12 @@ class StreamingMean:
         """Whether there is a result."""
         return self.count > 0
 
-    def add(self, arrays: Arrays, weight: float) -> None:
+    def add(self, arrays: NamedArrays, weight: float) -> None:
         """Add one reply to the mean. The reply is neither kept nor changed.
 
         Parameters
         ----------
-        arrays : dict of arrays
+        arrays : mapping of names to arrays
             Finite values. The first reply sets names, shapes and dtypes.
         weight : float
             Finite and above 0, for example a number of examples.
@@ -164,14 +195,15 @@ class StreamingMean:
         TypeError
             An array is neither floating-point, integer nor boolean.
         """
-        if not (np.isfinite(weight) and weight > 0):
+        if not (isfinite(weight) and weight > 0):
             raise ValueError(f"weight = {weight!r}: must be finite and above 0")
+        parts: Mapping[str, Any] = arrays.parts if isinstance(arrays, ChangedArrays) else arrays
         if self.count == 0:
-            self._begin(arrays)
-        check_alike(self._template, arrays)
+            self._begin(parts)
+        check_alike(self._template, parts)
         self.count += 1
         self.total_weight += float(weight)
-        for name, value in arrays.items():
+        for name, value in parts.items():
             if name in self._means:
                 self._means[name].add(value, weight)
             elif self.integers == "newest":
@@ -179,7 +211,7 @@ class StreamingMean:
             else:
                 self._integers[name] += float(weight) * _difference(value, self._template[name])
 
-    def _begin(self, arrays: Arrays) -> None:
+    def _begin(self, arrays: NamedArrays) -> None:
         check_kinds(arrays)
         for name, value in arrays.items():
             averaged = is_discrete(value) and self.integers == "round"
@@ -236,7 +268,7 @@ class Scaled:
         """Whether there is a result."""
         return self.aggregate.defined
 
-    def add(self, arrays: Arrays, weight: float) -> None:
+    def add(self, arrays: NamedArrays, weight: float) -> None:
         """Add one reply."""
         self.aggregate.add(arrays, weight * self.share)
 
@@ -281,6 +313,20 @@ def fold(mean: NDArray[Any], value: NDArray[Any], share: float) -> None:
         for block in blocks(begin, end):
             part = means[block]
             _fold_block(part, values[block], share, steps[: part.size])
+
+    spread(fold_range, means.size)
+
+
+def fold_change(mean: NDArray[Any], change: Change, share: float) -> None:
+    """As :func:`fold`, of a mean of changes in C order; with a share of 1, the mean becomes the change."""
+    means = mean.reshape(-1)
+
+    def fold_range(begin: int, end: int) -> None:
+        for block, part in zip(blocks(begin, end), change.read(begin, end, means.dtype), strict=True):
+            if share == 1:
+                means[block] = part
+            else:
+                _fold_block(means[block], part, share, part)
 
     spread(fold_range, means.size)
 

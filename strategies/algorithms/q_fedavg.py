@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from ..aggregation.mean import Aggregate, Scaled, stretched
-from ..arrays import Arrays
+from ..arrays import Arrays, NamedArrays
 from ..base import BaseStrategy
 from ..checks import require_positive
 from ..replies import Reply
@@ -82,7 +82,7 @@ class QFedAvg(BaseStrategy):
         total = self._weights + self._curvature
         return {"q-ffl": {"step": self._weights / total if total else 0.0}}
 
-    def _squared_distance(self, arrays: Arrays) -> float:
+    def _squared_distance(self, arrays: NamedArrays) -> float:
         """‖w − y‖² over all parameters, in float64."""
         trained = self.buffers.parameters(arrays)
         return sum(

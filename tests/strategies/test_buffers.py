@@ -12,7 +12,8 @@ from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.checks import check_values
-from fedapps.strategies.compression import Int8, TopK, compression_mod
+from fedapps.strategies.compressed_replies import compression_mod
+from fedapps.strategies.compression import Int8, TopK
 from fedapps.strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from fedapps.strategies.privacy import CentralPrivacy, clip_update
 from fedapps.strategies.wire import STATISTICS
