@@ -110,8 +110,9 @@ _SHOWN = {
 
 
 def name_of(label: str) -> str:
-    """The name of a method without its arguments."""
-    return label.partition("(")[0]
+    """The name of a method without its arguments. FedAvg with plain SGD, beside FedAvg with another optimizer, keeps it."""
+    name = label.partition("(")[0]
+    return f"{name} (SGD)" if name == "fedavg" and "run.optimizer=sgd" in label else name
 
 
 def known_data_sets() -> list[DataSet]:
@@ -176,13 +177,17 @@ class Ranks:
 def method_table(data_sets: Sequence[DataSet]) -> str:
     """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
 
-    Methods stand in the order of the first data set. A mean that is unknown is left out, with a dash. Cells of methods
-    of which runs failed say how many seeds they have.
+    Methods stand in the order of the first data set. A mean that is unknown is left out, with a dash, and common data
+    where there are none, without one. Cells of methods of which runs failed say how many seeds they have.
     """
     rows = [data.rows() for data in data_sets]
     lines = [["", *(data.name for data in data_sets)], ["---"] * (len(rows) + 1)]
     for method in dict.fromkeys(method for of in rows for method in of):
-        cells = [" ".join(_cell(of.get(method, {}).get(column)) for column in _SHOWN) for of in rows]
+        columns = [[column for column in _SHOWN if column != "common" or data.common] for data in data_sets]
+        cells = [
+            " ".join(_cell(of.get(method, {}).get(column)) for column in has) if method in of else ""
+            for of, has in zip(rows, columns, strict=True)
+        ]
         for place, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
             if method in data.lacking() & of.keys():
                 cells[place] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
@@ -216,11 +221,67 @@ def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:
         if method not in own:
             continue
         paired = Result("", "", methods={name: {"own": one} for name, one in own.items()})
-        gaps = {name: paired.difference("own", name, method) for name in own if name != method}
-        above = {name: gap.low if data.better > 0 else gap.negated().low for name, gap in gaps.items()}
-        names = [f"`{name}`" for name, low in above.items() if low is not None and low > 0]
-        parts.append(f"{data.name}: {', '.join(names) or 'none'}")
+        names = _above(paired, "own", method, [name for name in own if name != method], data.better)
+        parts.append(f"{data.name}: {', '.join(f'`{name}`' for name in names) or 'none'}")
     return "; ".join(parts)
+
+
+def beaten_by(name: str, metric: str, method: str, others: Mapping[str, str]) -> str:
+    """The methods that are better than one in an experiment (95 % interval of the difference), or "none".
+
+    Parameters
+    ----------
+    name : str
+        The experiment.
+    metric, method : str
+    others : mapping
+        The other methods, with their names for readers.
+    """
+    above = _above(result(name), metric, method, list(others), describe(metric).better or 1)
+    return ", ".join(f"`{others[other]}`" for other in above) or "none"
+
+
+def leaders(column: str) -> list[tuple[str, int]]:
+    """The methods that are best in a column, or not below the best, with the number of data sets, the most first.
+
+    FedAvg, which costs least, comes before others with as many.
+    """
+    counts: dict[str, int] = {}
+    for data in known_data_sets():
+        if any(column in row for row in data.rows().values()):
+            best, near = data.as_good(column)
+            for method in (best, *near):
+                counts[method] = counts.get(method, 0) + 1
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0] != "fedavg"))
+
+
+def advice() -> str:
+    """Which method to take for which kind of data, in three sentences."""
+    data_sets = known_data_sets()
+    personal, common = leaders("own"), leaders("common")
+    shared = sum(any("common" in row for row in data.rows().values()) for data in data_sets)
+    enough = []
+    for data in data_sets:
+        best, near = data.as_good("own")
+        enough += [data.name] if "fedavg" in {best, *near} else []
+    first = f"For a node's own data take `{personal[0][0]}`: it is best, or not below the best, on {personal[0][1]} of "
+    first += f"{len(data_sets)} data sets ({_counted(personal[1:4])})."
+    second = f"For one model that serves all nodes alike take `{common[0][0]}`, which is best or not below the best on "
+    second += f"{common[0][1]} of the {shared} data sets with common data ({_counted(common[1:4])})."
+    third = "Plain `fedavg`, which costs least, is as good as any method on a node's own data on "
+    third += f"{len(enough)} data sets ({'; '.join(enough) or 'none'}), and on no other."
+    return f"{first} {second} {third}"
+
+
+def _counted(found: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"`{method}` on {count}" for method, count in found)
+
+
+def _above(found: Result, metric: str, method: str, others: Sequence[str], sign: int) -> list[str]:
+    """The methods of ``others`` whose paired difference to ``method`` has an interval on the better side of 0."""
+    gaps = {other: found.difference(metric, other, method) for other in others}
+    lows = {other: gap.low if sign > 0 else gap.negated().low for other, gap in gaps.items()}
+    return [other for other, low in lows.items() if low is not None and low > 0]
 
 
 def _cell(known: Estimate | None) -> str:
@@ -228,7 +289,10 @@ def _cell(known: Estimate | None) -> str:
 
 
 FUNCTIONS.update(
-    {function.__name__: function for function in (better_than, known_data_sets, has_ranks, method_table, verdicts)}
+    {
+        function.__name__: function
+        for function in (advice, beaten_by, better_than, known_data_sets, has_ranks, method_table, verdicts)
+    }
 )
 
 
