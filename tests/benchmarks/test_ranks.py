@@ -48,7 +48,7 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
     assert data.known
     head, _, *rows = ranks.method_table([data]).splitlines()
     assert head == "|  | Toys |"
-    assert rows == ["| `best` | .800 - .500 .600 |", "| `close` | .750 - - - |", "| `worst` | .150 - - - |"]
+    assert rows == ["| `best` | .800 .500 .600 |", "| `close` | .750 - - |", "| `worst` | .150 - - |"]
     assert data.rows()["best"]["bytes"].mean == 12_345
 
 
@@ -59,7 +59,7 @@ def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(
     text = Result("methods-toy", "toys", seeds=(0, 1, 2), methods=kept, failed=failed).text()
     (tmp_path / "methods-toy.json").write_text(text)
     rows = ranks.method_table([data]).splitlines()[2:]
-    assert rows[0] == "| `best` | .900 - - - (2 of 3 seeds) |"
+    assert rows[0] == "| `best` | .900 - - (2 of 3 seeds) |"
     assert data.as_good("own")[0] == "close"
 
 
@@ -74,3 +74,34 @@ def test_the_methods_that_are_better_than_one(data, monkeypatch):
 def test_the_best_method_and_those_that_may_be_as_good(data):
     assert data.as_good("own") == ("best", ["close"])
     assert ranks.verdicts(data).startswith("Best on a node's own data `best` (not below it: `close`); for the")
+
+
+def test_the_methods_that_are_better_in_an_experiment(data):
+    assert ranks.beaten_by(
+        "methods-toy", "own", "worst", {"best": "the best", "close(run.learning-rate=1)": "close"}
+    ) == ("`the best`")
+    assert ranks.beaten_by("methods-toy", "own", "best", {"worst": "worst"}) == "none"
+
+
+def test_the_advice_follows_from_the_results(data, monkeypatch):
+    """``close`` may be as good as ``best`` on both data sets; FedAvg would come before either with as many."""
+    monkeypatch.setattr(ranks, "DATA_SETS", (data, DataSet("methods-toy", "Same toys", "own", "own")))
+    assert ranks.leaders("own") == [("best", 2), ("close", 2)]
+    assert ranks.leaders("common") == [("best", 1), ("close", 1)]
+    said = ranks.advice()
+    assert said.count(". ") == 2
+    assert said.startswith("For a node's own data take `best`: it is best, or not below the best, on 2 of 2 data sets")
+    assert "take `best`, which is best or not below the best on 1 of the 1 data sets with common data" in said
+    assert said.endswith("on a node's own data on 0 data sets (none), and on no other.")
+    monkeypatch.setattr(DataSet, "as_good", lambda self, column: ("best", ["fedavg"]))
+    assert ranks.leaders("own") == [("fedavg", 2), ("best", 2)]
+    assert ranks.advice().endswith("on 2 data sets (Toys; Same toys), and on no other.")
+
+
+def test_fedavg_with_sgd_is_told_from_fedavg():
+    labels = [
+        "fedavg(run.learning-rate=1)",
+        "fedavg(run.learning-rate=1,run.optimizer=sgd)",
+        "scaffold(run.optimizer=sgd)",
+    ]
+    assert [ranks.name_of(label) for label in labels] == ["fedavg", "fedavg (SGD)", "scaffold"]
