@@ -110,7 +110,7 @@ _SHOWN = {
 
 
 def name_of(label: str) -> str:
-    """The name of a method without its arguments; FedAvg with plain SGD, beside FedAvg with another optimizer, says so."""
+    """The name of a method without its arguments; that of FedAvg says so if a label fixes plain SGD."""
     name = label.partition("(")[0]
     return f"{name} (SGD)" if name == "fedavg" and "run.optimizer=sgd" in label else name
 
