@@ -379,11 +379,12 @@ class BaseStrategy(ResumableStrategy):
         usable = self._reply_filter("train")
         for reply in replies:
             sent = "" if isinstance(reply, NodeFailure) else reply.metadata.reply_to_message_id
-            for found in usable.usable([reply]):
+            found = usable.read(reply)
+            del reply  # frees its memory while waiting for the next one
+            if found is not None:
                 self.sampler.observe(found.profile, self._seconds.get(sent, 0.0), found)
                 yield found
-                del found
-            del reply
+            del found
 
     def _aggregate(self, server_round: int, replies: Iterable[Reply]) -> tuple[ArrayRecord, MetricRecord]:
         """As :meth:`aggregate_train`, from replies that have passed all checks."""

@@ -326,17 +326,19 @@ class ReplyFilter:
     def usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
         """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
         for reply in replies:
-            node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
-            profile = self.profiles.get(node_id) or Profile.unknown(node_id)
-            with timed("decode"):
-                usable = self._read(reply, profile)
+            usable = self.read(reply)
             del reply  # frees its memory while waiting for the next one
             if usable is not None:
                 yield usable
             del usable
 
-    def _read(self, reply: Outcome, profile: Profile) -> Reply | None:
+    def read(self, reply: Outcome) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
+        node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
+        with timed("decode"):
+            return self._read(reply, self.profiles.get(node_id) or Profile.unknown(node_id))
+
+    def _read(self, reply: Outcome, profile: Profile) -> Reply | None:
         size, seconds = 0, None
         if isinstance(reply, Message) and reply.has_content():
             seconds = self.seconds.get(reply.metadata.reply_to_message_id)

@@ -22,10 +22,13 @@ class Stopwatch:
         self.seconds: dict[str, float] = {}
         self._open: list[str] = []
         self._since = 0.0
+        self._phases: dict[str, Phase] = {}
 
     def phase(self, name: str) -> "Phase":
         """A context whose time counts for a phase."""
-        return Phase(self, name)
+        if name not in self._phases:
+            self._phases[name] = Phase(self, name)
+        return self._phases[name]
 
     def enter(self, name: str) -> None:
         """Begin a phase within the phases that are open."""
