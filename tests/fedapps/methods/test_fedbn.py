@@ -7,12 +7,30 @@ import torch
 from fedapps.tasks.profiles import PrivateParameters
 from hypothesis import given
 from hypothesis import strategies as st
+from method_worlds import BodyAndHead, run_method
 from quadratics import QuadraticTask
 from torch import nn
 
 from fedapps.app.strategy import shared_names
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.methods.fedbn import FedBN
+
+
+class _Shift(nn.GroupNorm):
+    """A normalisation layer with a single parameter, v, which starts at 0."""
+
+    def __init__(self):
+        super().__init__(1, 1, affine=False)
+        self.v = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+
+class BodyAndShift(BodyAndHead):
+    """Node i minimises ½ a_i (u + v - b_i)² + ½ v², where v belongs to a normalisation layer."""
+
+    name = "body-and-shift"
+
+    def build_model(self):
+        return nn.ModuleDict({"body": super().build_model()["body"], "head": _Shift()})
 
 
 def task_with(module):
@@ -33,6 +51,14 @@ def network():
     return nn.ModuleDict(
         {"block": block, "norm": nn.LayerNorm(4), "group": nn.GroupNorm(1, 2), "head": nn.Linear(4, 1)}
     )
+
+
+def test_two_rounds_by_hand():
+    """Those of FedPer with the normalisation layer as head."""
+    run = run_method("fedbn", BodyAndShift)
+    assert run.values("body.u") == pytest.approx([-0.03, -0.00385], abs=2e-6)
+    assert run.private("head.v") == pytest.approx([0.5661, -0.5538], abs=2e-6)
+    assert list(run.arrays[0]) == ["body.u"]
 
 
 def test_parameters_and_buffers_of_normalisation_modules_are_private():
