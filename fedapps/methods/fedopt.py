@@ -17,7 +17,13 @@ _REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxi
 class FedOptOptions:
     """The options of FedAdam, FedAvgM and FedYogi."""
 
-    learning_rate: float = option(0.1, "server learning rate", above=0, search=Around(10))
+    learning_rate: float = option(
+        0.1,
+        "server learning rate; adam and yogi move a parameter by about as much in a round, so that a good value "
+        "depends on how far parameters are to go in all rounds",
+        above=0,
+        search=Around(10),
+    )
 
 
 @dataclass(frozen=True)
