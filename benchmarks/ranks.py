@@ -45,6 +45,11 @@ class DataSet:
     common: str = ""
 
     @property
+    def short(self) -> str:
+        """The name without the kind of metric."""
+        return self.name.removesuffix(" (loss)").removesuffix(" (error)")
+
+    @property
     def known(self) -> bool:
         """Whether there is a result."""
         return (FOLDER / f"{self.experiment}.json").exists()
@@ -76,9 +81,12 @@ class DataSet:
         return describe(self.own).better or 1
 
     def as_good(self, column: str) -> tuple[str, list[str]]:
-        """The best method in a column, and those whose paired difference to it may be 0 (95 % interval)."""
+        """The best method in a column, and those whose paired difference to it may be 0 (95 % interval).
+
+        Floors, whose names are words, are no methods.
+        """
         rows = {method: row[column] for method, row in self.rows().items() if column in row}
-        rows = {method: one for method, one in rows.items() if method not in self.lacking()}
+        rows = {m: one for m, one in rows.items() if m not in self.lacking() and " " not in m.removesuffix(" (SGD)")}
         best = max(rows, key=lambda method: self.better * rows[method].mean)
         paired = Result("", "", methods={method: {column: one} for method, one in rows.items()})
         near = []
@@ -262,21 +270,20 @@ def advice() -> str:
     data_sets = known_data_sets()
     personal, common = leaders("own"), leaders("common")
     shared = sum(any("common" in row for row in data.rows().values()) for data in data_sets)
-    enough = []
+    enough, others = [], []
     for data in data_sets:
         best, near = data.as_good("own")
-        enough += [data.name] if "fedavg" in {best, *near} else []
-    first = f"For a node's own data take `{personal[0][0]}`: it is best, or not below the best, on {personal[0][1]} of "
-    first += f"{len(data_sets)} data sets ({_counted(personal[1:4])})."
+        enough += [data.short] if "fedavg" in {best, *near} else []
+        others += [] if personal[0][0] in {best, *near} else [f"`{best}` ({data.short})"]
+    first = (
+        f"For a node's own data take `{personal[0][0]}`, which is best or not below the best on {personal[0][1]} of "
+    )
+    first += f"{len(data_sets)} data sets" + (f"; the others have {', '.join(others)}." if others else ".")
     second = f"For one model that serves all nodes alike take `{common[0][0]}`, which is best or not below the best on "
-    second += f"{common[0][1]} of the {shared} data sets with common data ({_counted(common[1:4])})."
-    third = "Plain `fedavg`, which costs least, is as good as any method on a node's own data on "
+    second += f"{common[0][1]} of the {shared} data sets with common data."
+    third = "Plain `fedavg`, which costs least, is as good as any on a node's own data on "
     third += f"{len(enough)} data sets ({'; '.join(enough) or 'none'}), and on no other."
     return f"{first} {second} {third}"
-
-
-def _counted(found: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(f"`{method}` on {count}" for method, count in found)
 
 
 def _above(found: Result, metric: str, method: str, others: Sequence[str], sign: int) -> list[str]:
