@@ -23,10 +23,11 @@ from .arrays import (
     memory_of,
     private_of,
 )
+from .composed_parts import ComposedParts, composed
 from .data import collection, of_stage
 from .guard import Guard
 from .joint_training import Job, train_jobs
-from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, RoundResult, composed
+from .local_part import LocalPart, NodeRound, Prepared, RoundResult
 from .settings import RoundSettings
 from .state import Attempts, PrivateState
 from .training import Phase, Plateau, mean_loss

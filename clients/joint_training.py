@@ -18,7 +18,8 @@ from flwr.common.logger import log
 from torch import Tensor, nn
 from torch.func import vmap
 
-from .local_part import ComposedParts, NodeRound
+from .composed_parts import ComposedParts
+from .local_part import NodeRound
 from .penalties import QuadraticPrior
 from .training import (
     Loss,

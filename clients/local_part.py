@@ -7,24 +7,20 @@ part knows another one; a part that needs something for itself says so in ``excl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, is_dataclass
-from functools import reduce
-from itertools import combinations
-from operator import add
-from types import UnionType
-from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, Metrics, NodeData, Task
-from fedapps.tasks.files import shown
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from .arrays import Arrays, get_arrays, load_arrays, matches, private_names
 from .guard import Guard
+from .hook_rules import chain, combined_by, entries_of, every, first, merged, override, total
 from .messages import with_config
 from .penalties import QuadraticPrior
 from .settings import RoundSettings
@@ -36,58 +32,6 @@ EVALUATED_MODEL = "the evaluated model"
 PARAMETER_NAMES = "the names of the parameters"
 PHASES = "the phases of training"
 TRAINING_STEP = "the step of training"
-
-
-#: How the results of one hook of several parts become one: called with the parts' hooks and the hook's arguments.
-Rule = Callable[..., Any]
-Hook = TypeVar("Hook", bound=Callable[..., Any])
-Value = TypeVar("Value")
-
-
-def combined_by(rule: Rule) -> Callable[[Hook], Hook]:
-    """Declare by which rule the hook of several parts is combined (:class:`ComposedParts`)."""
-
-    def declare(hook: Hook) -> Hook:
-        hook.rule = rule  # type: ignore[attr-defined]
-        return hook
-
-    return declare
-
-
-def every(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> None:
-    """Call all hooks in their order."""
-    for hook in hooks:
-        hook(*arguments)
-
-
-def chain(hooks: Sequence[Callable[..., Any]], value: Any, *arguments: Any) -> Any:
-    """Give each hook, as its first argument, the value that the last one returned."""
-    for hook in hooks:
-        value = hook(value, *arguments)
-    return value
-
-
-def override(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
-    """Call the first hook that a part has of its own; the default if none has one."""
-    own = [hook for hook in hooks if not hasattr(hook, "rule")]
-    return (own or hooks)[0](*arguments)
-
-
-def first(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
-    """Return the first result that is not ``None``."""
-    results = (hook(*arguments) for hook in hooks)
-    return next((result for result in results if result is not None), None)
-
-
-def total(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
-    """Add up the results that are not ``None``; ``None`` if all are."""
-    results = [result for hook in hooks if (result := hook(*arguments)) is not None]
-    return reduce(add, results) if results else None
-
-
-def merged(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> dict[str, Any]:
-    """Return the entries of all results. Raise ``ValueError`` for a name that occurs twice."""
-    return _merged(hook(*arguments) for hook in hooks)
 
 
 @dataclass(frozen=True)
@@ -165,7 +109,7 @@ class Prepared:
 
     def __add__(self, other: Prepared) -> Prepared:
         """What two parts did, one after the other."""
-        return Prepared(self.steps + other.steps, _merged([self.kept, other.kept]))
+        return Prepared(self.steps + other.steps, entries_of([self.kept, other.kept]))
 
 
 @dataclass(frozen=True)
@@ -411,111 +355,3 @@ class LocalPart:
             The number of stages, at least 1.
         """
         return 0
-
-
-def composed(parts: Sequence[LocalPart]) -> tuple[LocalPart, ...]:
-    """Check that parts can be combined, and return them as a tuple.
-
-    Raises
-    ------
-    ValueError
-        Two parts need the same thing for themselves, or are of the same class; or one is no part.
-    """
-    if not isinstance(parts, Sequence):
-        raise ValueError(f"local_parts() returned {shown(parts)}: it must return a list of parts, which can be empty")
-    for part in parts:
-        if not isinstance(part, LocalPart):
-            raise ValueError(f"local_parts() returned {shown(part)}: each must be an object of a subclass of LocalPart")
-        if not is_dataclass(part):
-            raise ValueError(
-                f"the local algorithm {type(part).__name__} must have the decorator @dataclass(frozen=True)"
-            )
-    for one, other in combinations(parts, 2):
-        if type(one) is type(other):
-            raise ValueError(f"the local algorithm {type(one).__name__} is given twice: give it once")
-        if needs := one.exclusive & other.exclusive:
-            raise ValueError(
-                f"the local algorithms {type(one).__name__} and {type(other).__name__} cannot be combined: both need "
-                f"{' and '.join(sorted(needs))} for themselves"
-            )
-    return tuple(parts)
-
-
-@dataclass(frozen=True)
-class ComposedParts(LocalPart):
-    """Several parts as one: each hook is combined by the rule that :class:`LocalPart` declares beside it.
-
-    Parameters
-    ----------
-    parts : tuple of LocalPart
-        As :func:`composed` returns them. Without parts a round is plain training.
-    """
-
-    parts: tuple[LocalPart, ...] = ()
-
-    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        return type(self)(tuple(part.read(config, content) for part in self.parts))
-
-    def without_extension(self, model: nn.Module) -> nn.Module:
-        """The task's model of the parts that extended it, as :meth:`stage_model` gives it; others do not wrap it."""
-        for part in self.parts:
-            if type(part).extend is not LocalPart.extend:
-                model = part.stage_model(model, 0)
-        return model
-
-    def with_own_objective(self) -> str:
-        """The name of the first part that wraps the model or changes the loss, so that nodes differ; empty if none."""
-        for part in self.parts:
-            if type(part).wrap is not LocalPart.wrap or type(part).loss is not LocalPart.loss:
-                return type(part).__name__
-        return ""
-
-
-def _combined(name: str, rule: Rule) -> Callable[..., Any]:
-    def hook(self: ComposedParts, *arguments: Any) -> Any:
-        return rule([_checked(part, name) for part in self.parts or (LocalPart(),)], *arguments)
-
-    return hook
-
-
-def _checked(part: LocalPart, name: str) -> Callable[..., Any]:
-    """The hook of a part, with a check of what it returns where the part has its own."""
-    hook: Callable[..., Any] = getattr(part, name)
-    if hasattr(hook, "rule"):
-        return hook
-
-    def checked(*arguments: Any) -> Any:
-        found = hook(*arguments)
-        if not isinstance(found, _RETURNED[name]):
-            allowed = " or ".join("None" if kind is type(None) else kind.__name__ for kind in _RETURNED[name])
-            returned = "None" if found is None else type(found).__name__  # its values may be private
-            raise TypeError(f"{type(part).__name__}.{name} returned {returned}: it must return {allowed}")
-        return found
-
-    return checked
-
-
-def _kinds(hint: Any) -> tuple[type, ...]:
-    """The classes of the values that a type hint stands for."""
-    if get_origin(hint) in (Union, UnionType):
-        return tuple(kind for part in get_args(hint) for kind in _kinds(part))
-    kind = get_origin(hint) or hint
-    return (Mapping if kind is dict else kind,)
-
-
-#: What each hook returns, for the check of hooks that other packages define.
-_RETURNED: dict[str, tuple[type, ...]] = {}
-for _name, _hook in vars(LocalPart).items():
-    if hasattr(_hook, "rule"):
-        _RETURNED[_name] = _kinds(get_type_hints(_hook)["return"])
-        setattr(ComposedParts, _name, _combined(_name, _hook.rule))
-
-
-def _merged(mappings: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
-    """All entries in one dictionary. Raises ``ValueError`` for a name that occurs twice."""
-    merged: dict[str, Value] = {}
-    for mapping in mappings:
-        if twice := merged.keys() & mapping.keys():
-            raise ValueError(f"two local algorithms of this node use the name {', '.join(sorted(twice))}: rename one")
-        merged |= mapping
-    return merged

@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from fedapps.clients.local_part import ComposedParts, composed
+from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
 from fedapps.methods.base import Method
 from fedapps.report import write_report

@@ -43,7 +43,8 @@ def check_method(method: Method, run: RunConfig) -> None:
     ValueError
         As :func:`sent_keys`; the local parts are none or cannot be combined; or no local part reads a key.
     """
-    from fedapps.clients.local_part import LocalPart, composed  # torch
+    from fedapps.clients.composed_parts import composed
+    from fedapps.clients.local_part import LocalPart  # torch
     from fedapps.clients.settings import LocalTraining, RoundSettings
 
     parts = composed(method.local_parts())

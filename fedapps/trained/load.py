@@ -18,7 +18,8 @@ from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
-from fedapps.clients.local_part import ComposedParts, LocalPart, composed
+from fedapps.clients.composed_parts import ComposedParts, composed
+from fedapps.clients.local_part import LocalPart
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
 from fedapps.sim.flower_internals import flower_identity

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import get_arrays, load_arrays, memory_of
-from fedapps.clients.local_part import ComposedParts, LocalPart
+from fedapps.clients.composed_parts import ComposedParts
+from fedapps.clients.local_part import LocalPart
 from fedapps.clients.personal_model import PersonalModel, TwoModels, copy_of
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import Arrays, get_arrays, memory_of
-from fedapps.clients.local_part import ComposedParts, LocalPart, composed
+from fedapps.clients.composed_parts import ComposedParts, composed
+from fedapps.clients.local_part import LocalPart
 from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
 from fedapps.clients.parts.decomposition import Decomposition
 from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer

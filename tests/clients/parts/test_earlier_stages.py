@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.local_part import ComposedParts
+from fedapps.clients.composed_parts import ComposedParts
 from fedapps.clients.parts.earlier_stages import Ewc, EwcState, FreshStages, L2Transfer
 from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.clients.local_part import composed
+from fedapps.clients.composed_parts import composed
 from fedapps.clients.parts.evaluation import LocalEvaluation, SharedEvaluation
 from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.state import ContextState, DiskState
