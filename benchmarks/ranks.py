@@ -204,13 +204,13 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
 
 
 def verdicts(data: DataSet) -> str:
-    """For each column of a metric, the best method and those as good, or their number, in a sentence."""
+    """For the data of the nodes and common data, the best method and those as good, or their number, in a sentence."""
     rows, parts = data.rows(), []
     for column, where in _SHOWN.items():
-        if any(column in row for row in rows.values()):
+        if column != "new" and any(column in row for row in rows.values()):
             best, near = data.as_good(column)
             few = ", ".join(f"`{method}`" for method in near[:3]) + (f" and {len(near) - 3} more" if near[3:] else "")
-            if column not in ("own", "common") and len(near) > 3:
+            if column == "worst" and len(near) > 3:
                 few = f"{len(near)} methods"
             parts.append(f"{where} `{best}`" + (f" (not below it: {few})" if near else ""))
     return f"Best {'; '.join(parts)}."
