@@ -44,6 +44,8 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> Markup:
         axes = figure.axes[0]
         for place, (method, of_method) in enumerate(runs.items()):
             points = [(seed, metrics[name]) for seed, metrics in sorted(of_method.items()) if name in metrics]
+            if not points:
+                continue  # only some methods report it
             style = styles[method]
             x, y = zip(*points, strict=True)
             aside = (place - (len(runs) - 1) / 2) * _STEP
