@@ -60,6 +60,7 @@ def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
 def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> None:
     found = {"excess": 0.001, "dynamics_distance": 0.5, "gain_distance": 0.01}
     rows = [{"method": m, "seed": seed, "metrics": found} for m in ("apfl", "sfl") for seed in (0, 1)]
+    rows.append({"method": "local", "seed": 0, "metrics": {"total_loss": 0.5}})  # without the metric of the figure
     table = {m: {"excess": {"mean": 0.001, "std": 0.0}} for m in ("apfl", "sfl")}
     (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table}))
     text = page(tmp_path)
