@@ -62,6 +62,7 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
     rows = [{"method": m, "seed": seed, "metrics": found} for m in ("apfl", "sfl") for seed in (0, 1)]
     rows.append({"method": "local", "seed": 0, "metrics": {"total_loss": 0.5}})  # without the metric of the figure
     table = {m: {"excess": {"mean": 0.001, "std": 0.0}} for m in ("apfl", "sfl")}
+    table["local"] = {"total_loss": {"mean": 0.5, "std": 0.0}}
     (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table}))
     text = page(tmp_path)
     assert section_names(text) == ["result", "comparison", "seeds"]
