@@ -199,6 +199,13 @@ def strongest(name: str, defence: str) -> str:
 
 
 @_function
+def largest(name: str, metric: str, label: str, fill: Sequence[str]) -> str:
+    """The largest mean of a metric among the methods that the result has of those that ``label % one`` names."""
+    methods = result(name).methods
+    return shown(max(methods[label % one][metric].mean for one in fill if label % one in methods), 3)
+
+
+@_function
 def listed(name: str, metric: str, key: str = "", method: str = "", digits: int = 3) -> str:
     """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``."""
     found, parts = result(name), []
