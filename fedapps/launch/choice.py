@@ -65,9 +65,10 @@ def choices(task: str) -> Iterator[Choice]:
         There is no such task.
     """
     profiles_class(task)
-    plain = _bytes(ArrayRecord(initial_model(_config(task, "fedavg"), "fedavg").state_dict()))
+    default = read({"task": task})
+    largest = max(_bytes(ArrayRecord(initial_model(default, name).state_dict())) for name in default.methods)
     for name in METHODS.usable():
-        yield _choice(task, name, plain)
+        yield _choice(task, name, largest)
 
 
 def choice_text(task: str) -> str:
@@ -90,8 +91,8 @@ def remarks(found: Sequence[Choice]) -> list[str]:
     return [f"{reason}: {', '.join(names)}" for reason, names in reasons.items()]
 
 
-def _choice(task: str, name: str, plain: int) -> Choice:
-    """A method on a task where the model of FedAvg has ``plain`` bytes."""
+def _choice(task: str, name: str, largest: int) -> Choice:
+    """A method on a task whose default methods have models of at most ``largest`` bytes."""
     config = _config(task, name)
     method = config.methods[name]
     if method.task not in ("", task):
@@ -107,7 +108,7 @@ def _choice(task: str, name: str, plain: int) -> Choice:
     model = initial_model(config, name)
     strategy, initial = strategy_for(config, name, model)
     shared = _bytes(strategy.share(initial))
-    whole = max(plain, _bytes(ArrayRecord(model.state_dict())))  # rows of private words are on the nodes alone
+    whole = max(largest, _bytes(ArrayRecord(model.state_dict())))  # rows of private words are on the nodes alone
     share = f"{_percent(1 - shared / whole)} of the model" if method.private(config.task).patterns else ""
     down, up = method.copies
     return Choice(
