@@ -35,7 +35,7 @@ def chain(hooks: Sequence[Callable[..., Any]], value: Any, *arguments: Any) -> A
 
 
 def override(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
-    """Call the first hook that a part has of its own; the default if none has one."""
+    """Call the hook of the first part that overrides it, or the default hook if no part does."""
     own = [hook for hook in hooks if not hasattr(hook, "rule")]
     return (own or hooks)[0](*arguments)
 

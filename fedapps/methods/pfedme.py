@@ -38,9 +38,9 @@ class PFedMeOptions:
 class PFedMe(Method):
     """Nodes descend the Moreau envelopes of their losses; they keep the minimisers, their personal models.
 
-    The defaults λ = 15 and K = 5 are those of the authors' runs on MNIST, with the learning rates 0.005 of x and 0.09
-    or 0.1 of θ (https://github.com/CharlieDinh/pFedMe). Here the rate of θ follows the run's and is half of it, because
-    a fixed rate diverges on tasks with steeper losses.
+    The defaults λ = 15 and K = 5 come from the authors' runs on MNIST (https://github.com/CharlieDinh/pFedMe). These
+    have a learning rate of 0.005 for x and of 0.09 or 0.1 for θ. Here, the default rate of θ is half of the run's
+    learning rate, because a fixed rate diverges on tasks with steeper losses.
     """
 
     name = "pfedme"
