@@ -6,7 +6,7 @@ ECCV 2022, Section 4.1).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import pi
@@ -30,7 +30,10 @@ SHORTEST = 5.0  # metres
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a folder has: ``graphs`` by house, and ``paths`` by split and house."""
+    """What a folder has: ``graphs`` by house, and ``paths`` by split and house.
+
+    The split ``described`` has the test paths of unseen houses that train (``vln.described-share``).
+    """
 
     folder: Path
     graphs: Mapping[str, Graph]
@@ -75,13 +78,17 @@ class Dataset:
     ) -> tuple[list[InstructedPath], list[InstructedPath]]:
         """What some houses train on in a stage: paths that people described, and sampled ones that a speaker labels.
 
-        A house that is too small to sample paths in trains on described paths alone.
+        A house that is too small to sample paths in trains on described paths alone, and so does an unseen house with
+        ``vln.described-share``.
 
         Raises :class:`DataError` where a stage needs a speaker that is not named, or there is no path to train on.
         """
         labelled = {"augmented": set(self.seen), "pre-exploration": set(scans) - set(self.seen)}.get(
             options.stage, set()
         )
+        described = self.of("train", scans) + self.of("described", scans)
+        if options.described_share:
+            return described, []
         sampled = []
         for scan in (scan for scan in scans if scan in labelled):
             if not options.speaker_file:
@@ -97,7 +104,7 @@ class Dataset:
                     f"{EDGES[1]} edges and {SHORTEST:g} m to sample; leave out the house"
                 )
             sampled += found
-        return self.of("train", scans), sampled
+        return described, sampled
 
     def nodes(self, options: Options) -> tuple[str, ...]:
         """The houses that are nodes, in the order of their numbers: seen ones first, each kind by name."""
@@ -173,14 +180,33 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
         *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values())),
     ]
     stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
-    return _read(folder, options.dataset, options.spoken, stamp)
+    found = _read(folder, options.dataset, options.spoken, stamp)
+    return _with_described(found, options.described_share, options.sample_seed) if options.described_share else found
+
+
+@lru_cache(maxsize=4)
+def _with_described(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """The same paths, of which a share of those of each unseen house are ``described`` and not tested."""
+    described, tested = {}, dict(dataset.paths["val_unseen"])
+    for scan in dataset.unseen:
+        paths = tested[scan]
+        order = generator(seed, "vln.described", scan).permutation(len(paths))
+        count = round(share * len(paths))
+        if not 0 < count < len(paths):
+            raise DataError(
+                f"vln.described-share = {share:g}: house {scan} has {len(paths)} test paths, too few to train on some "
+                "and be tested on others; choose another share or leave out the house"
+            )
+        described[scan] = tuple(paths[row] for row in sorted(order[:count]))
+        tested[scan] = tuple(paths[row] for row in sorted(order[count:]))
+    return replace(dataset, paths={**dataset.paths, "val_unseen": tested, "described": described})
 
 
 @lru_cache(maxsize=4)
 def _read(folder: Path, name: str, languages: tuple[str, ...], stamp: tuple[tuple[str, int, int], ...]) -> Dataset:
     graphs = read_graphs(folder)
     dataset = find_dataset(folder, name)
-    paths: dict[str, dict[str, tuple[InstructedPath, ...]]] = {}
+    paths: dict[str, dict[str, tuple[InstructedPath, ...]]] = {"described": {}}
     for split in SPLITS:
         found = read_split(folder, dataset, split, languages) if dataset else None
         by_house: dict[str, list[InstructedPath]] = {}

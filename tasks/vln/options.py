@@ -108,6 +108,13 @@ class Options:
         "those of the tests are",
         minimum=0,
     )
+    described_share: float = option(
+        0.0,
+        "Pre-exploration on people's instructions: the share of an unseen house's test paths that train in place of "
+        "labelled ones and are left out of the tests; 0 = none",
+        minimum=0,
+        maximum=0.9,
+    )
     speaker_temperature: float = option(
         0.0, "Temperature at which the speaker samples words; 0 = the likeliest words", minimum=0
     )
@@ -227,6 +234,11 @@ class Options:
             raise DataError(
                 f"vln.listener-file = {self.listener_file!r} with vln.speaker-samples = 1: there is nothing to choose "
                 "from; leave it empty, or let the speaker sample more descriptions"
+            )
+        if self.described_share and self.stage != "pre-exploration":
+            raise DataError(
+                f"vln.described-share = {self.described_share:g} with vln.stage = {self.stage!r}: only the stage "
+                "'pre-exploration' trains on test paths; set it to 0"
             )
         if self.agent_file and self.speaks:
             raise DataError(

@@ -131,6 +131,7 @@ def test_a_file_that_changed_is_read_again(damaged):
         ({"features": "objects", "feature_width": 6}, "vln.feature-width = 6 with vln.features = 'objects'"),
         ({"label_width": 4}, "vln.label-width = 4: only vln.features = 'objects' have labels"),
         ({"hidden": 9}, "vln.hidden = 9: must be even"),
+        ({"described_share": 0.5}, "vln.described-share = 0.5 with vln.stage = 'agent'"),
         ({"stage": "speaker", "agent_file": "a"}, "the stage 'speaker' trains no agent"),
     ],
 )

@@ -158,6 +158,20 @@ def test_pre_exploration_trains_unseen_houses_on_labelled_paths_alone(world, spe
     assert not human & {path.instructions for path in unseen.extra["paths"]["train"]}
 
 
+def test_pre_exploration_on_a_share_of_peoples_instructions_leaves_them_out_of_the_tests(world):
+    whole = {path.path_id for path in task_with().load_node(world, 2, 3).extra["paths"]["val_unseen"]}
+    task = task_with(stage="pre-exploration", described_share=0.5)
+    paths = task.load_node(world, 2, 3).extra["paths"]
+    trained, tested = ({path.path_id for path in paths[split]} for split in ("train", "val_unseen"))
+    assert trained
+    assert tested
+    assert not trained & tested
+    assert trained | tested == whole
+    assert task.load_node(world, 0, 3).count("train") == 12
+    said = message_of(task_with(stage="pre-exploration", described_share=0.1).load_node, world, 2, 3)
+    assert "vln.described-share = 0.1: house houseC has" in said
+
+
 def test_the_next_stage_begins_with_the_agent_of_the_last(world, tmp_path):
     torch.manual_seed(5)
     first = task_with().build_model()
