@@ -1,109 +1,28 @@
-"""The interface of a task: the data of a node, the model, loss and metrics. Tasks do not know Flower."""
+"""The interface of a task: the data of a node, the model, loss and metrics. Tasks do not know Flower.
 
-import hashlib
+The names that a task needs can all be imported from here.
+"""
+
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from fedapps.sim.seeding import derive_seed, torch_seed
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
+from .head_inputs import head_inputs
+from .metrics import Evaluation as Evaluation
+from .metrics import MetricRule as MetricRule
+from .metrics import Metrics as Metrics
+from .metrics import PooledMetric as PooledMetric
+from .node_data import NodeData as NodeData
 from .profiles import DataError as DataError
 from .profiles import NodeProfile, TaskProfiles
-
-Batch = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class NodeData:
-    """The data of one node for a task. It never leaves the node.
-
-    Attributes
-    ----------
-    key : str
-        The node's key, the same in every run.
-    splits : mapping of str to Batch
-        ``"train"``, ``"validation"`` and ``"test"``, as far as they exist. The tensors of a split share their first
-        dimension, the examples. In a task with several stages these are the splits of the first stage.
-    groups : mapping of str to str
-        Labels of the node for sampling and reports, for example its city.
-    extra : mapping of str to object
-        Whatever else the task needs, for example the initial states of simulated sessions.
-    stages : sequence of mappings of str to Batch
-        The splits of each stage in a task of continual learning, otherwise empty.
-    """
-
-    key: str
-    splits: Mapping[str, Batch]
-    groups: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, object] = field(default_factory=dict)
-    stages: Sequence[Mapping[str, Batch]] = ()
-
-    def at(self, stage: int) -> "NodeData":
-        """Return the data of one stage, counted from 0.
-
-        Raises
-        ------
-        DataError
-            The node does not have this stage.
-        """
-        if not 0 <= stage < len(self.stages):
-            raise DataError(f"node {self.key} has {len(self.stages)} stages of data: there is no stage {stage + 1}")
-        return replace(self, splits=self.stages[stage], stages=())
-
-    def count(self, split: str) -> int:
-        """Return the number of examples of a split, 0 if the split does not exist."""
-        tensors = self.splits.get(split)
-        return 0 if not tensors else len(next(iter(tensors.values())))
-
-    def profile(self) -> NodeProfile:
-        """Return the profile of the node: its key, its number of training examples and its labels."""
-        return NodeProfile(self.key, self.count("train"), self.groups)
-
-
-Metrics = dict[str, float | list[float]]
-
-
-@dataclass(frozen=True)
-class PooledMetric:
-    """A metric of several nodes that is no mean over nodes, but a function of sums over all examples.
-
-    A node that reports the metric ``x`` also reports its statistics as the list ``x.statistics``.
-
-    Attributes
-    ----------
-    size : int
-        The number of statistics.
-    value : function of a float64 ndarray [size]
-        Gives the metric, a finite number, for the sums of the nodes' statistics, which are not negative.
-    """
-
-    size: int
-    value: Callable[[np.ndarray], float]
-
-
-MetricRule = Literal["weighted", "uniform", "geometric"] | PooledMetric
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation.
-
-    Attributes
-    ----------
-    metrics : dict of str to float or list of float
-        The metrics that the node reports to the server.
-    traces : mapping of str to ndarray
-        Arrays to draw, such as trajectories. They stay in the node's folder.
-    """
-
-    metrics: Metrics
-    traces: Mapping[str, np.ndarray] = field(default_factory=dict)
+from .tensors import Batch as Batch
 
 
 class Task(TaskProfiles):
@@ -121,9 +40,7 @@ class Task(TaskProfiles):
     #: squared error is one only up to the variance of the noise, which the Fisher information needs
     #: (:func:`fedapps.clients.fisher.negative_log_likelihood`).
     squared_residuals: ClassVar[int] = 0
-    #: How metrics are averaged over nodes, where the mean is not weighted by examples: "uniform" gives all nodes the
-    #: same weight, "geometric" is the geometric mean with equal weights, and a :class:`PooledMetric` is computed from
-    #: sums over all nodes.
+    #: How metrics are averaged over nodes, where the mean is not weighted by examples.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
     #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.privacy.subject.AuditSubject`; empty if the examples have no words.
@@ -349,8 +266,6 @@ class Task(TaskProfiles):
         time. Methods use it only where ``roles.features`` is true. Labels are the tensor ``label`` of a batch, from 0
         to :attr:`num_classes` - 1.
         """
-        from .roles import head_inputs  # few methods need it
-
         with head_inputs(model, self.roles.head) as features:
             self.loss(model, batch)
         return features()
@@ -441,31 +356,3 @@ def evaluated(task: Task, model: nn.Module, data: NodeData, *, run_seed: int, fi
                 "or a list of floats"
             )
     return found
-
-
-def zero_padded(batches: Sequence[Batch]) -> list[Batch]:
-    """Pad the tensors of batches with zeros at their ends to the largest size of each dimension.
-
-    Parameters
-    ----------
-    batches : sequence of mappings of names to tensors
-        With the same names and numbers of dimensions.
-    """
-    padded: list[dict[str, Tensor]] = [{} for _ in batches]
-    for name in batches[0]:
-        tensors = [batch[name] for batch in batches]
-        largest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
-        for own, tensor in zip(padded, tensors, strict=True):
-            missing = [most - size for most, size in zip(largest, tensor.shape, strict=True)]
-            # `pad` expects the last dimension first, each with the padding before and after.
-            own[name] = pad(tensor, [side for size in reversed(missing) for side in (0, size)])
-    return list(padded)
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> bytes:
-    """Return a hash of the bits, shapes, types and kinds of device of ``tensors``."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        digest.update(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.digest()

@@ -3,19 +3,15 @@
 A task names head and body once (:attr:`fedapps.tasks.profiles.TaskProfiles.roles`); the rest is derived here.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from fnmatch import fnmatchcase
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from .base import Batch, Task
+from .base import Task
+from .head_inputs import head_inputs, matches
+from .tensors import Batch
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -58,65 +54,15 @@ def normalisation_names(task: Task) -> tuple[str, ...]:
         model = task.build_model()
     modules = model.named_modules()
     prefixes = tuple(f"{name}." if name else "" for name, module in modules if isinstance(module, _NORMALISATION))
-    return tuple(name for name in model.state_dict() if name.startswith(prefixes) and not _matches(name, task.fixed))
-
-
-@contextmanager
-def head_inputs(model: nn.Module, head: Sequence[str]) -> Iterator[Callable[[], Tensor]]:
-    """Record what the head of a model is given within this context.
-
-    The head are the outermost modules whose parameters all match the patterns ``head``. The value is a function that
-    returns the input of the first call of one of them, float ``[n, d]``, with the mean over further dimensions.
-
-    Raises
-    ------
-    ValueError
-        No module matches; the function raises it if none was called.
-    """
-    heads = list(_outermost(model, "", head))
-    if not heads:
-        raise ValueError(f"head = {list(head)}: no module of the model has only such parameters")
-    given: list[Tensor] = []
-
-    def record(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not given:
-            given.append(inputs[0])
-
-    def recorded() -> Tensor:
-        if not given:
-            raise ValueError(f"head = {list(head)}: the model does not call it as a module")
-        (tensor,) = given
-        return tensor if tensor.dim() < 3 else tensor.flatten(1, -2).mean(dim=1)
-
-    handles = [module.register_forward_pre_hook(record) for module in heads]
-    try:
-        yield recorded
-    finally:
-        for handle in handles:
-            handle.remove()
+    return tuple(name for name in model.state_dict() if name.startswith(prefixes) and not matches(name, task.fixed))
 
 
 def with_features(
     task: Task, loss: Callable[[nn.Module, Batch], Tensor], model: nn.Module, batch: Batch
 ) -> tuple[Tensor, Tensor]:
     """The loss of a batch and the features ``[n, d]`` of its examples, in one pass where the task derives them."""
-    from .base import Task
-
     if type(task).features is not Task.features:
         return loss(model, batch), task.features(model, batch)
     with head_inputs(model, task.roles.head) as features:
         value = loss(model, batch)
     return value, features()
-
-
-def _outermost(module: nn.Module, name: str, patterns: Sequence[str]) -> Iterator[nn.Module]:
-    parameters = [f"{name}.{own}" if name else own for own, _ in module.named_parameters()]
-    if parameters and all(_matches(own, patterns) for own in parameters):
-        yield module
-        return
-    for child, inner in module.named_children():
-        yield from _outermost(inner, f"{name}.{child}" if name else child, patterns)
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.sim.social.scenes import inside
-from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task, zero_padded
+from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.tensors import zero_padded
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 

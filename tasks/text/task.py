@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task, fingerprint
+from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.profiles import check_partition
+from fedapps.tasks.tensors import fingerprint
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

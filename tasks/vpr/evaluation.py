@@ -11,7 +11,8 @@ from math import comb
 import numpy as np
 import torch
 from fedapps.sim.seeding import generator
-from fedapps.tasks.base import Metrics, fingerprint
+from fedapps.tasks.base import Metrics
+from fedapps.tasks.tensors import fingerprint
 
 from .image_sets import ImageSet
 from .networks import PlaceNetwork

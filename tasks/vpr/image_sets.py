@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 import torch
-from fedapps.tasks.base import fingerprint
+from fedapps.tasks.tensors import fingerprint
 from torch import Tensor, nn
 
 from .images import Size

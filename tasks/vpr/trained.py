@@ -10,9 +10,10 @@ from typing import Any, ClassVar, TextIO, cast
 import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
-from fedapps.tasks.base import NodeData, fingerprint
+from fedapps.tasks.base import NodeData
 from fedapps.tasks.pictures import GivenImage
 from fedapps.tasks.profiles import DataError, check_partition
+from fedapps.tasks.tensors import fingerprint
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 

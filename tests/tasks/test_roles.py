@@ -4,8 +4,9 @@ from fnmatch import fnmatchcase
 
 import pytest
 import torch
+from fedapps.tasks.head_inputs import head_inputs
 from fedapps.tasks.options import with_values
-from fedapps.tasks.roles import head_inputs, missing, with_features
+from fedapps.tasks.roles import missing, with_features
 from method_worlds import BodyAndHead, Points, Quadratics
 from torch import nn
 
