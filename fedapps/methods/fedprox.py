@@ -18,7 +18,7 @@ class FedProxOptions:
     """The options of FedProx."""
 
     mu: float = option(
-        0.05,
+        0.001,
         "weight µ of the proximal term; 0 = FedAvg; the authors tune from 0.001 to 1",
         minimum=0,
         search=Choices((0.0, 0.001, 0.01, 0.1, 1.0)),

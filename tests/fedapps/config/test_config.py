@@ -290,7 +290,7 @@ def test_keys_are_described_by_run_task_and_method():
     groups = described(task="driving", methods=["fedprox"])
     assert list(groups) == ["run", "task driving", "method fedprox"]
     assert groups["method fedprox"] == {
-        "fedprox.mu": "weight µ of the proximal term; 0 = FedAvg; the authors tune from 0.001 to 1 (0.05; a number at "
+        "fedprox.mu": "weight µ of the proximal term; 0 = FedAvg; the authors tune from 0.001 to 1 (0.001; a number at "
         "least 0; tuned over 0.0,0.001,0.01,0.1,1.0)"
     }
     assert set(described()) >= {"run", "task text", "method fedweit", "method h-fl"}

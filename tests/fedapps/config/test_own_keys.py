@@ -25,7 +25,7 @@ def test_only_the_method_itself_sees_them():
 
 def test_they_are_part_of_the_name_under_which_papers_know_a_method():
     assert canonical("sfl(run.learning-rate=0.5)") == "fedavg(run.learning-rate=0.5)"
-    assert canonical("fedprox(mu=0.05,run.epochs=3,run.batch-size=8)") == "fedprox(run.batch-size=8,run.epochs=3)"
+    assert canonical("fedprox(mu=0.001,run.epochs=3,run.batch-size=8)") == "fedprox(run.batch-size=8,run.epochs=3)"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_method_or_a_family_stands_in_one_module_whose_import_needs_no_torch()
 
 
 def test_arguments_go_before_keys_and_keys_before_defaults():
-    assert build("fedprox") == FedProx(FedProxOptions(mu=0.05))
+    assert build("fedprox") == FedProx(FedProxOptions(mu=0.001))
     assert build("fedprox", fedprox_mu=0.3).options.mu == 0.3
     assert build("fedprox(mu=1)", fedprox_mu=0.3).options.mu == 1.0
     assert build("fedprox(mu=0)").options.mu == 0.0
@@ -75,7 +75,7 @@ def test_aliases_stand_for_a_method_with_arguments():
 
 def test_the_canonical_label_is_the_same_for_all_ways_to_write_a_method():
     assert canonical("sfl") == canonical("fedavg") == "fedavg"
-    assert canonical("fedprox(mu=0.05)") == canonical("fedprox( mu=5e-2 )") == "fedprox"
+    assert canonical("fedprox(mu=0.001)") == canonical("fedprox( mu=1e-3 )") == "fedprox"
     assert canonical("fedavg-ewc") == canonical("ewc(mu=0.0,local=false)") == "ewc"
     assert canonical("fedprox(mu=0.1)") == "fedprox(mu=0.1)"
 

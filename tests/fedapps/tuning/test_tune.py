@@ -81,7 +81,7 @@ def test_methods_get_equally_many_trials_that_begin_with_the_current_settings(tu
         assert found["current"] == trials[0]["value"]
         assert found["tuned"] == min(trial["value"] for trial in trials if trial["state"] == "complete")
     assert result["methods"]["sfl"]["trials"][0]["settings"] == {"run.learning-rate": 0.01}
-    assert result["methods"]["fedprox"]["trials"][0]["settings"] == {"run.learning-rate": 0.01, "mu": 0.05}
+    assert result["methods"]["fedprox"]["trials"][0]["settings"] == {"run.learning-rate": 0.01, "mu": 0.001}
 
 
 def test_values_near_an_end_of_their_range_are_listed(tuned):
