@@ -134,8 +134,9 @@ def _dry_run(given: argparse.Namespace) -> int:
     if not given.recipe:
         raise ValueError(f"--dry-run: name a recipe ({', '.join(recipes())}) or a run-config file")
     recipe, overrides = Path(given.recipe), assignments(given.set)
-    config = parse(resolve(read_recipe(recipe, overrides), given.output_dir))
-    print(nodes_text(RecipeNodes.read(recipe, overrides)))
+    resolved = resolve(read_recipe(recipe, overrides), given.output_dir)
+    config = parse(resolved)
+    print(nodes_text(RecipeNodes.read(recipe, resolved)))
     print(estimate_text(config))
     return 0
 

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,7 +82,7 @@ def _pretrained(name: str) -> Any:
     from transformers import AutoModel
 
     # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
-    with torch_seed(0, "text", "pretrained"):
+    with torch_seed(0, "text", "pretrained"), without_progress_bar():
         try:
             return AutoModel.from_pretrained(name, dtype=torch.float32)
         except (OSError, ValueError) as error:
@@ -105,11 +107,32 @@ def load_config(name: str) -> Any:
         raise _unavailable(name, "config.json", error) from error
 
 
+@contextmanager
+def without_progress_bar() -> Iterator[None]:
+    """Let transformers draw no progress bar, which would fill the logs of a fleet."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _unavailable(name: str, files: str, error: Exception) -> DataError:
+    subject = f"the encoder {name!r} (text.model, text.own-starts)"
+    if Path(name).is_dir():
+        return DataError(
+            f"{subject}: the folder has no readable {files}; it must hold what save_pretrained of an encoder and its "
+            f"tokenizer write. ({error})"
+        )
+    if name.startswith((".", "~", "/")) or Path(name).is_absolute():
+        return DataError(f"{subject}: no such folder; name one with the files that save_pretrained writes")
     return DataError(
-        f"the encoder {name!r} (text.model, text.own-starts): {files} found neither in a folder of that name nor on "
-        f"the Hugging Face hub. If the hub is unreachable, download the model elsewhere and name its folder. "
-        f"({error})"
+        f"{subject}: {files} found neither in a folder of that name nor on the Hugging Face hub. If the hub is "
+        f"unreachable, download the model elsewhere and name its folder. ({error})"
     )
 
 

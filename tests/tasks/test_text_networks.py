@@ -179,10 +179,22 @@ def test_the_embeddings_of_an_encoder_alone(tmp_path):
 def test_encoders_that_are_not_there(tmp_path):
     (tmp_path / "empty").mkdir()
     for pretrained in (True, False):
-        with pytest.raises(DataError, match=r"'.*empty' \(text\.model, .*config\.json.* found neither in a folder"):
+        with pytest.raises(DataError, match=r"'.*empty' \(text\.model, .*the folder has no readable config\.json"):
             classifier(tmp_path / "empty", 3, weights="pretrained" if pretrained else "random")
-    with pytest.raises(DataError, match=r"encoder '.*empty' .*: tokenizer\.json found neither"):
+    with pytest.raises(DataError, match=r"encoder '.*empty' .*: the folder has no readable tokenizer\.json"):
         load_tokenizer(str(tmp_path / "empty"))
+    with pytest.raises(DataError, match=r"encoder '.*absent' .*: no such folder"):
+        load_tokenizer(str(tmp_path / "absent"))
+
+
+def test_reading_an_encoder_draws_no_progress_bar(tmp_path, capfd):
+    from transformers.utils import logging
+
+    folder = str(encoder_folder(tmp_path))
+    capfd.readouterr()
+    classifier(folder, 3)
+    assert capfd.readouterr().err == ""
+    assert logging.is_progress_bar_enabled()
 
 
 def test_a_model_without_embeddings_of_its_own(tmp_path):

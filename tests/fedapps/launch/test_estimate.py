@@ -56,6 +56,21 @@ def test_a_dry_run_prints_and_leaves_no_run(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_says_once_what_it_found_in_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train", "test"):
+        rows = [f"{'good' if row % 2 else 'bad'} day {row},{'ham' if row % 2 else 'spam'}" for row in range(24)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    given = {
+        "data-dir": tmp_path,
+        "text.source": "files",
+        "text.dataset": "mails",
+        "text.global-examples": 0,
+        "num-nodes": 2,
+    }
+    assert main(["run", "quickstart", "--dry-run", *(f"--set={key}={value}" for key, value in given.items())]) == 0
+    assert capsys.readouterr().err.count("which a deployment lists: --set text.labels=ham,spam") == 1
+
+
 def test_a_dry_run_needs_a_recipe_and_refuses_what_a_run_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--dry-run"]) == 2
     assert "--dry-run: name a recipe" in capsys.readouterr().err
