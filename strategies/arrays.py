@@ -6,6 +6,7 @@ and parse the header of every array. Here decoding copies nothing, encoding copi
 before is not parsed again.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,6 +24,8 @@ from . import wire
 Arrays = dict[str, NDArray[Any]]
 #: Arrays by name that are only read, of which some may be restored when they are.
 NamedArrays = Mapping[str, NDArray[Any]]
+#: The parts of a name that are numbers, such as those of layers.
+_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def from_record(record: ArrayRecord) -> Arrays:
@@ -116,6 +119,17 @@ def select(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
             available = ", ".join(candidates) or "none"
             raise ValueError(f"pattern {pattern!r} matches no parameter; the names are: {available}")
     return [name for name in candidates if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def shortened(names: Iterable[str]) -> str:
+    """List names for people: those that differ only in the numbers of layers as one, with ``*`` and how many they are.
+
+    ``layer.0.weight``, ``layer.1.weight`` and ``bias`` are "layer.*.weight (2), bias".
+    """
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(_NUMBERS.sub("*", name), []).append(name)
+    return ", ".join(one[0] if len(one) == 1 else f"{form} ({len(one)})" for form, one in alike.items())
 
 
 def nbytes(arrays: Mapping[str, NDArray[Any]]) -> int:

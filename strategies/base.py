@@ -35,7 +35,7 @@ from . import wire
 from .aggregation.mean import Aggregate, IntegerPolicy
 from .aggregation.metrics import MetricMean, MetricRule
 from .aggregation.robust import RobustAggregation
-from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, without
+from .arrays import Arrays, Buffers, from_record, is_float, select, shortened, to_record, without
 from .checks import check_values
 from .compression import Compression
 from .nodes.admission import Admission, ExampleLimits
@@ -240,7 +240,7 @@ class BaseStrategy(ResumableStrategy):
 
     def summary(self) -> None:
         """Log the parts of this strategy."""
-        log(INFO, "\t├── shared: %s", ", ".join(self.shared) or "nothing")
+        log(INFO, "\t├── shared: %s", shortened(self.shared) or "nothing")
         log(INFO, "\t├── sampler: %s; evaluation: %s", self.sampler, self.evaluate_sampler)
         if self.compression:
             log(INFO, "\t├── compression: %s", self.compression)

@@ -2,7 +2,17 @@ import io
 
 import numpy as np
 import pytest
-from fedapps.strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, select, to_record, views
+from fedapps.strategies.arrays import (
+    check_alike,
+    from_record,
+    is_discrete,
+    is_float,
+    nbytes,
+    select,
+    shortened,
+    to_record,
+    views,
+)
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from hypothesis import given, settings
@@ -146,3 +156,9 @@ def test_whatever_the_bytes_are_the_sender_is_told(data):
         reason = str(error)
     assert bool(arrays) != ("array 'w' cannot be decoded" in reason)
     assert nbytes(arrays) <= len(data)
+
+
+def test_names_that_differ_in_numbers_are_listed_once():
+    names = ["layer.0.a", "layer.0.b", "layer.1.a", "layer.12.a", "layer2.1", "2.layer2.1.a", "*"]
+    assert shortened(names) == "layer.*.a (3), layer.0.b, layer2.1, 2.layer2.1.a, *"
+    assert shortened([]) == ""
