@@ -41,12 +41,13 @@ if TYPE_CHECKING:
     from .arrays import is_float as is_float
     from .arrays import to_record as to_record
     from .base import BaseStrategy as BaseStrategy
-    from .base import ExtraRecords as ExtraRecords
     from .compressed_replies import compression_mod as compression_mod
     from .compression import BFloat16 as BFloat16
     from .compression import Compression as Compression
     from .compression import Int8 as Int8
     from .compression import TopK as TopK
+    from .hooks import ExtraRecords as ExtraRecords
+    from .hooks import RoundHooks as RoundHooks
     from .nodes.admission import Admission as Admission
     from .nodes.admission import ExampleLimits as ExampleLimits
     from .nodes.held_out import HeldOut as HeldOut

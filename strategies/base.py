@@ -1,17 +1,8 @@
-"""The base class of all strategies: federated averaging with replaceable parts, and the hooks of an algorithm.
+"""The base class of all strategies: federated averaging with replaceable parts.
 
 The parts are the sampler, the weighting, the aggregation, the server optimizer and the privacy mechanism.
 :class:`BaseStrategy` samples nodes, refuses invalid replies and aggregates the others one at a time. An algorithm is a
-subclass that overrides hooks, which are called in every round in this order:
-
-1. ``prepare_round`` and ``begin_round``;
-2. ``untrained``; ``arrays_for`` and ``train_records`` for each node that trains;
-3. ``refusal_reason``, ``aggregate_for`` and ``fold_reply`` for each train reply;
-4. ``close_round``;
-5. ``arrays_for`` and ``evaluate_records`` for each node that evaluates;
-6. ``round_info`` and, if there are checkpoints, ``state``.
-
-``label`` is called when profiles are read, and ``load_state`` when a run resumes.
+subclass that overrides :mod:`hooks <fedapps.strategies.hooks>`.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers).
@@ -19,14 +10,13 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO
-from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -38,32 +28,25 @@ from .aggregation.robust import RobustAggregation
 from .arrays import Arrays, Buffers, from_record, is_float, select, shortened, to_record, without
 from .checks import check_values
 from .compression import Compression
+from .node_exchange import NodeExchange
 from .nodes.admission import Admission, ExampleLimits
 from .nodes.held_out import HeldOut
-from .nodes.profiles import Profile, in_key_order
+from .nodes.profiles import Profile
 from .nodes.registry import NodeRegistry
 from .nodes.samplers import Sampler, UniformFraction
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
-from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, to_weighting, too_few
-from .rounds.clock import clock_of, is_simulated
+from .replies import Reply, ReplyFilter, Weighting, max_reply_bytes, to_weighting, too_few
+from .rounds.clock import is_simulated
 from .rounds.closing import Closing, OpenRound
-from .rounds.exchange import exchange
 from .rounds.flights import Flights
-from .rounds.loop import ResumableStrategy
 from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError
 from .rounds.snapshots import under
 from .rounds.transport import NodeFailure, Outcome
 from .staleness import Staleness
-from .stopwatch import timed, timed_items
+from .stopwatch import timed
 from .updates import Updates
 
-#: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
-MAX_BUFFERED_BYTES = 2**27
-#: Bytes of replies that the server fetches together from nodes in its own process, so that they stay in the cache.
-MAX_CACHED_BYTES = 2**21
-#: Records of a message in addition to ``arrays`` and ``config``, by name.
-ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
 _OPTIMIZER = "optimizer."
 _SAMPLER = "sampler."
 _SYNCHRONOUS_HOOKS = (
@@ -72,7 +55,7 @@ _SYNCHRONOUS_HOOKS = (
 )
 
 
-class BaseStrategy(ResumableStrategy):
+class BaseStrategy(NodeExchange):
     """FedAvg over the shared parameters, and the base class of the other strategies.
 
     Parameters
@@ -135,15 +118,6 @@ class BaseStrategy(ResumableStrategy):
         compressed updates and ``compression`` is set.
     """
 
-    #: Why :class:`~fedapps.strategies.privacy.CentralPrivacy` does not cover the strategy; empty if it does.
-    privacy_gap: ClassVar[str] = ""
-    #: Why a robust aggregation does not protect the strategy from Byzantine nodes; empty if it does.
-    robustness_gap: ClassVar[str] = ""
-    #: Why the strategy cannot use compressed updates; empty if it can.
-    compression_gap: ClassVar[str] = ""
-    #: Largest number of ArrayRecords in the form of the shared parameters that a reply can contain.
-    reply_records: ClassVar[int] = 1
-
     def __init__(
         self,
         *,
@@ -204,15 +178,13 @@ class BaseStrategy(ResumableStrategy):
         if compression and self.compression_gap:
             raise ValueError(f"compression = {compression}: cannot be used, because {self.compression_gap}")
         self.compression = compression
-        self.closing = closing or Closing()
+        closing = closing or Closing()
         hooks = self.own_hooks()
-        reason = self.closing.refusal(self.sampler, aggregation, self.privacy, in_flight, hooks)
-        if reason and self.closing.early:
+        reason = closing.refusal(self.sampler, aggregation, self.privacy, in_flight, hooks)
+        if reason and closing.early:
             raise ValueError(f"closing = {closing}: cannot be used, because {reason}")
-        self.min_replies, self.min_nodes = min_replies, min_nodes
-        self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
-        self.report = RoundReport(0)
-        self.registry = NodeRegistry(
+        self.min_nodes, self.node_wait = min_nodes, node_wait
+        registry = NodeRegistry(
             self.example_limits,
             admission,
             held_out,
@@ -221,15 +193,11 @@ class BaseStrategy(ResumableStrategy):
             node_wait=node_wait,
             in_flight=in_flight,
         )
+        super().__init__(registry, closing, min_replies, poll, in_flight)
         self._current: Arrays = {}
         self._returned: Arrays = {}  # those of the current arrays that replies contain
-        self._records: dict[Hashable, ArrayRecord] = {}
         self._needed_replies = min_replies
-        self._resumed: Arrays = {}  # the state of the snapshot, until the nodes are there
-        self._flights: Flights | None = None  # messages that a round need not wait for
         self._wanted = 0
-        self._seconds: dict[str, float] = {}  # from the messages of a phase to their replies
-        self._timed = False  # whether these are recorded
 
     @classmethod
     def own_hooks(cls) -> list[str]:
@@ -281,18 +249,10 @@ class BaseStrategy(ResumableStrategy):
         cohort = self.sampler.sample(candidates, server_round, "train")
         self._wanted = len(cohort)
         if self.closing.early:
-            cohort = self._ready(cohort, candidates, server_round)
+            cohort = self._ready(cohort, candidates, server_round, self.sampler)
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
         return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
-
-    def _ready(self, cohort: list[Profile], candidates: list[Profile], server_round: int) -> list[Profile]:
-        """The nodes of a cohort that are not at work, and others in place of those that are, or that may be late."""
-        busy = self._flights.working if self._flights else set()
-        ready, chosen = [node for node in cohort if node.node_id not in busy], {node.node_id for node in cohort}
-        free = [node for node in candidates if node.node_id not in busy | chosen]
-        more = self.sampler.further(free, self.closing.asked(len(cohort)) - len(ready), server_round, "train")
-        return in_key_order([*ready, *more])
 
     def _begin(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -340,10 +300,6 @@ class BaseStrategy(ResumableStrategy):
         opened = OpenRound(self.closing, self._flights, updates, self._wanted, self._needed_replies)
         yield from opened.replies(partial(self.registry.poll, grid))
 
-    def _known(self, node_id: int) -> Profile:
-        profile = self.registry.known.get(node_id)
-        return self.label(profile) if profile else Profile.unknown(node_id)
-
     def _read_updates(self, server_round: int, staleness: Staleness, **limits: Any) -> Updates:
         replies = self._reply_filter("train")
         return Updates(replies, server_round - 1, self._returned, staleness, self.sampler, **limits)
@@ -353,12 +309,6 @@ class BaseStrategy(ResumableStrategy):
         if failures := list(failures):
             replies = replace(self._reply_filter("train"), profiles={node.node_id: node for node in nodes})
             list(replies.usable(failures))
-
-    def _late(self) -> set[int]:
-        """The ids of the nodes that work on a message of a round that has closed, or for longer than the deadline."""
-        if self._flights is None or not self.closing.early:
-            return set()
-        return self._flights.working_for(0.0 if self.closing.over_selection > 1 else self.closing.deadline)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Outcome]
@@ -484,109 +434,6 @@ class BaseStrategy(ResumableStrategy):
     def _metric_mean(self) -> MetricMean:
         return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
 
-    # -- messages and replies -------------------------------------------------------------------------------------
-
-    def await_nodes(self, grid: Grid, timeout: float) -> None:
-        """Wait for the nodes of the first round; ``timeout`` is the seconds that a node has to send its profile."""
-        self.registry.queries.timeout = timeout
-        self.registry.connected(grid)
-        if self._resumed and self._flights is not None:
-            with clock_of(grid).evaluation():  # all nodes are there
-                nodes = [self.label(node) for node in self.registry.connected(grid)]
-            self._flights.load_state(self._resumed, {node.key: node for node in nodes})
-        self._resumed = {}
-
-    def profiles(self, grid: Grid) -> list[Profile]:
-        """The connected nodes with a profile and data, in the order of their keys."""
-        return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
-
-    def candidates(self, grid: Grid) -> list[Profile]:
-        """The nodes that can train, by their keys. Waits for late nodes if there are too few others.
-
-        Raises
-        ------
-        TooFewRepliesError
-            In simulated time, too few nodes will ever be there.
-        """
-        while True:
-            found = [node for node in self.profiles(grid) if node.num_examples != 0]
-            busy = self._flights.working if self._flights else set()
-            free = sum(node.node_id not in busy for node in found)
-            if free >= max(1, self.min_replies) or not (busy or is_simulated(grid)):
-                return found
-            try:
-                if self._flights:
-                    self._flights.wait()
-                    self._flights.look()
-                else:
-                    clock_of(grid).wait(inf)
-            except RuntimeError as error:
-                raise TooFewRepliesError(
-                    f"{free} nodes can train, but min-replies is {self.min_replies}, and no other node will come "
-                    f"({error})"
-                ) from error
-
-    def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Outcome]:
-        """Send messages and yield one reply or failure for each, in the order of the messages; counts their bytes."""
-        with timed("prepare"):
-            outgoing = list(messages)
-            largest = self._count(outgoing)
-        if outgoing and outgoing[0].metadata.message_type == MessageType.EVALUATE:
-            timeout = min(timeout, self.closing.deadline)
-        ahead = MAX_BUFFERED_BYTES // largest  # a train reply is about as large as its message
-        self._seconds, self._timed = {}, is_simulated(grid)
-        replies = exchange(
-            grid,
-            outgoing,
-            timeout,
-            self.poll,
-            ahead=ahead,
-            together=max(1, MAX_CACHED_BYTES // largest),
-            in_flight=self.in_flight,
-            count_busy=lambda: self.registry.queries.working,
-            on_wait=partial(self.registry.poll, grid),
-            on_reply=lambda sent, seconds: self._seconds.update({sent.message_id: seconds}),
-        )
-        return timed_items("wait", replies)
-
-    def _count(self, messages: Iterable[Message]) -> int:
-        """Count the bytes of messages in the report. Returns the largest size, at least 1."""
-        largest = 1
-        for message in messages:
-            largest = max(largest, size := count_bytes(message.content))
-            self.report.count_message(message.metadata.message_type, size)
-        return largest
-
-    def _messages(
-        self,
-        cohort: Iterable[Profile],
-        kind: str,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        records_for: Callable[[int, Profile], ExtraRecords],
-    ) -> list[Message]:
-        """One message for each node of the cohort, in the same order; each has its own copy of the config."""
-        self._records = {}
-        numbered = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
-        shared = RecordDict({wire.ARRAYS: arrays})
-        messages = []
-        for node in cohort:
-            further, own = records_for(server_round, node), self.arrays_for(node, arrays)
-            content = shared.copy() if own is arrays else RecordDict({wire.ARRAYS: own})  # a copy takes less time
-            content[wire.CONFIG] = numbered.copy()
-            for name, record in further.items():
-                content[name] = record
-            messages.append(Message(content, node.node_id, kind))
-        self._records = {}
-        return messages
-
-    def record_once(self, key: Hashable, make: Callable[[], ArrayRecord]) -> ArrayRecord:
-        """A record that is made once for all messages of a phase; ``key`` tells it from the others."""
-        if key not in self._records:
-            self._records[key] = make()
-        return self._records[key]
-
     def new_aggregate(self, label: str = "") -> Aggregate:
         """An empty aggregate for the replies of this round; ``label`` names its cluster, if it is that of a cluster."""
         if self.aggregation:
@@ -616,50 +463,7 @@ class BaseStrategy(ResumableStrategy):
             seconds=self._seconds if phase == "train" and self._timed else {},
         )
 
-    # -- hooks --------------------------------------------------------------------------------------------------------
-
-    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """Called first in a round, with the shared parameters; can query nodes before any are sampled."""
-
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
-        """Called before the messages of a round are built; ``arrays`` are the shared parameters."""
-
-    def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
-        """The names of shared arrays that nodes neither train nor return in this round; by default none."""
-        return ()
-
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        """Records that a training node receives in addition to ``arrays`` and ``config``, by name."""
-        return {}
-
-    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        """Records that an evaluating node receives in addition to ``arrays`` and ``config``, by name."""
-        return {}
-
-    def label(self, profile: Profile) -> Profile:
-        """The profile that samplers and reports see: an algorithm can add groups."""
-        return profile
-
-    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
-        """The arrays that a node receives in both phases, with the names, shapes and dtypes of ``shared``."""
-        return shared
-
-    def refusal_reason(self, reply: Reply) -> str | None:
-        """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
-        return None
-
-    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
-        """The aggregate that a usable train reply is added to; ``aggregate`` is that of the round."""
-        return aggregate
-
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
-        """Called with each usable train reply. Copy what the algorithm needs, but keep no reference to the reply."""
-
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
-        """The next shared parameters, from the current ones and the aggregate, which is empty without replies.
-
-        Both are without the arrays of :meth:`untrained`, which keep their values unless the result has them.
-        """
         return self.server_optimizer.step(current, aggregate, self.buffers) if aggregate else current
 
     def state(self) -> Arrays:
@@ -676,21 +480,3 @@ class BaseStrategy(ResumableStrategy):
         self.registry.admission.load_state(state)
         self.registry.held_out.load_state(state)
         self._resumed = state
-
-    def round_info(self) -> dict[str, Any]:
-        """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""
-        return {}
-
-
-def stage_of(config: ConfigRecord) -> int:
-    """The stage in the config of a round, 0 if it names none.
-
-    Raises
-    ------
-    ValueError
-        The stage is not an integer.
-    """
-    stage = config.get(wire.STAGE, 0)
-    if not isinstance(stage, int) or isinstance(stage, bool):
-        raise ValueError(f"config {wire.STAGE} = {stage!r}: must be an integer")
-    return stage

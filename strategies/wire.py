@@ -1,7 +1,7 @@
 """Names on the wire: message types, records, keys and metrics that servers and nodes exchange.
 
-This module imports nothing of this project, so that both sides can read it: constants, and how lists of names in a
-config are read. "Shared arrays" are the parameters that the server sends, named as in the model's ``state_dict``.
+This module imports nothing of this project, so that both sides can read it: constants, and how some values of a config
+are read. "Shared arrays" are the parameters that the server sends, named as in the model's ``state_dict``.
 
 ============================ ========================== ================================================================
 message                      record                     content
@@ -212,3 +212,17 @@ def names_in(config: object, key: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"config {key} = {names!r}: must be a list of names of arrays")
     return [str(name) for name in names]
+
+
+def stage_of(config: Mapping[str, object]) -> int:
+    """The stage in the config of a round, 0 if it names none.
+
+    Raises
+    ------
+    ValueError
+        The stage is not an integer.
+    """
+    stage = config.get(STAGE, 0)
+    if not isinstance(stage, int) or isinstance(stage, bool):
+        raise ValueError(f"config {STAGE} = {stage!r}: must be an integer")
+    return stage

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..arrays import Arrays, check_alike, is_float, to_record
-from ..base import BaseStrategy, ExtraRecords
+from ..base import BaseStrategy
 from ..blocks import aligned, blocks, spread
+from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply
 from ..rounds.snapshots import under

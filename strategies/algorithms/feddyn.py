@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Arrays
-from ..base import BaseStrategy, ExtraRecords
+from ..base import BaseStrategy
+from ..hooks import ExtraRecords
 from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply

@@ -11,7 +11,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from ..arrays import Arrays, to_record, views
-from ..base import BaseStrategy, ExtraRecords
+from ..base import BaseStrategy
+from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply, ReplyFilter
 from ..rounds.records import RoundStep

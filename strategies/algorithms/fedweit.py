@@ -21,8 +21,9 @@ from .. import wire
 from ..aggregation.masked_mean import MaskedMean, mask_error
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, from_record, to_record
-from ..base import BaseStrategy, ExtraRecords, stage_of
+from ..base import BaseStrategy
 from ..checks import truncate
+from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
 from ..rounds.records import Refusal
@@ -108,7 +109,7 @@ class FedWeIT(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = stage_of(config)
+        stage = wire.stage_of(config)
         if stage != self.stage:
             ended = {**config, wire.SERVER_ROUND: server_round, wire.STAGE: self.stage or 0}
             exchange = self.stage is not None and stage > 0

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..arrays import Arrays, check_alike, is_float, to_record
-from ..base import BaseStrategy, ExtraRecords, stage_of
+from ..base import BaseStrategy
 from ..blocks import aligned, blocks
+from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
 from ..rounds.snapshots import flat_by_key, nested_by_key
@@ -148,7 +149,7 @@ class FisherExchange(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = stage_of(config)
+        stage = wire.stage_of(config)
         if stage != self.stage:
             self._close_stage()
             self.stage = stage

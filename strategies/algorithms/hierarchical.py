@@ -17,7 +17,8 @@ from flwr.serverapp import Grid
 from .. import wire
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, to_record
-from ..base import BaseStrategy, ExtraRecords
+from ..base import BaseStrategy
+from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..optimizers import SGD
 from ..replies import Reply

@@ -13,8 +13,9 @@ from flwr.app import ArrayRecord
 
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, Buffers, to_record
-from ..base import BaseStrategy, ExtraRecords
+from ..base import BaseStrategy
 from ..checks import require_integer
+from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply
 from ..rounds.snapshots import under

@@ -10,7 +10,8 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
 from ..arrays import Arrays, is_float, to_record
-from ..base import BaseStrategy, ExtraRecords
+from ..base import BaseStrategy
+from ..hooks import ExtraRecords
 from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays

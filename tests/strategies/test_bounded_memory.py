@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import base
+from fedapps.strategies import node_exchange
 from fedapps.strategies.aggregation.robust import BLOCK, Krum, Median, MultiKrum, TrimmedMean
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
@@ -97,7 +97,7 @@ class CountingGrid(InProcessGrid):
 @pytest.mark.parametrize(("immediate", "cache", "most"), [(False, MEGABYTE, 1), (True, 0, 1), (True, MEGABYTE, 6)])
 def test_few_replies_are_in_memory_at_a_time(immediate, cache, most, monkeypatch):
     """The server holds one reply. From nodes in its own process, it holds as many as fit in the cache."""
-    monkeypatch.setattr(base, "MAX_CACHED_BYTES", cache)
+    monkeypatch.setattr(node_exchange, "MAX_CACHED_BYTES", cache)
     grid = CountingGrid(arithmetic_app(add_partition), [{} for _ in range(6)], {})
     grid.immediate = immediate
     BaseStrategy().start(grid, record_of(START), num_rounds=2)
