@@ -36,7 +36,7 @@ from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
-from fedapps.launch.launch import check_data, resolve
+from fedapps.launch.inputs import check_data, resolve
 from fedapps.runs.tables import number, text_table
 
 from .attacks import ATTACKS, AttackedGrid

@@ -28,7 +28,7 @@ from fedapps.cli.commands import assignments
 from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
-from fedapps.launch.launch import check_data, resolve
+from fedapps.launch.inputs import check_data, resolve
 from fedapps.report.palette import plot_styles
 from fedapps.runs.tables import number, text_table
 

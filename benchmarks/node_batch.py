@@ -24,7 +24,8 @@ import torch
 from fedapps.cli.commands import assignments
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
-from fedapps.launch.launch import check_data, execute, resolve
+from fedapps.launch.inputs import check_data, resolve
+from fedapps.launch.launch import execute
 from fedapps.runs.run_folder import RunFolder
 
 from .recipe_runs import exit_status, recipe_parser

@@ -22,7 +22,7 @@ from typing import Any
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
 from fedapps.launch.app_folder import APP
-from fedapps.launch.launch import resolve
+from fedapps.launch.inputs import resolve
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import text_table
 

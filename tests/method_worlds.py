@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import app as server_app
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import resolve
+from fedapps.launch.inputs import resolve
 from fedapps.registry import tasks
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.run_folder import RunFolder

@@ -5,7 +5,7 @@ from fedapps.sim.inprocess import run_inprocess
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import app as server_app
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import resolve
+from fedapps.launch.inputs import resolve
 from fedapps.runs.run_folder import RunFolder
 
 

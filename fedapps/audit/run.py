@@ -7,7 +7,8 @@ from typing import Any
 
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
-from fedapps.launch.launch import new_folder, resolve, timed_name
+from fedapps.launch.inputs import resolve
+from fedapps.launch.job_folder import new_folder, timed_name
 from fedapps.runs.owner import owned
 from fedapps.sim.files import write_whole
 from fedapps.sim.matrix import Lines, run_matrix

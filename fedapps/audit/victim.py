@@ -17,7 +17,7 @@ from fedapps.clients.training import Phase, run_plan
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_folder
+from fedapps.launch.inputs import check_folder
 from fedapps.registry.tasks import task_class, task_names, usable_tasks
 from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.compression import compression_by_name

@@ -129,7 +129,7 @@ def _dry_run(given: argparse.Namespace) -> int:
     from fedapps.config.parsing import parse
     from fedapps.config.recipe_files import read_recipe, recipes
     from fedapps.launch.estimate import estimate_text
-    from fedapps.launch.launch import resolve
+    from fedapps.launch.inputs import resolve
 
     if not given.recipe:
         raise ValueError(f"--dry-run: name a recipe ({', '.join(recipes())}) or a run-config file")

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, check_engine, execute, new_folder, resolve, timed_name
+from fedapps.launch.inputs import check_data, resolve
+from fedapps.launch.job_folder import new_folder, timed_name
+from fedapps.launch.launch import check_engine, execute
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import profiles_class

@@ -12,7 +12,7 @@ import torch
 
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
-from fedapps.launch.launch import check_data, resolve
+from fedapps.launch.inputs import check_data, resolve
 from fedapps.runs.tables import text_table
 from fedapps.sim.files import path_name
 from fedapps.tasks.base import NodeData, Task

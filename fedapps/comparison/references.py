@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from fedapps.launch.launch import References, find_references
+from fedapps.launch.references import References, find_references
 from fedapps.report.metrics import bare
 from fedapps.sim.files import write_whole
 

@@ -26,7 +26,7 @@ from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.dry_run import DryRun
-from fedapps.launch.launch import found_in_data, resolve
+from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.report.formats import format_bytes
 from fedapps.tasks.base import DataError, NodeData, Task
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
 from fedapps.launch.app_folder import app_folder
-from fedapps.launch.launch import check_data, conclude
+from fedapps.launch.inputs import check_data
+from fedapps.launch.launch import conclude
 from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder

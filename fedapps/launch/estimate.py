@@ -16,7 +16,7 @@ from fedapps.runs.tables import text_table
 from fedapps.sim.processes import usable_cores
 
 from .dry_run import DryRun
-from .launch import check_data
+from .inputs import check_data
 
 _SECONDS, _MOST_STEPS = 0.5, 200
 _SHORT, _SLOWER = 20.0, 1.3

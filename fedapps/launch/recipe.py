@@ -17,7 +17,9 @@ from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
 from fedapps.tasks.options import listed
 
-from .launch import launch, new_folder, resolve, timed_name, unfinished
+from .inputs import resolve
+from .job_folder import new_folder, timed_name
+from .launch import launch, unfinished
 from .runner import RunFailedError, Runner
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from fedapps.comparison.matrix import names
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, check_engine, new_folder, resolve, timed_name
+from fedapps.launch.inputs import check_data, resolve
+from fedapps.launch.job_folder import new_folder, timed_name
+from fedapps.launch.launch import check_engine
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import labels

@@ -15,7 +15,8 @@ from fedapps.app.profile_query import profile_record
 from fedapps.cli.commands import main
 from fedapps.config.keys import described
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.launch.launch import execute, resolve
+from fedapps.launch.inputs import resolve
+from fedapps.launch.launch import execute
 from fedapps.registry.methods import method_names
 from fedapps.registry.tasks import task_names
 from fedapps.runs.checkpoints import read_snapshot

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 from toys import same_bits
 
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import execute, resolve
+from fedapps.launch.inputs import resolve
+from fedapps.launch.launch import execute
 from fedapps.runs.checkpoints import read_snapshot
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

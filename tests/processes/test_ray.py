@@ -15,7 +15,8 @@ import pytest
 from fedapps.sim.processes import descendants, is_alive, runs
 
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import execute, resolve
+from fedapps.launch.inputs import resolve
+from fedapps.launch.launch import execute
 from fedapps.runs.checkpoints import read_snapshot
 
 pytestmark = pytest.mark.processes

@@ -9,7 +9,7 @@ from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
 
 from fedapps.deployment.check_node import check
-from fedapps.launch.launch import resolve
+from fedapps.launch.inputs import resolve
 
 BY_NUMBER = {"dataset": "sms", "text-columns": "2", "label-column": "1"}
 LINES = 'ham\tsee you "there\nspam\tWIN £5 now\nham\tok, at 7\n'

@@ -15,7 +15,7 @@ from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
 
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import check_data
+from fedapps.launch.inputs import check_data
 
 
 def images(count, height=32, width=64, seed=0):

@@ -6,7 +6,7 @@ from run_outputs import assert_same
 from small_runs import run_inline, with_changes
 
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.launch.launch import check_data
+from fedapps.launch.inputs import check_data
 from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
 

@@ -10,7 +10,7 @@ from striped_places import write_places
 from toys import same_bits
 
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import check_data
+from fedapps.launch.inputs import check_data
 
 METHODS = ["untrained", "cloud", "local", "fedavg", "fedadam", "fedvc", "h-fl", "clustered"]
 SMALL = {

@@ -19,7 +19,7 @@ from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
-from fedapps.launch.launch import resolve
+from fedapps.launch.inputs import resolve
 
 AUDITED = ("fedavg", "fedrecon", "fedvocab")  # the default
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ado", "elu", "imi", "oru")]

@@ -6,7 +6,7 @@ import pytest
 
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import ConfigError
-from fedapps.launch.launch import resolve
+from fedapps.launch.inputs import resolve
 
 CONFIG = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "local", "output-dir": "anywhere"}
 PLAN = Plan("lqr", CONFIG, ("sfl", "apfl"), (3, 4), "inline")

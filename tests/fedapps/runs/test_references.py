@@ -13,7 +13,8 @@ from fedapps.comparison.references import references_of
 from fedapps.comparison.summary import summarise
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import Simulation, add_references, find_references, launch
+from fedapps.launch.launch import Simulation, launch
+from fedapps.launch.references import add_references, find_references
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, summary_table
 

@@ -1,0 +1,89 @@
+"""What a run is given: keys with absolute paths, and data that are there and can be read."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedapps.config.clock import devices_of
+from fedapps.config.keys import path_keys
+from fedapps.config.parsing import Config
+from fedapps.config.run_config import RunConfig
+from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.tasks.base import DataError, Task
+
+from .job_folder import timed_name
+
+
+def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
+    """The run config with absolute paths, a name, and what the data of a simulation answer.
+
+    Flower's processes have other working directories, so relative paths would not work there.
+    """
+    resolved = dict(overrides)
+    resolved.setdefault("output-dir", os.path.abspath(output_dir))
+    for key in ("output-dir", "data-dir", "cache-dir"):
+        if resolved.get(key):
+            resolved[key] = str(Path(str(resolved[key])).expanduser().absolute())
+    for key in path_keys() & resolved.keys():
+        names = str(resolved[key]).split(",")
+        resolved[key] = ",".join(_absolute(name.strip()) for name in names)
+    if resolved.get("data-dir"):
+        found, line = found_in_data(resolved, Path(resolved["data-dir"]))
+        resolved |= found
+        if line:
+            print(line, file=sys.stderr)
+    if not resolved.get("name"):
+        task = resolved.get("task", RunConfig.task)
+        resolved["name"] = timed_name(str(task))
+    return resolved
+
+
+def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
+    """The keys of the task that are not given and that the data in a folder answer, such as the labels of texts; and a
+    line for the user, empty if there are none.
+
+    Raises
+    ------
+    DataError
+        The data are missing or malformed.
+    """
+    task = str(given.get("task", RunConfig.task))
+    if task not in task_names():
+        return {}, ""
+    prefix = f"{task}."
+    own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+    found, line = profiles_class(task).found_keys(own, folder)
+    return {prefix + key: value for key, value in found.items()}, line
+
+
+def _absolute(name: str) -> str:
+    """The absolute path of an existing file or folder, or of one with placeholders; other names, such as those on a
+    model hub, unchanged."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if name and ("{" in name or path.exists()) else name
+
+
+def check_data(config: Config) -> None:
+    """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
+    if config.run.clock.on:
+        devices_of(config.run.clock, config.run.num_nodes, config.run.seed)
+    task = config.task
+    task.check_nodes(config.run.num_nodes)
+    check_folder(config, task)
+    if config.run.data_dir:
+        for partition in range(config.run.num_nodes):
+            task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes)
+
+
+def check_folder(config: Config, task: Task) -> None:
+    """Raise ``DataError`` if ``data-dir`` does not exist, or is empty and the task has no simulated world."""
+    if not config.run.data_dir and not task.has_world:
+        simulated = f", or --set {config.run.task}.source=simulated for simulated data"
+        raise DataError(
+            "data-dir = '': this recipe needs recorded data; add --set data-dir=FOLDER"
+            + (simulated if hasattr(config.options, "source") else "")
+        )
+    if config.run.data_dir and not Path(config.run.data_dir).is_dir():
+        raise DataError(f"data-dir = {config.run.data_dir!r}: no such folder; give the folder with the data files")
