@@ -26,9 +26,10 @@ from .arrays import (
 from .composed_parts import ComposedParts, composed
 from .data import collection, of_stage
 from .guard import Guard
-from .joint_training import Job, train_jobs
+from .joint_training import train_jobs
 from .local_part import LocalPart, NodeRound, Prepared, RoundResult
 from .settings import RoundSettings
+from .stacked_phase import Job
 from .state import Attempts, PrivateState
 from .training import Phase, Plateau, mean_loss
 

@@ -14,7 +14,8 @@ from typing import ClassVar, Self
 
 import torch
 from fedapps.clients.arrays import PREFIX, Arrays, get_arrays
-from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior
+from fedapps.clients.decomposition import DecomposedModel, Drift, Parts, PartsPrior
+from fedapps.clients.flat_layout import Layout
 from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
 from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
