@@ -10,11 +10,6 @@ from .clock import clock_conflicts
 from .pace import pace_conflicts
 from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
 
-SECURE_AGGREGATION = (
-    "Flower's SecAgg+ (SecAggPlusWorkflow, secaggplus_mod; Flower 1.42) drives strategies of the older API only: it "
-    "calls configure_fit and aggregate_fit, and takes four exchanges with every node where these strategies have one"
-)
-
 
 def conflicts(
     run: RunConfig,
@@ -218,9 +213,7 @@ def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
 
 
 def _privacy_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterator[Conflict]:
-    """What :func:`conflicts` yields for ``dp`` and ``secure-aggregation``."""
-    if run.secure_aggregation:
-        yield {"secure_aggregation"}, f"secure-aggregation = true: must be false, because {SECURE_AGGREGATION}"
+    """What :func:`conflicts` yields for ``dp``."""
     if run.dp == "none":
         return
     yield from _refused_by_methods(

@@ -145,7 +145,6 @@ class RunConfig:
     dp_seeded: bool = option(
         False, "draw the noise from seed to repeat an experiment; this protects from nobody who knows the seed"
     )
-    secure_aggregation: bool = option(False, "must be false: Flower's SecAgg+ supports its older API only")
     server_optimizer: str = option("sgd", "server optimizer", choices=OPTIMIZER_NAMES)
     server_learning_rate: float = option(1.0, "server learning rate; 1 with sgd is FedAvg", above=0)
     server_tau: float = option(0.001, "tau of the server optimizers adam, adagrad and yogi", above=0)

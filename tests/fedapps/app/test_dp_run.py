@@ -274,11 +274,6 @@ def test_central_privacy_wants_uniform_weights():
     parse(SMALL | {"dp": "local", "weighting": "num-examples"})
 
 
-def test_secure_aggregation_is_refused_with_the_reason():
-    with pytest.raises(ConfigError, match=r"secure-aggregation = true: must be false, because.*older API only"):
-        parse(SMALL | {"secure-aggregation": True})
-
-
 def test_values_out_of_range_are_named():
     with pytest.raises(ConfigError, match="dp-clip"):
         parse(SMALL | {"dp-clip": 0.0})
