@@ -68,11 +68,6 @@ def read_features(path: Path, names: Sequence[str], width: int) -> np.ndarray:
     return features
 
 
-def write_features(path: Path, names: Sequence[str], features: np.ndarray) -> None:
-    """Write features ``[V, 36, D]`` as a NumPy archive, for example those of one house into its node's folder."""
-    np.savez(path, **dict(zip(names, features, strict=True)))
-
-
 def _arrays(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
     suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".xz")]
     kind = suffixes[-1] if suffixes else ""

@@ -10,7 +10,7 @@ import pytest
 from drawn_houses import NAMES, POSITIONS, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
-from fedapps.tasks.vln.features import read_features, write_features
+from fedapps.tasks.vln.features import read_features
 from fedapps.tasks.vln.object_features import BLOCKS, WIDTH, cached_object_features, object_features, surroundings
 from fedapps.tasks.vln.objects import CLASSES, FOCAL, ROOMS, ObjectViews, read_boxes, train_classifier
 from hypothesis import given
@@ -21,7 +21,7 @@ VALUES = np.random.default_rng(0).standard_normal((2, 36, 5)).astype(np.float32)
 
 
 def write_npz(folder):
-    write_features(folder / "f.npz", KEYS, VALUES)
+    np.savez(folder / "f.npz", **dict(zip(KEYS, VALUES, strict=True)))
     return folder / "f.npz"
 
 
@@ -65,7 +65,7 @@ def test_files_that_are_none(tmp_path):
             read_features(tmp_path / name, KEYS, 5)
     VALUES_WITH_NAN = VALUES.copy()
     VALUES_WITH_NAN[1, 2, 3] = np.nan
-    write_features(tmp_path / "nan.npz", KEYS, VALUES_WITH_NAN)
+    np.savez(tmp_path / "nan.npz", **dict(zip(KEYS, VALUES_WITH_NAN, strict=True)))
     with pytest.raises(DataError, match="houseA_v01 have a value that is not finite"):
         read_features(tmp_path / "nan.npz", KEYS, 5)
 

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fedapps.tasks.vln.dataset import read_dataset
-from fedapps.tasks.vln.features import write_features
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
 
@@ -40,7 +40,7 @@ def unseen(dataset, tmp_path):
     """The unseen houses with features of one number, so that they are read in a second."""
     graphs = [dataset.graphs[scan] for scan in dataset.unseen]
     names = [f"{graph.scan}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
-    write_features(tmp_path / "one.npz", names, torch.zeros(len(names), 36, 1).numpy())
+    np.savez(tmp_path / "one.npz", **dict(zip(names, torch.zeros(len(names), 36, 1).numpy(), strict=True)))
     options = Options(houses="unseen", features="file", feature_file=str(tmp_path / "one.npz"), feature_width=1)
     return VlnTask(options)
 
