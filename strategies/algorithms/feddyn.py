@@ -14,6 +14,7 @@ from ..hooks import ExtraRecords
 from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply
+from ..rounds.snapshots import under
 
 _STATE = "feddyn.sum."
 
@@ -89,7 +90,7 @@ class FedDyn(BaseStrategy):
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
         self._counted.load_state(state)
-        self._sum = {name.removeprefix(_STATE): a for name, a in state.items() if name.startswith(_STATE)}
+        self._sum = under(_STATE, state)
 
     def round_info(self) -> dict[str, Any]:
         """The number N of nodes and the Euclidean norm of h after the round."""

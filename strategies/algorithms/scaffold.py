@@ -15,6 +15,7 @@ from ..hooks import ExtraRecords
 from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
+from ..rounds.snapshots import under
 from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 
 _STATE = "scaffold.sum."
@@ -93,7 +94,7 @@ class Scaffold(BaseStrategy):
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
         self._counted.load_state(state)
-        self._sum = {name.removeprefix(_STATE): a for name, a in state.items() if name.startswith(_STATE)}
+        self._sum = under(_STATE, state)
 
     def round_info(self) -> dict[str, Any]:
         """The number N of nodes and the Euclidean norm of c after the round."""
