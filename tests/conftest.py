@@ -77,3 +77,11 @@ def flower_identity():
     """Messages can be made outside a Flower process."""
     with flower_internals.flower_identity():
         yield
+
+
+@pytest.fixture(scope="module")
+def runs_without_reports():
+    """Runs draw no report, which would take longer than all the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        yield

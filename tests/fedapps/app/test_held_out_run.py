@@ -8,15 +8,9 @@ import fedapps
 from fedapps.app.held_out import tracked_results
 from fedapps.runs.tables import summary_table
 
+pytestmark = pytest.mark.usefixtures("runs_without_reports")
 KEYS = ("robot-00", "robot-01", "robot-02", "robot-03", "robot-04")
 METHODS = "local,fedavg,spfl,apfl,h-fl"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _runs_without_reports():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
 from fedapps.runs.owner import FolderInUseError, owned
 
+pytestmark = pytest.mark.usefixtures("runs_without_reports")
 METHODS = ["sfl", "apfl"]
 TINY = {
     "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2,
@@ -27,14 +28,6 @@ TINY = {
 
 def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
     return [work(**cell) for cell in cells]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _runs_without_reports():
-    """Of the comparison alone there is a report: drawing one for each run would take longer than all the rest."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        yield
 
 
 @pytest.fixture(scope="module")

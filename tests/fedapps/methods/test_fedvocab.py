@@ -10,6 +10,7 @@ from toys import same_bits
 
 from fedapps.config.parsing import ConfigError, parse
 
+pytestmark = pytest.mark.usefixtures("runs_without_reports")
 NODES = 4
 SMALL = {
     "task": "text", "num-nodes": NODES, "rounds": 2, "fraction-train": 0.75, "epochs": 1, "batch-size": 8,
@@ -20,13 +21,6 @@ SMALL = {
 PUBLISHED = "fedvocab(adapt-before-evaluation=false)"
 CHANGED = ["fedvocab(adapt-rate=0.1)", "fedvocab(logit-adjustment=1)", "fedvocab(stateless=true)"]
 METHODS = ["fedvocab", PUBLISHED, *CHANGED, "fedavg", "fedavg(logit-adjustment=1)", "fedrecon"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _runs_without_reports():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,8 @@ from small_runs import LQR, run_inline
 import fedapps
 from fedapps.cli.commands import main
 
+pytestmark = pytest.mark.usefixtures("runs_without_reports")
 HELD_OUT = "robot-03"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _runs_without_reports():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        yield
 
 
 @pytest.fixture(scope="module")
