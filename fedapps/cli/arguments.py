@@ -40,7 +40,7 @@ def add_method_files(command: Parser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="Python file with a subclass of fedapps.methods.base.Method; its name is then a method; can be repeated",
+        help="Python file with a subclass of fedapps.methods.base.Method, to be used by its name; can be repeated",
     )
 
 
@@ -76,7 +76,7 @@ def add_seed_keys(command: Parser) -> None:
 
 
 def add_resume(command: Parser, what: str) -> None:
-    command.add_argument("--resume", metavar="FOLDER", help=f"resume the interrupted {what} in this folder")
+    command.add_argument("--resume", metavar="FOLDER", help=f"resume the {what} in this folder that was interrupted")
 
 
 def add_output(command: Parser) -> None:
@@ -96,7 +96,11 @@ def add_engine(command: Parser, default: str) -> None:
 
 def add_jobs(command: Parser, what: str) -> None:
     command.add_argument(
-        "--jobs", type=int, default=0, metavar="N", help=f"number of parallel {what}; 0 = one per CPU core (default: 0)"
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"number of parallel {what}; 0 = one process per CPU core (default: 0)",
     )
 
 

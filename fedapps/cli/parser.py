@@ -177,15 +177,17 @@ def _add_tune(commands: Commands) -> None:
         commands, "tune", "Search the best settings of each method on validation data.",
         "Every method gets the same number of trials, the first with its current settings; no trial reads test data. "
         "Print the settings of each method and write a recipe with them for `fedapps compare`. An argument in the name "
-        "of a method, as in fedprox(mu=0.1), is fixed. A trial that diverges is a bad trial; a method of which all "
-        "trials do is left out of the recipe.",
+        "of a method, as in fedprox(mu=0.1), is fixed. A trial that diverges counts as a bad one; a method whose "
+        "trials all diverge is left out of the recipe.",
         "tune lqr --methods fedavg,fedprox,apfl --trials 20 --write lqr-tuned.toml",
         "tune lane-swap --trials 20 --range apfl.power=0.25..2 --range epochs=5,10,30 --set-trials evaluate-every=1",
         "tune --resume runs/tune-lqr-20250101-120000",
     )  # fmt: skip
     command.set_defaults(refuse=command.error)
     command.add_argument("recipe", nargs="?", help=RECIPE)
-    command.add_argument("--trials", type=int, default=0, metavar="N", help="number of trials of each method")
+    command.add_argument(
+        "--trials", type=int, default=0, metavar="N", help="number of trials of each method; required without --resume"
+    )
     add_methods(command, "tune")
     command.add_argument(
         "--range",
@@ -210,7 +212,7 @@ def _add_tune(commands: Commands) -> None:
     )
     command.add_argument("--write", default="", metavar="FILE", help="also write the tuned recipe to this file")
     add_resume(command, "tuning")
-    add_jobs(command, "methods")
+    add_jobs(command, "tunings, one for each method")
     add_engine(command, "inline")
     add_set(command)
     add_method_files(command)
@@ -252,7 +254,7 @@ def _add_fleet(commands: Commands) -> None:
 def _add_config(commands: Commands) -> None:
     command = add_command(
         commands, "config", "Print a recipe as the flat run config that `flwr run` takes.",
-        "Flower knows neither the names of recipes nor the key base. All checks run first.",
+        "`flwr run` itself knows neither the names of recipes nor the key `base`. All checks run first.",
         "config lane-swap --set num-nodes=3 > run.toml",
     )  # fmt: skip
     command.add_argument("recipe", help=RECIPE)
@@ -363,19 +365,20 @@ def _add_audit(commands: Commands) -> None:
     command.add_argument(
         "--attackers",
         default="known,public,foreign",
-        help="word vectors that the attacker has: the node's, the public ones, others (default: %(default)s)",
+        help="word vectors that the attacker has: those of the node (known), public ones, or others (foreign), "
+        "separated by commas (default: %(default)s)",
     )
     command.add_argument(
         "--attack",
-        help="attacks, of subspace, sparse, sparse-prior, dlg, tag and rows, and frequency, a guess to compare with; "
-        "dlg and tag take minutes per sentence and, like sparse-prior and frequency, do not work for vln (default: "
-        "subspace,sparse,dlg,rows for text, subspace,sparse,rows for vln)",
+        help="attacks, separated by commas: rows, subspace, sparse, and for text also sparse-prior, dlg and tag, which "
+        "take minutes per sentence, and frequency, a guess to compare with (default: subspace,sparse,rows, and dlg for "
+        "text)",
     )
     command.add_argument(
         "--on",
         default="gradient,update",
-        help="what is attacked: the gradient of a batch, or the update after local training on it; dlg and tag read "
-        "only gradients (default: %(default)s)",
+        help="what is attacked: the gradient of a batch, or the update after local training on it; dlg and tag only "
+        "attack gradients (default: %(default)s)",
     )
     command.add_argument(
         "--batch-sizes", default="1", metavar="N,...", help="sentences per gradient or update (default: %(default)s)"
@@ -406,14 +409,17 @@ def _add_audit(commands: Commands) -> None:
 
 def _add_report(commands: Commands) -> None:
     command = add_command(
-        commands, "report", "Write the report of a run or a comparison, and its tables and figures for a paper.",
-        "Overwrite the files in the folder and print their paths: report.html, table.tex (booktabs), table.md, "
-        "table.csv, figures/*.pdf.",
+        commands, "report", "Write the report of a run or a comparison, or its tables and figures for a paper.",
+        "Overwrite the files in the folder and print their paths: report.html, and with --format also table.tex "
+        "(booktabs), table.md, table.csv or figures/*.pdf.",
         "report runs/lane-swap-20250101-120000", "report runs/compare-lqr-20250101-120000 --format tex,pdf",
     )  # fmt: skip
     command.add_argument("folder", help="folder of a run or a comparison")
     command.add_argument(
-        "--format", default="html", metavar="FORMAT,...", help="html, tex, md, csv or pdf, separated by commas"
+        "--format",
+        default="html",
+        metavar="FORMAT,...",
+        help="html, tex, md, csv or pdf, separated by commas (default: %(default)s)",
     )
 
 

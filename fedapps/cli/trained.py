@@ -17,9 +17,9 @@ def add_trained(commands: Commands) -> None:
 
 def _add_predict(commands: Commands) -> None:
     command = add_command(
-        commands, "predict", "Let a trained model answer for every example of files or of standard input.",
-        "texts: lines of a .txt file or of standard input, or rows of CSV, TSV and JSON-lines files. Other tasks: see "
-        "docs/use.md. A row of JSON is written for each example, in their order.",
+        commands, "predict", "Write the predictions of a trained model for files or standard input.",
+        "A row of JSON or CSV is written for each example, in their order. Texts are lines of a .txt file or of "
+        "standard input, or rows of CSV, TSV and JSON-lines files; docs/use.md has the input of other tasks.",
         "predict runs/quickstart --method fedvocab --node client-003 mails.txt --output labels.csv",
         "predict runs/quickstart --method fedavg < mails.txt",
     )  # fmt: skip
@@ -96,7 +96,7 @@ def evaluate(given: argparse.Namespace) -> int:
 
 def _add_adapt(commands: Commands) -> None:
     command = add_command(
-        commands, "adapt", "Let a node that took no part in a run fit its personal part to its data.",
+        commands, "adapt", "Adapt a model to the data of a node that took no part in the run.",
         "The node starts from the shared parameters and the initial private ones, and trains what the method does not "
         "share: its head, vocabulary or adapters. Where all is shared, it trains all. Print the metrics before and "
         "after on the node's own data, and write the model.",
