@@ -114,10 +114,13 @@ def allowed(metadata: Any, kind: type) -> str:
     return " ".join([noun, " and ".join(bounds)]).strip()
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: ``"; did you mean 'rounds'?"``; empty if no known name is close."""
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about an unknown name: ``"; did you mean 'rounds'?"``; empty if no known name is close.
+
+    ``prefix`` is written before the known name.
+    """
     close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {prefix + close[0]!r}?" if close else ""
 
 
 def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[str]]:
@@ -144,8 +147,8 @@ def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[
     for key, value in values.items():
         name = prefix + key
         if key not in known:
-            names = [prefix + k for k in sorted(known)]
-            errors.append(f"{name}: unknown key; known keys: {', '.join(names)}{did_you_mean(name, names)}")
+            names = ", ".join(prefix + k for k in sorted(known))
+            errors.append(f"{name}: unknown key" + (did_you_mean(key, known, prefix) or f"; known keys: {names}"))
             continue
         declared = known[key]
         kind = type(declared.default)

@@ -127,12 +127,12 @@ def run(given: argparse.Namespace) -> int:
 def _dry_run(given: argparse.Namespace) -> int:
     from fedapps.comparison.nodes import RecipeNodes, nodes_text
     from fedapps.config.parsing import parse
-    from fedapps.config.recipe_files import read_recipe, recipes
+    from fedapps.config.recipe_files import read_recipe
     from fedapps.launch.estimate import estimate_text
     from fedapps.launch.inputs import resolve
 
     if not given.recipe:
-        raise ValueError(f"--dry-run: name a recipe ({', '.join(recipes())}) or a run-config file")
+        raise ValueError("--dry-run: name a recipe (`fedapps list`) or a run-config file")
     recipe, overrides = Path(given.recipe), assignments(given.set)
     resolved = resolve(read_recipe(recipe, overrides), given.output_dir)
     config = parse(resolved)
@@ -145,7 +145,6 @@ def compare(given: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
     from fedapps.comparison.compare import compare_recipe, resume_comparison
     from fedapps.comparison.matrix import Vary, names
-    from fedapps.config.recipe_files import recipes
 
     json_path = Path(given.json) if given.json else None
     if given.resume:
@@ -154,7 +153,7 @@ def compare(given: argparse.Namespace) -> int:
         resume_comparison(Path(given.resume), jobs=given.jobs, cluster=given.cluster, json_path=json_path)
         return 0
     if not given.recipe:
-        given.refuse(f"give a recipe ({', '.join(recipes())}), a run-config file, or --resume FOLDER")
+        given.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
     compare_recipe(
         Path(given.recipe),
         methods=split_expressions(given.methods),
@@ -175,7 +174,6 @@ def compare(given: argparse.Namespace) -> int:
 def tune(given: argparse.Namespace) -> int:
     """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
     from fedapps.comparison.matrix import names
-    from fedapps.config.recipe_files import recipes
     from fedapps.tuning.tune import resume_tuning, tune_recipe
 
     write = Path(given.write) if given.write else None
@@ -185,7 +183,7 @@ def tune(given: argparse.Namespace) -> int:
         resume_tuning(Path(given.resume), jobs=given.jobs, write=write)
         return 0
     if not given.recipe:
-        given.refuse(f"give a recipe ({', '.join(recipes())}), a run-config file, or --resume FOLDER")
+        given.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
     if not given.trials:
         given.refuse("give the number of trials of each method: --trials N")
     tune_recipe(

@@ -134,8 +134,10 @@ def _read(path: Path, above: tuple[Path, ...]) -> _Content:
     if not path.exists():
         named = f"base = {path.name!r} of {above[-1]}: " if above else ""
         files = [found.name for found in path.parent.glob("*.toml")]
-        known = ", ".join(recipes()) + did_you_mean(path.name, [*files, *recipes()])
-        raise ValueError(f"{named}no recipe {path}: give a run-config file or one of {known}")
+        meant = did_you_mean(path.name, [*files, *recipes()])
+        raise ValueError(
+            f"{named}no recipe {path}" + (meant or f": give a run-config file or one of {', '.join(recipes())}")
+        )
     try:
         tables = read_toml(path)
         stages = stage_tables(tables.pop("pipeline")) if "pipeline" in tables else {}

@@ -71,9 +71,9 @@ class Registry(Generic[Kind]):
         if name in self.local() and name not in plugins(self.group):
             return self.local()[name]
         if name not in plugins(self.group):
-            listed = ", ".join(self.names())
-            meant = did_you_mean_or_install(name, self.names())
-            raise ValueError(f"{name!r} is unknown; known {self.plural}: {listed}{meant}")
+            listed = f"; known {self.plural}: {', '.join(self.names())}"
+            meant = did_you_mean_or_install(name, self.names(), listed)
+            raise ValueError(f"{name!r} is unknown{meant}")
         kind: type[Kind] = load(plugins(self.group)[name], self.parent)
         return kind
 
@@ -128,9 +128,10 @@ def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, An
     return dict(sorted(found.items()))
 
 
-def did_you_mean_or_install(name: str, known: Iterable[str]) -> str:
-    """As :func:`did_you_mean`, or how to make the name of another package known."""
-    return did_you_mean(name, known) or "; if another package has it, install that, as with pip install -e FOLDER"
+def did_you_mean_or_install(name: str, known: Iterable[str], listed: str = "") -> str:
+    """As :func:`did_you_mean`; if no name is close, ``listed``, and how to make the name of another package known."""
+    install = "; if another package has it, install that, as with pip install -e FOLDER"
+    return did_you_mean(name, known) or listed + install
 
 
 def plugins(group: str) -> Mapping[str, EntryPoint]:

@@ -102,7 +102,7 @@ def test_nodes_answer_the_profile_query_under_fedbn_where_profiles_have_no_model
     ("given", "said"),
     [
         ({"tabular.alpha": -1}, "tabular.alpha = -1.0: must be a number above 0"),
-        ({"tabular.aplha": 1.0}, "tabular.aplha: unknown key; known keys: tabular.alpha, "),
+        ({"tabular.aplha": 1.0}, "tabular.aplha: unknown key; did you mean 'tabular.alpha'?"),
         ({"methods": "fedsam(rate=1)"}, "fedsam.rate: unknown key; known keys: fedsam.radius"),
         ({"fedsam.radius": -1}, "fedsam.radius = -1.0: must be a number at least 0"),
         ({"methods": "scaffold", "optimizer": "adam"}, "optimizer = 'adam': must be 'sgd' with scaffold"),

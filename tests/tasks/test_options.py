@@ -102,12 +102,14 @@ def test_a_whole_number_becomes_a_float():
 
 
 def test_all_errors_come_together_and_good_values_stay():
-    arguments, errors = parse_options(Sample, {"count": 0, "moood": "calm", "mood": "calm", "fast": 1}, "toy.")
+    arguments, errors = parse_options(
+        Sample, {"count": 0, "moood": "calm", "magic": 1, "mood": "calm", "fast": 1}, "toy."
+    )
     assert arguments == {"mood": "calm"}
     assert errors == [
         "toy.count = 0: must be a whole number at least 1 and at most 9",
-        "toy.moood: unknown key; known keys: toy.count, toy.fast, toy.mood, toy.offset, toy.step-size, toy.title; "
-        "did you mean 'toy.mood'?",
+        "toy.moood: unknown key; did you mean 'toy.mood'?",
+        "toy.magic: unknown key; known keys: toy.count, toy.fast, toy.mood, toy.offset, toy.step-size, toy.title",
         "toy.fast = 1: must be true or false",
     ]
 

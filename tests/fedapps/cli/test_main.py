@@ -23,8 +23,7 @@ def test_run_reports_every_error_and_writes_nothing(tmp_path, capsys):
     head, *lines = said(capsys).splitlines()
     assert head == "fedapps: the run config has 3 errors:"
     assert lines[0].startswith("  rounds = 'none': must be a whole number at least 1")
-    assert lines[1].startswith("  seeed: unknown key; known keys: ")
-    assert " batch-size, " in lines[1]
+    assert lines[1] == "  seeed: unknown key; did you mean 'seed'?"
     assert lines[2] == "  lqr.horizon = 0: must be a whole number at least 1"
     assert not (tmp_path / "runs").exists()
 
@@ -62,9 +61,7 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
         assert main([*given, text]) == 2
         assert said(capsys) == f"fedapps: --vary {text!r}: write it as key=value,value,...\n"
     assert main([*given, "roundz=1,2"]) == 2
-    text = said(capsys)
-    assert "  roundz: unknown key; known keys: " in text
-    assert "did you mean 'rounds'?" in text
+    assert "  roundz: unknown key; did you mean 'rounds'?" in said(capsys)
     assert main([*given, "rounds=20,0"]) == 2
     assert "rounds = 0: must be a whole number" in said(capsys)
     for key in ("driving.horizon", "fedprox.mu"):

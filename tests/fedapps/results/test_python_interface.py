@@ -150,7 +150,7 @@ def test_a_run_that_fails_is_an_error_that_names_it(tmp_path, worlds):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"overrides": {"rouns": 3}}, r"rouns: unknown key; known keys: "),
+        ({"overrides": {"rouns": 3}}, r"rouns: unknown key; did you mean 'rounds'\?"),
         ({"rounds": 0}, r"rounds = 0: must be a whole number at least 1"),
         ({"methods": ["magic"]}, r"methods: 'magic' is unknown"),
         ({"overrides": {"rounds": 2}, "rounds": 3}, r"rounds: given in overrides and as a keyword"),
