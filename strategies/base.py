@@ -431,6 +431,8 @@ class BaseStrategy(NodeExchange):
         (message,) = self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
         return message
 
+    # -- aggregation and state ----------------------------------------------------------------------------------
+
     def _metric_mean(self) -> MetricMean:
         return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
 
