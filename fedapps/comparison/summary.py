@@ -42,20 +42,20 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     Returns
     -------
     dict
-        ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``curves`` (:func:`curves_of`), ``nodes``
+        ``recipe``, ``task``, ``rows``, ``table`` (see :func:`table_of`), ``curves`` (:func:`curves_of`), ``nodes``
         (:func:`node_means`), ``tests``, ``paper`` (the paper's numbers), ``claims`` and, if there are any,
         ``references``, ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`), ``notes``, sentences to
         stand below the table, and ``failed``, the runs without a row (:func:`~fedapps.comparison.failures.failures`).
-        If a key is varied, ``varied`` has these fields for each value except ``recipe``, ``rows`` and ``claims``; in
-        the whole, ``table``, ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare methods at values,
-        such as ``fedavg at random``. The paper's numbers for a recipe are shown at the value that the recipe itself
-        sets.
+        If a key is varied, ``varied`` has these fields for each value except ``recipe``, ``task``, ``rows`` and
+        ``claims``; in the whole, ``table``, ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare
+        methods at values, such as ``fedavg at random``. The paper's numbers for a recipe are shown at the value that
+        the recipe itself sets.
     """
     setting = setting_of(plan)
     paper = paper_of(plan.recipe, plan.methods, setting=setting)
     task = str(plan.config.get("task", RunConfig.task))
     metrics, main = metrics_to_test(task, finished_rows(rows)), profiles_class(task).headline
-    head = {"recipe": plan.recipe, "rows": _kept(rows), "paper": paper}
+    head = {"recipe": plan.recipe, "task": task, "rows": _kept(rows), "paper": paper}
     if not plan.vary:
         complete = complete_rows(rows)
         claims = checked_claims(plan.recipe, seed_values(complete), setting)

@@ -91,7 +91,8 @@ def read_run(folder: Path) -> RunData:
     """
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such run folder")
-    comparison = read_comparison(read_object(folder / "compare.json"))
+    compared = read_object(folder / "compare.json")
+    comparison = read_comparison(compared)
     if comparison is None:
         for needed in ("config.toml", "metrics.jsonl"):
             if not (folder / needed).exists():
@@ -118,7 +119,7 @@ def read_run(folder: Path) -> RunData:
     node_of = {path_name(key): key for _, _, _, key, _ in nodes}
     return RunData(
         name=str(config.get("name", "") or (comparison.recipe if comparison else "") or folder.name),
-        task=str(config.get("task", "")),
+        task=compared.text("task", "") if compared else str(config.get("task", "")),
         config=config,
         methods=_in_order(config, [r.method for r in rounds], methods or {}, comparison),
         rounds=tuple(rounds),

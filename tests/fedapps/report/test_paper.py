@@ -42,6 +42,14 @@ def test_the_markdown_table_has_the_same_cells(compared: Path) -> None:
     assert "| apfl | **0.125** ± 0.013 |" in path.read_text()
 
 
+def test_without_tests_the_table_has_the_main_metrics_of_the_task(tmp_path: Path) -> None:
+    row = {name: {"mean": 0.5, "std": 0.0} for name in ("local_accuracy", "local_accuracy.count", "steps")}
+    whole = {"recipe": "quickstart", "task": "text", "rows": [], "table": {"fedavg": row}, "tests": [], "curves": {}}
+    (tmp_path / "compare.json").write_text(json.dumps(whole))
+    (path,) = write_formats(tmp_path, ["csv"])
+    assert [line.split(",")[1] for line in path.read_text().splitlines()[1:]] == ["local_accuracy"]
+
+
 def test_the_csv_has_a_line_per_method_and_metric(compared: Path) -> None:
     (path,) = write_formats(compared, ["csv"])
     assert path.read_text().splitlines() == [
