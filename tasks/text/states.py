@@ -1,12 +1,13 @@
 """What a transformer gives for texts without training: the states above its frozen part, and mean vectors.
 
 With a frozen embedding, the lowest frozen layers give the same states in every step, because frozen modules have no
-dropout. They are computed once for each text of a node, and the common test texts once for each process.
+dropout. They are computed once for each text of a node, and the common test texts once for each process, when they are
+first read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from fedapps.sim.seeding import torch_seed
@@ -27,15 +28,37 @@ def with_states(examples: Batch, options: Options) -> Batch:
     The states are float32 ``[n, L, width]``, and zeros beyond the end of a text. Without ``options.cached_states``, the
     examples are returned as they are.
     """
-    if not options.cached_states:
-        return examples
-    model, length = _model(replace(options, partition_seed=0)), examples["length"]
-    states = torch.zeros(*examples["ids"].shape, model.classifier.in_features)
-    for rows, ids in _by_length(examples):
-        found = model.frozen_states(ids, length[rows])
-        inside = torch.arange(ids.shape[1]) < length[rows][:, None]
-        states[rows, : ids.shape[1]] = found * inside[..., None]
-    return {**examples, STATES: states}
+    return _WithStates(examples, options) if options.cached_states else examples
+
+
+class _WithStates(Mapping[str, Tensor]):
+    """Examples with their states. Data are also read where nothing is trained, and then no states are computed."""
+
+    def __init__(self, examples: Batch, options: Options) -> None:
+        self._examples = examples
+        self._options = options
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._states if name == STATES else self._examples[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name == STATES or name in self._examples
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self._examples, STATES)
+
+    def __len__(self) -> int:
+        return len(self._examples) + 1
+
+    @cached_property
+    def _states(self) -> Tensor:
+        model, length = _model(replace(self._options, partition_seed=0)), self._examples["length"]
+        states = torch.zeros(*self._examples["ids"].shape, model.classifier.in_features)
+        for rows, ids in _by_length(self._examples):
+            found = model.frozen_states(ids, length[rows])
+            inside = torch.arange(ids.shape[1]) < length[rows][:, None]
+            states[rows, : ids.shape[1]] = found * inside[..., None]
+        return states
 
 
 @torch.no_grad()

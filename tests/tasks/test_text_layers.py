@@ -124,6 +124,13 @@ class TestFrozen:
         torch.testing.assert_close(*states)
         assert metrics[0] == metrics[1]
 
+    def test_data_are_read_without_computing_states(self, world, tmp_path, monkeypatch):
+        options = options_with(encoder_folder(tmp_path), frozen_layers=1, frozen_embedding=True, cached_states=True)
+        monkeypatch.setattr("fedapps.tasks.text.states._model", lambda options: pytest.fail("states were computed"))
+        data = TextTask(options).load_node(world, 0, NODES)
+        assert data.count("train") == len(data.splits["train"]["ids"]) > 0
+        assert set(data.splits["train"]) == {"ids", "length", "label", STATES}
+
     def test_what_cannot_be_frozen_is_refused(self, tmp_path):
         folder = encoder_folder(tmp_path)
         with pytest.raises(DataError, match=r"text\.frozen-layers = 3: the encoder '.*' has 2 layers"):
