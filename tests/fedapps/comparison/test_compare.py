@@ -60,8 +60,8 @@ def test_the_file_holds_exactly_the_comparison(compared):
     text = (folder / "compare.json").read_text()
     assert asked_for.read_text() == text
     shown = {"table", "curves", "nodes", "paper", "tests", "claims", "references", "notes"}
-    assert comparison.keys() == {"recipe", "rows", *shown}
-    assert comparison["recipe"] == "lqr"
+    assert comparison.keys() == {"recipe", "task", "rows", *shown}
+    assert (comparison["recipe"], comparison["task"]) == ("lqr", "lqr")
     assert comparison["paper"] == paper_of("lqr", METHODS)
     assert re.fullmatch(r"compare-lqr-\d{8}-\d{6}", folder.name)
 
