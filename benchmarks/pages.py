@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from . import ranks  # noqa: F401 - its functions
+from . import published, ranks  # noqa: F401 - their functions
 from .numbers import FUNCTIONS
 
 ROOT = Path(__file__).parents[1]

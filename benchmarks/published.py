@@ -1,0 +1,61 @@
+"""Published numbers and curves beside ours: the functions of the table on the page of all methods.
+
+The numbers are those of PFLlib's benchmark (https://www.pfllib.com/benchmark.html), and of the README files of Flower's
+baselines ``niid_bench`` and ``moon``; what is said in words is in the abstracts of the papers.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from fedapps.report.metrics import describe
+
+from .numbers import FUNCTIONS, shown, verdict, with_limits
+from .ranks import DATA_SETS
+from .results import Result, result
+
+#: Test accuracy in percent on the nodes' own data of Fashion-MNIST and CIFAR-100, practical label skew.
+PFLLIB: Mapping[str, tuple[float, float]] = {
+    "fedavg": (85.85, 31.89),
+    "per-fedavg": (95.10, 44.28),
+    "pfedme": (97.25, 47.34),
+    "ditto": (97.47, 52.87),
+    "apfl-deng": (97.25, 46.74),
+    "fedala": (97.66, 55.92),
+    "fedper": (97.44, 49.63),
+    "fedrep": (97.56, 52.39),
+    "fedbabu": (97.46, 55.02),
+    "fedproto": (97.40, 52.70),
+}
+
+
+def gains() -> str:
+    """Rows of a table: each method's gain over FedAvg in accuracy on own data, as PFLlib has it and on our digits."""
+    data = DATA_SETS[0]
+    paired = Result("", "", methods={name: {"own": row["own"]} for name, row in data.rows().items()})
+    rows = []
+    for method, published in list(PFLLIB.items())[1:]:
+        if method in paired.methods and method not in data.lacking():
+            theirs = [
+                shown((one - base) / 100, sign=True) for one, base in zip(published, PFLLIB["fedavg"], strict=True)
+            ]
+            ours = paired.difference("own", method, "fedavg")
+            rows.append(f"| `{method}` | {', '.join(theirs)} | {with_limits(ours, 3)} | {verdict(ours, 0)} |")
+    return "\n".join(rows)
+
+
+def ordered(name: str, metric: str, *chains: Sequence[str]) -> str:
+    """The verdict that in each chain every method is better in a metric than the next one.
+
+    With several seeds, every interval of a paired difference must be on the better side of 0. With one, as problems
+    without random draws have, the difference decides.
+    """
+    found, sign = result(name), describe(metric).better or 1
+    said = []
+    for better, worse in (pair for chain in chains for pair in pairwise(chain)):
+        gap = found.difference(metric, better, worse)
+        ours = gap if sign > 0 else gap.negated()
+        said.append(verdict(ours, 0) if ours.seeds > 1 else "holds" if ours.mean > 0 else "does not hold")
+    return next((one for one in ("does not hold", "within noise") if one in said), "holds")
+
+
+FUNCTIONS.update({function.__name__: function for function in (gains, ordered)})

@@ -1,0 +1,83 @@
+"""The toy problems of papers, and the table of published numbers that shows them."""
+
+import logging
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import published, toys
+from benchmarks.results import Estimate, Result
+from benchmarks.toys import WORLDS, Toy, errors, registered, subspace_distance
+
+
+@pytest.fixture
+def known():
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with registered():
+        yield
+
+
+def test_a_round_of_fedavg_drifts_as_worked_out_by_hand(known):
+    """From θ = 1 with rate .1: 1 - .1 * 3 = .7 and .7 - .1 * 2.4 = .46 with θ² + θ, 1.2 with -θ; the mean is .83."""
+    keys = {"num-nodes": 2, "weighting": "uniform", "steps": 2, "rounds": 1, "learning-rate": 0.1}
+    assert errors(Toy("drift: fedavg", "fedavg", keys)) == pytest.approx([0.83])
+
+
+def test_q_ffl_ends_where_its_objective_is_least(known):
+    """3 θ³ = (4 - θ)³ at θ = 4 / (1 + 3^(1/3))."""
+    keys = {"num-nodes": 4, "weighting": "uniform", "epochs": 1, "rounds": 40, "learning-rate": 0.5}
+    assert errors(Toy("fair: q-ffl", "q-ffl(q=1)", keys)) == pytest.approx([4 - 4 / (1 + 3 ** (1 / 3))], abs=1e-3)
+
+
+def test_the_task_is_known_only_while_it_is_registered():
+    before = list(sys.path)
+    with registered():
+        assert sys.path[:-1] == before
+    assert sys.path == before
+
+
+def test_every_run_has_its_own_name_and_a_world():
+    names = [toy.name for toy in toys.toys()]
+    assert len(set(names)) == len(names)
+    assert {name.partition(":")[0] for name in names} == WORLDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("angle", "distance"), [(0.0, 0.0), (np.pi / 6, 0.5), (np.pi / 2, 1.0)], ids=["same", "30 degrees", "orthogonal"]
+)
+def test_the_distance_of_subspaces_is_the_sine_of_their_largest_angle(angle, distance):
+    true = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    turned = torch.tensor([[2.0, 0.0], [0.0, np.cos(angle)], [0.0, np.sin(angle)]], dtype=torch.float64)
+    assert subspace_distance(turned, true) == pytest.approx(distance, abs=1e-9)
+
+
+def test_the_points_have_their_deviation_and_the_regression_has_no_noise():
+    points = list(WORLDS["points"](2.0, 40, 0))
+    assert np.std([node["goal"] for node in points]) == pytest.approx(2, rel=0.1)
+    assert np.mean([((node["h"] - node["goal"]) ** 2).mean() for node in points]) == pytest.approx(1, rel=0.1)
+    (node,) = WORLDS["representation"](1.0, 1, 0)
+    on_true = node["x"] @ node["goal"]
+    assert np.abs(on_true @ np.linalg.lstsq(on_true, node["y"])[0] - node["y"]).max() < 1e-9
+
+
+def test_an_order_holds_if_every_difference_does(monkeypatch):
+    values = {"a": [1.0, 1.1], "b": [2.0, 2.1], "c": [2.0, 2.2], "once": [0.5], "again": [0.7]}
+    known = Result("toys", "", methods={name: {"error": Estimate.of(of)} for name, of in values.items()})
+    monkeypatch.setattr(published, "result", lambda name: known)
+    assert published.ordered("toys", "error", ["a", "b"]) == "holds"
+    assert published.ordered("toys", "error", ["a", "b", "c"]) == "within noise"
+    assert published.ordered("toys", "error", ["a", "b"], ["b", "a"]) == "does not hold"
+    assert published.ordered("toys", "error", ["once", "again"]) == "holds"
+    assert published.ordered("toys", "error", ["again", "once"]) == "does not hold"
+
+
+def test_the_gains_over_fedavg_stand_beside_the_published_ones(monkeypatch):
+    values = {"fedavg(run.learning-rate=1)": [0.5, 0.6], "ditto": [0.7, 0.8], "fedala": [0.4, 0.5], "spfl": [1.0, 1.0]}
+    known = Result("d", "", methods={name: {"local_accuracy": Estimate.of(of)} for name, of in values.items()})
+    monkeypatch.setattr("benchmarks.ranks.result", lambda name: known)
+    assert published.gains().splitlines() == [
+        "| `ditto` | +.116, +.210 | +.200 (.200 to .200) | holds |",
+        "| `fedala` | +.118, +.240 | −.100 (−.100 to −.100) | does not hold |",
+    ]
