@@ -53,10 +53,10 @@ class PartialAggregation(BaseStrategy):
         super().__init__(shared=shared, **{**samplers, **base})
         if not self.shared:
             raise ValueError("shared = []: must name a parameter; for local training only use BaseStrategy(shared=[])")
-        self._shared_size = self._private_size = ""
+        self._shared_size = self._kept_size = ""
 
     def summary(self) -> None:
-        log(INFO, "\t├── shared: %s; private: %s", self._shared_size, self._private_size)
+        log(INFO, "\t├── shared: %s; not sent: %s", self._shared_size, self._kept_size)
         super().summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
@@ -74,7 +74,7 @@ class PartialAggregation(BaseStrategy):
                 f"shared = {list(self.shared)}: matches every parameter, so that none is private; use BaseStrategy (or "
                 f"Flower's FedAvg), or patterns that do not match all of: {', '.join(initial_arrays)}"
             )
-        self._shared_size, self._private_size = _size(shared), _size(private)
+        self._shared_size, self._kept_size = _size(shared), _size(private)
         return super().start(grid, initial_arrays, *positional, **named)
 
 
