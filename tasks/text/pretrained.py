@@ -30,11 +30,16 @@ def sequence_classifier(model: Transformer, classes: Sequence[str]) -> Any:
     Raises
     ------
     DataError
-        The library's classifier for this encoder has other layers above it.
+        The classifier reads the mean of all tokens, or the library's for this encoder has other layers above it.
     """
     from transformers import AutoModelForSequenceClassification
 
     encoder = model.encoder
+    if model.means:
+        raise DataError(
+            "text.pooling = 'mean': the library transformers has no classifier on the mean of all tokens; export as "
+            "onnx, torch or safetensors, or train with text.pooling = 'first'"
+        )
     config = deepcopy(encoder.config)
     tables = {name: len(weight) for name, weight in _embeddings(model).items() if weight.ndim == 2}
     config.vocab_size = tables.get("word_embeddings.weight", config.vocab_size)

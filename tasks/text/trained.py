@@ -116,8 +116,13 @@ class TextTrained(TrainedModel):
         with torch_seed(0, "text", "network"):
             ids = torch.randint(rows, (3, 4), dtype=torch.int32)
         inputs = ids, torch.tensor([4, 1, 3])
-        words = "files/tokenizer.json" if isinstance(self.vocabulary, TokenizerVocabulary) else "config.json"
-        outside = f"The splitting of texts into words and the numbers of these stay outside: {words} has them."
+        how = (
+            "ids = tokenizers.Tokenizer.from_file('files/tokenizer.json').encode(text).ids"
+            if isinstance(self.vocabulary, TokenizerVocabulary)
+            else "config.json has them"
+        )
+        outside = f"The splitting of texts into words and the numbers of these stay outside: {how}. Logits are in the "
+        outside += "order of facts.classes in config.json."
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
         module = merged(self.module).cpu()
         if isinstance(module, Transformer):
@@ -139,8 +144,9 @@ class TextTrained(TrainedModel):
         return Pretrained(classifier, pretrained_tokenizer(vocabulary, self._task.options.length), logits_of)
 
     def save_files(self, folder: Path) -> None:
-        """Write the tokenizer, where the vocabulary is one."""
+        """Write the tokenizer, which cuts texts to the run's length, where the vocabulary is one."""
         if isinstance(self.vocabulary, TokenizerVocabulary):
+            self.vocabulary.tokenizer.enable_truncation(self._task.options.length)
             (folder / TOKENIZER).write_text(self.vocabulary.tokenizer.to_str(), encoding="utf-8")
 
 

@@ -17,13 +17,15 @@ SMALL = {
 CLASSES = ("up", "down", "left")
 
 
-def classifier_on(kind, **changes):
+def classifier_on(kind, pooling="first", **changes):
     """A classifier on a random encoder of the library."""
     import transformers
 
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SMALL | changes)
-    return Transformer(getattr(transformers, f"{kind}Model")(config), len(CLASSES), Options(model=kind)).eval()
+    return Transformer(
+        getattr(transformers, f"{kind}Model")(config), len(CLASSES), Options(model=kind, pooling=pooling)
+    ).eval()
 
 
 def logits_of_both(model):
@@ -61,3 +63,5 @@ def test_embeddings_of_another_encoder_keep_their_size():
 def test_a_classifier_with_other_layers_is_refused():
     with pytest.raises(DataError, match=r"ElectraForSequenceClassification .* has other layers .* use another format"):
         sequence_classifier(classifier_on("Electra", embedding_size=8), CLASSES)
+    with pytest.raises(DataError, match=r"text\.pooling = 'mean': .* export as onnx, torch or safetensors"):
+        sequence_classifier(classifier_on("Bert", pooling="mean"), CLASSES)

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_world import FEDRECON, FEDVOCAB, NODES, OWN_START, SHARED, SMALL, TEXTS, model_for, model_of, write_world
 from tiny_encoder import encoder_folder
+from tokenizers import Tokenizer
 from torch import nn
 
 from fedapps.registry.tasks import task_class
@@ -168,6 +169,8 @@ def test_the_tokenizer_and_the_configuration_of_an_encoder_do(world, tmp_path, k
         options = replace(SMALL, model=str(encoder), max_length=8, own_starts=own)
         model = trained(world, privacy, options)
         folder, texts = model.save(tmp_path / f"{kind}-{number}"), ["one two threes", "nine"]
+        saved = Tokenizer.from_file(str(folder / "files" / "tokenizer.json"))
+        assert len(saved.encode("one two " * 9).ids) == 8
         expected = model.predict(texts).probabilities.tolist()
         hidden = {path: path.rename(path.with_name(f"{path.name}-hidden")) for path in (encoder, other)}
         try:
