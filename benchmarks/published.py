@@ -1,6 +1,6 @@
 """Published numbers and curves beside ours: the functions of the table on the page of all methods.
 
-The numbers are those of PFLlib's benchmark (https://www.pfllib.com/benchmark.html), and of the README files of Flower's
+The numbers are those of PFLlib's benchmark (https://www.pfllib.com/benchmark.html), and of the README file of Flower's
 baseline ``moon``; what is said in words is in the abstracts of the papers.
 """
 
