@@ -66,7 +66,7 @@ class FedAdam(FedOpt):
     name = "fedadam"
     line = "FedAdam: Adam at the server"
     citation = _REDDI
-    helps = "noisy rounds; layers of other scales"
+    helps = "many rounds; layers of other scales"
     optimizer = "adam"
 
 

@@ -34,7 +34,7 @@ class Scaffold(Method):
     )
     keeps = "control variate"
     sends = "+ control variate"
-    helps = "uneven data, many local steps of SGD"
+    helps = "uneven data, equal numbers of SGD steps"
     copies = (2.0, 2.0)
     Options = ScaffoldOptions
 
