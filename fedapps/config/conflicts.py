@@ -7,7 +7,7 @@ from fedapps.methods.checks import check_method
 from fedapps.tasks.base import Task
 
 from .clock import clock_conflicts
-from .pace import pace_conflicts
+from .pace_conflicts import pace_conflicts
 from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
 
 

@@ -4,7 +4,7 @@ import pytest
 from fedapps.strategies import BaseStrategy, BufferedAsync, Closing, SpeedTiers, Staleness, Utility
 
 from fedapps.app.strategy import build_strategy
-from fedapps.config.pace import pace_conflicts
+from fedapps.config.pace_conflicts import pace_conflicts
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import build_method, method_names
