@@ -45,7 +45,7 @@ def estimate(name: str, method: str, metric: str, digits: int = 3) -> str:
 @_function
 def difference(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with its interval."""
-    return with_limits(result(name).difference(metric, a, b), digits)
+    return _with_limits(result(name).difference(metric, a, b), digits)
 
 
 @_function
@@ -61,7 +61,7 @@ def quotient(metric: str, name: str, a: str, other: str, b: str, digits: int = 1
 def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3) -> str:
     """The difference of ``a`` in a result and ``b`` in another one, paired by seed, with its interval."""
     gap = paired_difference(result(name).of(a, metric).values, result(other).of(b, metric).values)
-    return with_limits(Estimate(gap.mean, low=gap.low, high=gap.high), digits)
+    return _with_limits(Estimate(gap.mean, low=gap.low, high=gap.high), digits)
 
 
 @_function
@@ -167,7 +167,7 @@ def claim(
     theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
     differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
     said = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
-    return _row(text, differ, with_limits(ours, digits), str(ours.seeds), ", ".join(said))
+    return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(said))
 
 
 @_function
@@ -305,8 +305,7 @@ def _with_half(known: Estimate, digits: int) -> str:
     return shown(known.mean, digits) + (f" ± {shown(known.half, digits)}" if known.half else "")
 
 
-def with_limits(known: Estimate, digits: int) -> str:
-    """A difference with the limits of its interval, if these are known."""
+def _with_limits(known: Estimate, digits: int) -> str:
     if known.low is None or known.high is None:
         return shown(known.mean, digits, sign=True)
     least = "at most " if known.widest else ""

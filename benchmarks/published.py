@@ -1,7 +1,7 @@
 """Published numbers and curves beside ours: the functions of the table on the page of all methods.
 
-The numbers are those of PFLlib's benchmark (https://www.pfllib.com/benchmark.html), and of the README files of Flower's
-baselines ``niid_bench`` and ``moon``; what is said in words is in the abstracts of the papers.
+The numbers are those of PFLlib's benchmark (https://www.pfllib.com/benchmark.html), and of the README file of Flower's
+baseline ``moon``; what is said in words is in the abstracts of the papers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from fedapps.report.metrics import describe
 
-from .numbers import FUNCTIONS, shown, verdict, with_limits
+from .numbers import FUNCTIONS, shown, verdict
 from .ranks import DATA_SETS
 from .results import Result, result
 
@@ -39,7 +39,9 @@ def gains() -> str:
                 shown((one - base) / 100, sign=True) for one, base in zip(published, PFLLIB["fedavg"], strict=True)
             ]
             ours = paired.difference("own", method, "fedavg")
-            rows.append(f"| `{method}` | {', '.join(theirs)} | {with_limits(ours, 3)} | {verdict(ours, 0)} |")
+            half = "" if ours.half is None else f" ± {shown(ours.half)}"
+            here = shown(ours.mean, sign=True) + half
+            rows.append(f"| `{method}` | {', '.join(theirs)} | {here} | {verdict(ours, 0)} |")
     return "\n".join(rows)
 
 

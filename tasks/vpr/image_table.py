@@ -35,7 +35,9 @@ def read_image_table(path: Path) -> Places:
         The file or a column is missing, a cell is invalid, an image is listed twice in a role, or a position is
         implausible: far from the rest of its city, or (0, 0), which devices write without a fix.
     """
-    table = read_table(path, REQUIRED, OPTIONAL)
+    hint = "the first line names the columns; a sequence is a drive; the role of an image to recognise is query, that "
+    hint += "of an image of the map database"
+    table = read_table(path, REQUIRED, OPTIONAL, hint=hint)
     table.distinct(["path", "role"])
     cities = _labels(table, "city")
     labels = zip(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ _KEY = "vpr.weights"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 #: Counters that no network uses.
 _COUNTER = ".num_batches_tracked"
+_WRAPPED = "module."  # before the names of a model trained in torch's DataParallel, which are those without it
 _NAMED = 3  # tensors that a line of an error lists
 
 
@@ -34,12 +36,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")
     try:
         tensors = readers[path.suffix](path)
+    except UnpicklingError as error:
+        raise DataError(
+            f"{_KEY} = '{path}': cannot be read as a {path.suffix} file of tensors; it is damaged, or has a whole "
+            "model, whose code is not run: save the model's state_dict()"
+        ) from error
     except Exception as error:
         # Each library raises different errors for a file that is truncated or of another kind.
         raise DataError(f"{_KEY} = '{path}': cannot be read as a {path.suffix} file of tensors ({error})") from error
     if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise DataError(f"{_KEY} = '{path}': is not a dictionary of tensors; save the model's state_dict()")
-    return dict(tensors)
+    wrapped = all(name.startswith(_WRAPPED) for name in tensors)
+    return {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()} if wrapped else dict(tensors)
 
 
 def published_weights(name: str, network: str) -> dict[str, Tensor]:

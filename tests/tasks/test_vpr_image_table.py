@@ -82,7 +82,7 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
             r"column heading: '361'; expected degrees from -360 to",
         ),
         ("path;sequence;role\n1;s;query\n", r"no column path.* \(separate the columns of a \.csv file by commas"),
-        ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y"),
+        ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y .*a sequence is a drive"),
         ("path,sequence,role,x\n1,s,query,0\n", r"no columns x and y, nor lon and lat; found path, sequence, role, x"),
         ("path,sequence,role,x,y\n1,s,test,0,0\n", r"column role: 'test'; expected one of query, database, gallery"),
         (

@@ -48,6 +48,14 @@ def test_weights_from_files(tmp_path, suffix):
     assert network(backbone, weights=path, normalisation="imagenet").normalise.kind == "imagenet"
 
 
+def test_names_of_a_model_trained_in_data_parallel(tmp_path):
+    state = {"conv.weight": torch.ones(1), "module.bias": torch.ones(2)}
+    torch.save({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "wrapped.pth")
+    torch.save(state, tmp_path / "plain.pth")
+    for name in ("wrapped", "plain"):
+        assert list(read_weights(tmp_path / f"{name}.pth")) == list(state)
+
+
 def test_weights_that_were_drawn():
     model = network(seed=1)
     again, other = network(seed=1), network(seed=2)
@@ -81,6 +89,9 @@ def test_files_that_are_no_weights(tmp_path):
         with pytest.raises(DataError, match=r"cannot be read as a|unknown format '\.h5'; expected \.pth"):
             read_weights(tmp_path / name)
     torch.save([1, 2], tmp_path / "list.pth")
+    torch.save(torch.nn.Linear(1, 1), tmp_path / "whole.pth")
+    with pytest.raises(DataError, match=r"has a whole model, .* save the model's state_dict\(\)$"):
+        read_weights(tmp_path / "whole.pth")
     with pytest.raises(DataError, match="is not a dictionary of tensors"):
         read_weights(tmp_path / "list.pth")
 
