@@ -7,10 +7,11 @@ baseline ``moon``; what is said in words is in the abstracts of the papers.
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from fedapps.registry.expressions import read_expression
 from fedapps.report.metrics import describe
 
 from .numbers import FUNCTIONS, shown, verdict
-from .ranks import DATA_SETS
+from .ranks import DATA_SETS, name_of
 from .results import Result, result
 
 #: Test accuracy in percent on the nodes' own data of Fashion-MNIST and CIFAR-100, practical label skew.
@@ -60,4 +61,10 @@ def ordered(name: str, metric: str, *chains: Sequence[str]) -> str:
     return next((one for one in ("does not hold", "within noise") if one in said), "holds")
 
 
-FUNCTIONS.update({function.__name__: function for function in (gains, ordered)})
+def argument(name: str, method: str, key: str) -> str:
+    """The argument that a method has in its label in a result, as it is written there."""
+    labels = [label for label in result(name).methods if name_of(label) == method and ": " not in label]
+    return dict(read_expression(labels[0]).arguments)[key]
+
+
+FUNCTIONS.update({function.__name__: function for function in (argument, gains, ordered)})

@@ -81,3 +81,9 @@ def test_the_gains_over_fedavg_stand_beside_the_published_ones(monkeypatch):
         "| `ditto` | +.116, +.210 | +.200 ± .000 | holds |",
         "| `fedala` | +.118, +.240 | −.100 ± .000 | does not hold |",
     ]
+
+
+def test_the_argument_of_a_tuned_method(monkeypatch):
+    labels = ("moon(mu=0,run.learning-rate=1): adapted", "moonlight(mu=3)", "moon(mu=0.5,run.learning-rate=1)")
+    monkeypatch.setattr(published, "result", lambda name: Result("d", "", methods={label: {} for label in labels}))
+    assert published.argument("d", "moon", "mu") == "0.5"
