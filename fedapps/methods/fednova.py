@@ -30,7 +30,10 @@ class FedNovaOptions:
 
 
 class FedNova(Method):
-    """Nodes with many local steps do not pull the shared model further than others."""
+    """Nodes with many local steps do not pull the shared model further than others.
+
+    In the paper nodes count by their examples (``weighting = "num-examples"``).
+    """
 
     name = "fednova"
     line = "FedNova: FedAvg of updates that are divided by the number of local steps"

@@ -24,7 +24,11 @@ class ScaffoldOptions:
 
 
 class Scaffold(Method):
-    """Nodes add the difference between the server's and their own control variate to every local gradient."""
+    """Nodes add the difference between the server's and their own control variate to every local gradient.
+
+    In the paper all nodes take equally many steps. Where nodes have unequal numbers of examples, set ``steps`` rather
+    than ``epochs``.
+    """
 
     name = "scaffold"
     line = "SCAFFOLD: FedAvg with control variates that correct the drift of local SGD"

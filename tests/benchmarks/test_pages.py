@@ -37,7 +37,7 @@ def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> Non
     made = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in pages() if path.name != "README.md"}
     assert {one.page for one in experiments().values()} - made == {"faults"}
     sizes = {path: len(text.encode()) for path, text in pages().items() if path.parent == ROOT / "docs" / "results"}
-    assert sizes.pop(ROOT / "docs" / "results" / "methods.md") <= 9500
+    assert sizes.pop(ROOT / "docs" / "results" / "methods.md") <= 10_000
     assert max(sizes.values()) <= 8000
     assert sum(sizes.values()) <= 28_500
 
