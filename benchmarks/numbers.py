@@ -219,9 +219,9 @@ def listed(name: str, metric: str, key: str = "", method: str = "", digits: int 
 
 
 @_function
-def epsilon(noise: float, rounds: int, *, local: bool = False) -> str:
-    """ε at δ = 10⁻⁵ of central or local privacy without sampling."""
-    spent = budget(noise, rounds, 1e-5, sensitivity=2.0 if local else 1.0)
+def epsilon(noise: float, rounds: int, *, local: bool = False, sampling: float = 1.0) -> str:
+    """ε at δ = 10⁻⁵ of local privacy, or of central privacy in which a node is drawn with probability ``sampling``."""
+    spent = budget(noise, rounds, 1e-5, sensitivity=2.0 if local else 1.0, sampling_probability=sampling)
     return f"{float(f'{spent:.3g}'):,g}" if isfinite(spent) else "∞"
 
 

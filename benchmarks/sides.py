@@ -4,6 +4,7 @@ import gc
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import CDLL
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -147,6 +148,9 @@ def megabytes(value: float | None) -> str:
 
 def _measure(prepare: Prepare, sender: Connection) -> None:
     work = prepare()
+    gc.collect()
+    if trim := getattr(CDLL(None), "malloc_trim", None):
+        trim(0)  # memory that preparing has freed must not hide what the work takes
     before = _megabytes("VmRSS")
     _RESET.write_text("5", encoding="utf-8")  # lowers VmHWM to the present resident set, see proc(5)
     work()

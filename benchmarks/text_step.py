@@ -3,16 +3,22 @@
 Both train the same model on the same batches of one node of the recipe ``fedvocab-small``, which shares its embedding
 as in FedAvg. The two ways alternate, batch by batch. A new process measures the memory of all steps.
 
+With the recipe of a pretrained encoder, it measures the time of a step, and the memory of the steps above data and
+model, for each part of the encoder that a node can train.
+
     python -m benchmarks.text_step --data-dir /data/agnews --dataset agnews --batches 20
+    python -m benchmarks.text_step --data-dir /data/agnews --recipe fedvocab-minilm-agnews --set text.model=/data/minilm
 """
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,8 +27,9 @@ from fedapps.tasks.base import Batch, Task
 from fedapps.tasks.text.networks import LastStates
 from torch import Tensor
 
+from fedapps.cli.commands import assignments
 from fedapps.config.parsing import parse
-from fedapps.config.recipe_files import read_recipe
+from fedapps.config.recipe_files import Value, read_recipe
 
 from .sides import compare, peak_megabytes, show
 
@@ -34,6 +41,12 @@ class _Packed(LastStates):
 
 PADDED, PACKED = "padded", "packed"
 _KINDS = {PADDED: LastStates, PACKED: _Packed}
+_UPPER: Mapping[str, Value] = {"text.frozen-layers": 4, "text.frozen-embedding": True, "text.cached-states": True}
+#: What a node trains of a pretrained encoder of six layers: settings by name.
+_PARTS: Mapping[str, Mapping[str, Value]] = {
+    "whole": {}, "LoRA": {"text.adapter": "lora"}, "upper two layers": _UPPER,
+    "LoRA of the upper two": {**_UPPER, "text.adapter": "lora"},
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,16 +54,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.text_step", description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", required=True, help="folder of the texts")
     parser.add_argument("--dataset", default="agnews", help="text.dataset (default agnews)")
+    parser.add_argument("--recipe", default="fedvocab-small", help="recipe of the model (default fedvocab-small)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
     parser.add_argument("--batches", type=int, default=20, help="number of batches (default 20)")
     parser.add_argument("--goal", default="", help="shown in the table")
     parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
     given = parser.parse_args(arguments)
+    recipe = read_recipe(
+        Path(given.recipe), {"data-dir": given.data_dir, "text.dataset": given.dataset, **assignments(given.set)}
+    )
+    if parse(recipe).task.options.recurrent:
+        _show_kinds(given)
+    else:
+        _show_parts(recipe, given.batches, given.json)
+    return 0
+
+
+def _show_parts(recipe: Mapping[str, Value], batches: int, path: str) -> None:
+    """Measure each part of a pretrained encoder; append the results to the file ``path``, unless it is empty."""
+    found = {}
+    for name, settings in _PARTS.items():
+        prepare = partial(_part, {**recipe, "methods": "fedavg", **settings}, batches)
+        found[name] = {"step_seconds": [median(prepare()())], "megabytes": [peak_megabytes(prepare)]}
+        print(f"{name}: {found[name]}", flush=True)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({"methods": found}) + "\n")
+
+
+def _part(recipe: Mapping[str, Value], batches: int) -> Callable[[], list[float]]:
+    """The steps, to be taken, of a model with these settings."""
+    torch.set_num_threads(1)
+    config = parse(recipe)
+    data = config.task.load_node(Path(config.run.data_dir), 0, config.run.num_nodes)
+    with torch_seed(0, "benchmark"):
+        model = config.task.build_model_for(data)
+        next(config.task.training_batches(model, data, 1))  # computes the states above frozen layers
+    return partial(_steps_of, config.task, data, model, config.run.training.batch_size, batches)
+
+
+def _steps_of(task: Task, data: Any, model: torch.nn.Module, batch_size: int, count: int) -> list[float]:
+    """CPU seconds of each step but the first."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
+    with torch_seed(0, "benchmark"):
+        batches = islice(task.training_batches(model, data, batch_size), count + 1)
+        return [_step(task, model, optimizer, batch) for batch in batches][1:]
+
+
+def _show_kinds(given: argparse.Namespace) -> None:
     text = (given.data_dir, given.dataset, given.batches)
     peaks = {name: peak_megabytes(partial(_work, *text, (name,))) for name in _KINDS}
     seconds = _work(*text, tuple(_KINDS))()
     setup = f"fedvocab-small on {given.dataset}, Adam, CPU time; a pair is a batch"
     show(compare("training step [s]", seconds, PADDED, given.goal, setup, peaks), given.json)
-    return 0
 
 
 def _work(data_dir: str, dataset: str, batches: int, kinds: Sequence[str]) -> Callable[[], dict[str, list[float]]]:

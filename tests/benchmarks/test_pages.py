@@ -39,7 +39,7 @@ def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> Non
     sizes = {path: len(text.encode()) for path, text in pages().items() if path.parent == ROOT / "docs" / "results"}
     assert sizes.pop(ROOT / "docs" / "results" / "methods.md") <= 10_000
     assert max(sizes.values()) <= 8000
-    assert sum(sizes.values()) <= 28_500
+    assert sum(sizes.values()) <= 30_000
 
 
 def test_a_row_of_held_out_nodes_has_three_models_and_two_differences(monkeypatch: pytest.MonkeyPatch) -> None:
