@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 from fedapps.clients import limits as module
-from fedapps.clients.limits import LimitError, NodeLimits, check_length, spend_step
+from fedapps.clients.limits import LimitError, NodeLimits, check_length, limited_rank, spend_step
 
 DEPLOYED = {"data-dir": "/data"}
 SIMULATED = {"partition-id": 0, "num-partitions": 1}
@@ -38,6 +38,13 @@ def test_steps_are_counted_over_all_phases_of_a_message():
             check_length("epochs", 3)
     check_length("epochs", 2**62)  # without limits
     spend_step()
+
+
+def test_adapters_have_the_smaller_of_the_ranks_of_method_and_node():
+    for config, ranks in (({"max-rank": 4}, [2, 4, 4]), ({}, [2, 4, 8])):
+        with NodeLimits.of(config).applied():
+            assert [limited_rank(rank) for rank in (2, 4, 8)] == ranks
+    assert limited_rank(8) == 8
 
 
 def test_no_step_is_taken_after_the_time_of_the_message(monkeypatch):
