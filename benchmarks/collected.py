@@ -15,7 +15,7 @@ from fedapps.comparison.significance import seed_values
 from fedapps.registry.methods import canonical
 from fedapps.report.metrics import bare, columns
 
-from .results import Estimate
+from .results import Estimate, stored_label
 
 _PACKAGES = ("flwr", "torch", "numpy")
 
@@ -84,7 +84,7 @@ def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, An
         for name, row in part.get("references", {}).items():
             methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}
         for test in part["tests"]:
-            a, b = (_canonical(test[side]) + at for side in "ab")
+            a, b = (stored_label(test[side]) + at for side in "ab")
             facts = {key: test[key] for key in ("low", "high", "p", "p_holm", "seeds", "nodes_lower", "nodes_higher")}
             differences.append(
                 {"metric": bare(test["metric"]), "a": a, "b": b, "mean": test["mean_difference"], **facts}
@@ -113,7 +113,7 @@ def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
 
 def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:
     rows = [
-        {"method": _canonical(label), "metric": tuning["metric"]}
+        {"method": stored_label(label), "metric": tuning["metric"]}
         | {key: found[key] for key in ("current", "tuned", "settings", "near_end", "counts")}
         for label, found in tuning["methods"].items()
     ]
@@ -136,10 +136,3 @@ def _estimates(methods: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str
         }
         for method, of_method in methods.items()
     }
-
-
-def _canonical(label: str) -> str:
-    try:
-        return canonical(label)
-    except ValueError:  # a reference, such as the robot without a forecaster
-        return label

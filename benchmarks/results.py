@@ -19,6 +19,7 @@ from typing import Any
 from scipy.stats import t
 
 from fedapps.comparison.significance import half_width, paired_difference
+from fedapps.registry.methods import canonical
 
 FOLDER = Path(__file__).with_name("results")
 
@@ -77,6 +78,14 @@ class Estimate:
         return Estimate(-self.mean, self.seeds, self.sd, low, high, values, self.p, self.p_holm, self.widest)
 
 
+def stored_label(label: str) -> str:
+    """The label under which results of a method are stored: without aliases and default arguments."""
+    try:
+        return canonical(label)
+    except ValueError:  # a reference, such as the robot without a forecaster
+        return label
+
+
 @dataclass(frozen=True)
 class Result:
     """The content of a file; see the module."""
@@ -101,6 +110,7 @@ class Result:
 
     def of(self, method: str, metric: str) -> Estimate:
         """The estimate of a metric; raises ``KeyError`` with what there is."""
+        method = self._label(method)
         if method not in self.methods or metric not in self.methods[method]:
             there = ", ".join(self.methods.get(method, self.methods))
             raise KeyError(f"results/{self.experiment}.json has no {metric!r} of {method!r}, but {there}")
@@ -112,6 +122,7 @@ class Result:
         If neither it nor the values of the seeds are known, the interval is the widest that the standard deviations of
         both methods permit; if these are unknown, too, there is none.
         """
+        a, b = self._label(a), self._label(b)
         for known in self.differences:
             if known["metric"] == metric and {known["a"], known["b"]} == {a, b}:
                 found = Estimate(**{key: known[key] for key in known.keys() & _ESTIMATE})
@@ -126,6 +137,9 @@ class Result:
             return Estimate(mean, seeds)
         half = _student(seeds) * (left.sd + right.sd) / sqrt(seeds)
         return Estimate(mean, seeds, low=mean - half, high=mean + half, widest=True)
+
+    def _label(self, method: str) -> str:
+        return method if method in self.methods else stored_label(method)
 
     @classmethod
     def read(cls, path: Path) -> "Result":

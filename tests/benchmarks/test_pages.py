@@ -42,6 +42,15 @@ def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> Non
     assert sum(sizes.values()) <= 30_000
 
 
+def test_a_method_is_found_by_its_alias() -> None:
+    stored = {"fedvln(share=none,seen-fraction=0)": 0.5, "fedvln(seen-fraction=0)": 0.75}
+    found = Result("e", "", methods={label: {"sr": Estimate.of([value])} for label, value in stored.items()})
+    assert found.of("env-based", "sr").mean == 0.5
+    assert found.difference("sr", "fed-lan", "env-based").mean == 0.25
+    with pytest.raises(KeyError, match="no 'sr' of 'fedvln'"):
+        found.of("fed-lan-seen", "sr")
+
+
 def test_a_row_of_held_out_nodes_has_three_models_and_two_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"a: shared": [4.0, 4.0], "a: adapted": [1.0, 1.0], "a: local": [2.0, 2.0]}
     methods = {label: {"loss": Estimate.of(of)} for label, of in values.items()}
