@@ -6,7 +6,7 @@ ECCV 2022, Section 4.1).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import pi
@@ -32,12 +32,13 @@ SHORTEST = 5.0  # metres
 class Dataset:
     """What a folder has: ``graphs`` by house, and ``paths`` by split and house.
 
-    The split ``described`` has the test paths of unseen houses that train (``vln.described-share``).
+    ``described`` has the paths of unseen houses that train in place of being tested (``vln.described-share``).
     """
 
     folder: Path
     graphs: Mapping[str, Graph]
     paths: Mapping[str, Mapping[str, tuple[InstructedPath, ...]]]
+    described: Mapping[str, tuple[InstructedPath, ...]] = field(default_factory=dict)
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -86,7 +87,7 @@ class Dataset:
         labelled = {"augmented": set(self.seen), "pre-exploration": set(scans) - set(self.seen)}.get(
             options.stage, set()
         )
-        described = self.of("train", scans) + self.of("described", scans)
+        described = self.of("train", scans) + [path for scan in scans for path in self.described.get(scan, ())]
         if options.described_share:
             return described, []
         sampled = []
@@ -186,7 +187,7 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
 
 @lru_cache(maxsize=4)
 def _with_described(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """The same paths, of which a share of those of each unseen house are ``described`` and not tested."""
+    """The same paths, but a share of each unseen house's are ``described`` and not tested."""
     described, tested = {}, dict(dataset.paths["val_unseen"])
     for scan in dataset.unseen:
         paths = tested[scan]
@@ -199,14 +200,14 @@ def _with_described(dataset: Dataset, share: float, seed: int) -> Dataset:
             )
         described[scan] = tuple(paths[row] for row in sorted(order[:count]))
         tested[scan] = tuple(paths[row] for row in sorted(order[count:]))
-    return replace(dataset, paths={**dataset.paths, "val_unseen": tested, "described": described})
+    return replace(dataset, paths={**dataset.paths, "val_unseen": tested}, described=described)
 
 
 @lru_cache(maxsize=4)
 def _read(folder: Path, name: str, languages: tuple[str, ...], stamp: tuple[tuple[str, int, int], ...]) -> Dataset:
     graphs = read_graphs(folder)
     dataset = find_dataset(folder, name)
-    paths: dict[str, dict[str, tuple[InstructedPath, ...]]] = {"described": {}}
+    paths: dict[str, dict[str, tuple[InstructedPath, ...]]] = {}
     for split in SPLITS:
         found = read_split(folder, dataset, split, languages) if dataset else None
         by_house: dict[str, list[InstructedPath]] = {}

@@ -1,5 +1,6 @@
 """``python -m fedapps fleet``: the same bits as in one process, and nothing left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,11 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 APP = Path(__file__).parents[2]
 NODES, ROUNDS, METHOD = 3, 2, "apfl"
+#: Those that need no layers of normalisation, which FedBN does (``test_examples``).
+STANDARD = (
+    "scaffold", "feddyn", "fednova", "moon", "ditto", "pfedme", "per-fedavg", "fedper", "fedrep", "fedbabu", "ifca",
+    "fedproto", "fedala", "q-ffl", "apfl-deng",
+)  # fmt: skip
 
 
 def pre_exploration(folder: Path) -> dict[str, Any]:
@@ -132,6 +138,22 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
         assert mine.keys() == deployed.keys()
         assert all(same_bits(arrays, deployed[name]) for name, arrays in mine.items()), "private states"
         assert mine, "what is private stays on its node"
+
+
+def test_every_standard_method_gives_the_same_bits_on_a_fleet_as_in_one_process(tmp_path: Path) -> None:
+    images = {"task": "images", "images.dataset": "digits", "images.alpha": 1.0, "optimizer": "sgd", "epochs": 1}
+    given = settings(tmp_path) | images | {"methods": ",".join(STANDARD), "learning-rate": 0.1}
+    with fleet(tmp_path, **given) as process:
+        assert process.wait() == 0, said(tmp_path)
+    inline = tmp_path / "inline"
+    execute(parse(resolve(given, str(inline))), "inline")
+    for method in STANDARD:
+        last = Path("run") / "checkpoints" / method / f"round-{ROUNDS:06d}.safetensors"
+        ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
+        assert same_bits(ours.arrays, theirs.arrays), method
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["method"] for line in lines} == set(STANDARD)
+    assert all(line["train_replies"] == NODES and line["refused"] == [] for line in lines)
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
