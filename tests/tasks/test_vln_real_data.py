@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.vln.dataset import read_dataset
+from fedapps.tasks.vln.dataset import read_dataset, sample_paths
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
 
@@ -33,6 +33,14 @@ def test_counts_are_the_published_ones(dataset):
     assert sum(len(graph.viewpoints) for graph in dataset.graphs.values()) == 10_567
     assert sum(int((~graph.navigable.any(axis=1)).sum()) for graph in dataset.graphs.values()) == 8
     assert len(dataset.vocabulary(Options())) == 992
+
+
+def test_almost_all_test_paths_of_unseen_houses_are_shortest_paths_that_a_speaker_can_label(dataset):
+    found = 0
+    for scan in dataset.unseen:
+        shortest = {path.path for path in sample_paths(dataset.graphs[scan], 0, np.random.default_rng(0))}
+        found += sum(path.path in shortest for path in dataset.paths["val_unseen"][scan])
+    assert found == 767
 
 
 @pytest.fixture
