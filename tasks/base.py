@@ -4,10 +4,10 @@ The names that a task needs can all be imported from here.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,14 +15,52 @@ from fedapps.sim.seeding import derive_seed, torch_seed
 from torch import Tensor, nn
 
 from .head_inputs import head_inputs
-from .metrics import Evaluation as Evaluation
-from .metrics import MetricRule as MetricRule
-from .metrics import Metrics as Metrics
-from .metrics import PooledMetric as PooledMetric
 from .node_data import NodeData as NodeData
 from .profiles import DataError as DataError
 from .profiles import NodeProfile, TaskProfiles
 from .tensors import Batch as Batch
+
+#: What a node measures, by ``<split>.<metric>``; a list has the statistics of a :class:`PooledMetric`.
+Metrics = dict[str, float | list[float]]
+
+
+@dataclass(frozen=True)
+class PooledMetric:
+    """A metric of several nodes that is no mean over nodes, but a function of sums over all examples.
+
+    A node that reports the metric ``x`` also reports its statistics as the list ``x.statistics``.
+
+    Attributes
+    ----------
+    size : int
+        The number of statistics.
+    value : function of a float64 ndarray [size]
+        Gives the metric, a finite number, for the sums of the nodes' statistics, which are not negative.
+    """
+
+    size: int
+    value: Callable[[np.ndarray], float]
+
+
+#: How a metric is averaged over nodes: weighted by examples, with equal weights, geometrically with equal weights, or
+#: computed from sums over all nodes.
+MetricRule = Literal["weighted", "uniform", "geometric"] | PooledMetric
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes
+    ----------
+    metrics : dict of str to float or list of float
+        The metrics that the node reports to the server.
+    traces : mapping of str to ndarray
+        Arrays to draw, such as trajectories. They stay in the node's folder.
+    """
+
+    metrics: Metrics
+    traces: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Task(TaskProfiles):
