@@ -79,9 +79,13 @@ class Estimate:
 
 
 def stored_label(label: str) -> str:
-    """The label under which results of a method are stored: without aliases and default arguments."""
+    """The label under which results of a method are stored: without aliases and default arguments.
+
+    What follows `` at `` is the value of a varied key; it stays.
+    """
+    method, at, value = label.partition(" at ")
     try:
-        return canonical(label)
+        return canonical(method) + at + value
     except ValueError:  # a reference, such as the robot without a forecaster
         return label
 

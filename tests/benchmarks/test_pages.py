@@ -47,6 +47,8 @@ def test_a_method_is_found_by_its_alias() -> None:
     found = Result("e", "", methods={label: {"sr": Estimate.of([value])} for label, value in stored.items()})
     assert found.of("env-based", "sr").mean == 0.5
     assert found.difference("sr", "fed-lan", "env-based").mean == 0.25
+    varied = Result("e", "", methods={"fedavg at 0.1": {"sr": Estimate.of([0.25])}})
+    assert varied.of("sfl at 0.1", "sr").mean == 0.25
     with pytest.raises(KeyError, match="no 'sr' of 'fedvln'"):
         found.of("fed-lan-seen", "sr")
 
