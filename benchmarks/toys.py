@@ -6,8 +6,8 @@
   e weighted by steps, FedNova at the plain mean (Wang et al., NeurIPS 2020).
 - ``curvature``: two nodes with ½ a (θ - b)². FedDyn ends at the optimum of the mean, FedAvg does not (Acar et al., ICLR
   2021).
-- ``points``: each node has a few noisy observations of its own point (Li et al., Ditto, ICML 2021). The best λ is the
-  variance of a node's mean over that of the points.
+- ``points``: each node observes its own point a few times, with noise (Li et al., Ditto, ICML 2021). The best λ is the
+  variance of the mean of a node's observations, divided by the variance of the points.
 - ``representation``: linear regression on a representation that nodes share and a head that they do not. The distance
   is that of the learned subspace to the true one (Collins et al., FedRep, ICML 2021).
 - ``fair``: three nodes with ½ θ² and one with ½ (θ - 4)². q-FFL ends nearer to the one the larger q is (Li et al., ICLR

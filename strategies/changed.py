@@ -36,7 +36,7 @@ class Origin:
     def signed_zeros(self) -> bool:
         """Whether a value is −0, which a change of +0 would turn into +0."""
         parts = (self.flat[block] for block in blocks(0, self.flat.size))
-        if self.array.dtype == np.float32:  # the bits of −0 are those of the smallest int32
+        if self.array.dtype == np.float32:  # read as int32, −0 is the smallest number
             return any(part.view(np.int32).min() == -(2**31) for part in parts)
         return any(not part.all() and bool(np.signbit(part[part == 0]).any()) for part in parts)
 

@@ -11,7 +11,7 @@ from .run_config import RunConfig
 
 
 def pace_conflicts(run: RunConfig, label: str, method: Method, stages: int) -> Iterator[Conflict]:
-    """What a method, whose run config this is, cannot be combined with; ``stages`` are those of the task's data."""
+    """Yield the keys of a method's run config that do not go together; ``stages`` is how many the task's data have."""
     pace = run.pace
     if pace.mode == "async":
         yield from _asynchronous_conflicts(run, label, method, stages)

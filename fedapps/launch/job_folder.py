@@ -10,7 +10,7 @@ from pathlib import Path
 def new_folder(
     parent: str | Path, name: str, otherwise: str = "", advice: str = "choose another name"
 ) -> Iterator[Path]:
-    """Create the folder of a job in one step, so that no two jobs get the same, also those of the same second.
+    """Create the folder of a job in one step. Two jobs never get the same folder, even in the same second.
 
     Parameters
     ----------
