@@ -36,7 +36,6 @@ clientapp = "shop.client_app:app"
 CHECK = """
 import importlib
 import sys
-from collections import Counter
 
 FOLDERS = ("strategies", "clients", "tasks", "sim")
 
@@ -47,8 +46,11 @@ def check():
         ours = importlib.import_module("fedapps." + name)
         assert ours.__name__ == "fedapps." + name
         assert not hasattr(ours, "OWNER")
-    files = Counter(f for f in (getattr(m, "__file__", None) for m in list(sys.modules.values())) if f)
-    twice = [f for f, count in files.items() if count > 1 and ("fedapps" in f or f.split("/")[-2] in FOLDERS)]
+    names = {}
+    for name, module in list(sys.modules.items()):
+        names.setdefault(getattr(module, "__file__", None) or name, []).append(name)
+    known = ("fedapps", *FOLDERS)
+    twice = [of for of in names.values() if len(of) > 1 and any(name.split(".")[0] in known for name in of)]
     assert not twice, twice
 """
 SERVER = """
