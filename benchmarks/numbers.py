@@ -60,8 +60,7 @@ def quotient(metric: str, name: str, a: str, other: str, b: str, digits: int = 1
 @_function
 def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3) -> str:
     """The difference of ``a`` in a result and ``b`` in another one, paired by seed, with its interval."""
-    gap = paired_difference(result(name).of(a, metric).values, result(other).of(b, metric).values)
-    return _with_limits(Estimate(gap.mean, low=gap.low, high=gap.high), digits)
+    return _with_limits(_gap(metric, name, a, other, b), digits)
 
 
 @_function
@@ -154,15 +153,15 @@ def held_out(rows: Mapping[str, str], metric: str, digits: int = 3) -> str:
 @_function
 def claim(
     text: str, name: str, metric: str, better: str, worse: str, by: float = 0, paper: str = "", because: str = "",
-    digits: int = 3,
+    digits: int = 3, other: str = "",
 ) -> str:  # fmt: skip
     """A row of a table of claims: in ``metric``, ``better`` is better than ``worse`` by more than ``by``.
 
-    The cells are the claim, the paper's difference, ours, our seeds and the verdict, which follows from the 95 %
-    interval of the difference. ``because`` is added to the verdict.
+    ``worse`` is in the result ``other`` if that is given. The cells are the claim, the paper's difference, ours, our
+    seeds and the verdict, which follows from the 95 % interval of the difference. ``because`` is added to the verdict.
     """
     found, sign = result(name), describe(metric).better or 1
-    ours = found.difference(metric, better, worse)
+    ours = _gap(metric, name, better, other, worse) if other else found.difference(metric, better, worse)
     printed = paper_of(paper or found.recipe, [one for one in (better, worse) if _is_method(one)])
     theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
     differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
@@ -271,6 +270,12 @@ def number(value: float, digits: int = 3) -> str:
 def printed(recipe: str, method: str, metric: str, digits: int = 3) -> str:
     """The number of the paper."""
     return shown(paper_of(recipe, [method])[method][metric], digits)
+
+
+def _gap(metric: str, name: str, a: str, other: str, b: str) -> Estimate:
+    left, right = result(name).of(a, metric), result(other).of(b, metric)
+    gap = paired_difference(left.values, right.values)
+    return Estimate(gap.mean, left.seeds, low=gap.low, high=gap.high)
 
 
 def verdict(better: Estimate, by: float) -> str:

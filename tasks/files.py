@@ -283,3 +283,17 @@ def _undecodable(path: Path, member: str, encoding: str, start: int, named: str)
             if not block:
                 return None
             done += len(block)
+
+
+@contextmanager
+def without_progress_bar() -> Iterator[None]:
+    """Let transformers draw no progress bar, which would fill the logs of a fleet."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -41,7 +41,7 @@ class FedAvg(Method):
         "https://arxiv.org/abs/1602.05629"
     )
     helps = "like data; the yardstick"
-    aliases: ClassVar = {"sfl": "", "fedit": ""}  # FedIT (Zhang et al. 2024) is FedAvg of LoRA's A and B
+    aliases: ClassVar = {"sfl": ""}
     Options = FedAvgOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:

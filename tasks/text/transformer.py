@@ -3,8 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.files import without_progress_bar
 from fedapps.tasks.profiles import DataError, PrivateParameters, need
 from torch import nn
 
@@ -105,20 +105,6 @@ def load_config(name: str) -> Any:
         return AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise _unavailable(name, "config.json", error) from error
-
-
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Let transformers draw no progress bar, which would fill the logs of a fleet."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _unavailable(name: str, files: str, error: Exception) -> DataError:

@@ -129,7 +129,7 @@ class Agent(nn.Module):
     def learn_words(self, words: Vocabulary) -> None:
         """Take the words that numbers stand for, which only an agent with pretrained words needs."""
         if isinstance(self.encoder.embedding, PretrainedWords):
-            self.encoder.embedding.words = words
+            self.encoder.embedding.learn(words)
 
     def begin(self, tokens: Tensor, lengths: Tensor) -> Memory:
         """Read instructions, tokens ``[n, L]`` of ``lengths [n]``, before the first step."""

@@ -84,12 +84,14 @@ def labelled_paths(
         The file holds no speaker, or a speaker for other features or for fewer words, or the agent that chooses among
         descriptions cannot be loaded.
     """
-    speaker = load_speaker(in_folder(options.speaker_file, dataset.folder), options.width)
+    encoder = in_folder(options.language_model, dataset.folder) if options.language_model else None
+    speaker = load_speaker(in_folder(options.speaker_file, dataset.folder), options.width, encoder)
     if speaker.sizes.vocabulary < len(words):
         raise DataError(
             f"vln.speaker-file = {options.speaker_file!r}: knows {speaker.sizes.vocabulary} words, but the vocabulary "
             f"has {len(words)}; take the vocabulary that it was trained with"
         )
+    speaker.learn_words(words)
     sampling = _sampling(dataset.folder, words, options)
     labelled: list[InstructedPath] = []
     for scan, of_house in groupby(sampled, key=lambda path: path.scan):
@@ -144,7 +146,7 @@ def _inputs(
     yield "edges", graph.navigable.tobytes()
     first = houses.rows[f"{graph.scan}_{graph.viewpoints[0]}"]
     yield "features", houses.features[first : first + len(graph.viewpoints)].numpy().tobytes()
-    for name, tensor in speaker.state_dict().items():
+    for name, tensor in {**speaker.state_dict(), **dict(speaker.named_buffers())}.items():
         yield f"{name} {list(tensor.shape)}", tensor.numpy().tobytes()
 
 

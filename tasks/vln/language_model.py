@@ -1,22 +1,28 @@
-"""Words in context by a pretrained, frozen encoder of the library transformers, in place of learned word vectors.
+"""Words by a pretrained, frozen encoder of the library transformers, in place of learned word vectors.
 
 The agent of FedVLN shares its language encoder alone with seen houses (Zhou and Wang, ECCV 2022, Section 4.3). With a
-frozen encoder below it, that part has no word embedding, so it is smaller, and no row of a gradient names a word.
+frozen encoder below it, that part has no word embedding, so it is smaller, and no row of a gradient names a word. The
+agent reads words in context; the speaker, which says one word after the other, has the vectors that the encoder starts
+from.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.tasks.files import without_progress_bar
 from fedapps.tasks.profiles import DataError, need
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from .vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 
 _KEY = "vln.language-model"
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")
+_NO_WORDS = "the words of the model are unknown: build it with VlnTask.build_model_for(data)"
 _KEPT = 20_000  # texts whose states are in memory: 0.9 GB for 30 words and width 384
 
 
@@ -48,14 +54,52 @@ class LanguageModel:
         ids = encoded.ids if len(encoded.ids) <= self._longest else [*encoded.ids[: self._longest - 1], encoded.ids[-1]]
         with torch.no_grad():
             found = self._encoder(torch.tensor([ids])).last_hidden_state[0]
-        places = [0, *(0 if word is None else word + 1 for word in encoded.word_ids[1:-1]), len(words) + 1]
-        index = torch.tensor([*places[: len(ids) - 1], len(words) + 1])
-        sums = found.new_zeros(len(words) + 2, self.width).index_add_(0, index, found)
-        counts = torch.bincount(index, minlength=len(words) + 2).clamp(min=1)
         if len(self._states) >= _KEPT:
             self._states.popitem(last=False)
-        self._states[words] = sums / counts.unsqueeze(1)
+        self._states[words] = _by_word(found, encoded.word_ids, len(words))
         return self._states[words]
+
+    def vectors(self, words: Sequence[str]) -> Tensor:
+        """The vectors from which the encoder starts, without context; the rows are those of :meth:`states`."""
+        encoded = self._tokenizer.encode(list(words), is_pretokenized=True)
+        rows: Tensor = self._encoder.get_input_embeddings().weight[encoded.ids]
+        return _by_word(rows.detach(), encoded.word_ids, len(words))
+
+
+def _by_word(pieces: Tensor, word_ids: Sequence[int | None], count: int) -> Tensor:
+    """The means of the first token's, each word's and the last token's pieces, ``[count + 2, width]``."""
+    places = [0, *(0 if word is None else word + 1 for word in word_ids[1:-1])]
+    index = torch.tensor([*places[: len(pieces) - 1], count + 1])
+    sums = pieces.new_zeros(count + 2, pieces.shape[1]).index_add_(0, index, pieces)
+    return sums / torch.bincount(index, minlength=count + 2).clamp(min=1).unsqueeze(1)
+
+
+class PretrainedVectors(nn.Module):
+    """Frozen vectors ``[..., width]`` of words, by numbers ``[...]`` below ``count``; it has no parameters.
+
+    They are scaled to a standard deviation of 1, which drawn vectors have. Padding is zeros.
+    """
+
+    table: Tensor
+
+    def __init__(self, model: LanguageModel, count: int) -> None:
+        super().__init__()
+        self.model = model
+        self.known = False
+        self.register_buffer("table", torch.zeros(count, model.width), persistent=False)
+
+    def learn(self, words: Vocabulary) -> None:
+        """Take the words that numbers stand for."""
+        first, unknown, *rest = self.model.vectors(("[UNK]", *words.words))
+        *of_words, last = rest
+        found = torch.stack([torch.zeros_like(first), unknown, last, first, *of_words])
+        self.table[: len(found)] = found / found[UNKNOWN:].std()
+        self.known = True
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        if not self.known:
+            raise DataError(_NO_WORDS)
+        return embedding(numbers, self.table)
 
 
 class PretrainedWords(nn.Module):
@@ -69,9 +113,13 @@ class PretrainedWords(nn.Module):
         self.model = model
         self.words: Vocabulary | None = None
 
+    def learn(self, words: Vocabulary) -> None:
+        """Take the words that numbers stand for."""
+        self.words = words
+
     def forward(self, tokens: Tensor) -> Tensor:
         if self.words is None:
-            raise DataError("the words of the model are unknown: build it with VlnTask.build_model_for(data)")
+            raise DataError(_NO_WORDS)
         known = (*RESERVED[:UNKNOWN], "[UNK]", *RESERVED[UNKNOWN + 1 :], *self.words.words)
         made = torch.zeros(*tokens.shape, self.model.width)
         for row, numbers in enumerate(tokens.tolist()):
@@ -99,7 +147,8 @@ def language_model(folder: Path) -> LanguageModel:
     from transformers import AutoModel
 
     try:
-        encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+        with without_progress_bar():
+            encoder = AutoModel.from_pretrained(folder, local_files_only=True)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:
         # The libraries raise errors of many kinds for files that are truncated or of another kind.

@@ -132,7 +132,7 @@ class Options:
     language_model: str = option(
         "",
         "Folder of an encoder of the library transformers, on every node: the agent reads its frozen states of words "
-        "in context; '' = learned word vectors of word-width",
+        "in context, and a speaker has its frozen word vectors; '' = learned word vectors of word-width",
         path=True,
     )
     hidden: int = option(512, "Units of the decoder; each direction of the encoder has half as many", minimum=2)
@@ -216,10 +216,6 @@ class Options:
             )
         if self.hidden % 2:
             raise DataError(f"vln.hidden = {self.hidden}: must be even, one half for each direction of the encoder")
-        if self.language_model and self.speaks:
-            raise DataError(
-                f"vln.language-model = {self.language_model!r}: the stage 'speaker' trains no agent; leave it empty"
-            )
         if self.speaker_samples > 1 and not self.speaker_temperature:
             raise DataError(
                 f"vln.speaker-samples = {self.speaker_samples} with vln.speaker-temperature = 0: the likeliest words "

@@ -4,17 +4,20 @@
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from fedapps.tasks.base import Batch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .files import in_folder
 from .geometry import HEADINGS
 from .houses import Houses
+from .language_model import PretrainedVectors, language_model
 from .layers import ANGLE_WIDTH, BiLSTM, ViewAttention, WordAttention, copied, environment, mask_of
-from .options import Sizes
-from .vocabulary import BEGIN, END, PAD, UNKNOWN
+from .options import Options, Sizes
+from .vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from .walks import observe
 
 
@@ -82,12 +85,12 @@ def moves_of(houses: Houses, path: Tensor, lengths: Tensor, facing: Tensor) -> t
 
 
 class WordDecoder(nn.Module):
-    """An LSTM over words that attends to the path."""
+    """An LSTM over words that attends to the path. The words are learned vectors or ``pretrained``."""
 
-    def __init__(self, sizes: Sizes, drop: float) -> None:
+    def __init__(self, sizes: Sizes, drop: float, pretrained: PretrainedVectors | None = None) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
-        self.lstm = nn.LSTM(sizes.words, sizes.hidden, batch_first=True)
+        self.embedding: nn.Module = pretrained or nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
+        self.lstm = nn.LSTM(pretrained.model.width if pretrained else sizes.words, sizes.hidden, batch_first=True)
         self.path = WordAttention(sizes.hidden)
         self.output = nn.Linear(sizes.hidden, sizes.vocabulary)
         self.drop = nn.Dropout(drop)
@@ -113,17 +116,29 @@ class Speaker(nn.Module):
     ``houses`` are those that the speaker is in; they are no part of the state that travels.
     """
 
-    def __init__(self, sizes: Sizes, *, drop: float = 0.5, feature_drop: float = 0.3) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        drop: float = 0.5,
+        feature_drop: float = 0.3,
+        pretrained: PretrainedVectors | None = None,
+    ) -> None:
         super().__init__()
         self.sizes, self.feature_drop = sizes, feature_drop
         self.encoder = PathEncoder(sizes, drop)
-        self.decoder = WordDecoder(sizes, drop)
+        self.decoder = WordDecoder(sizes, drop, pretrained)
         self.houses: Houses | None = None
+
+    def learn_words(self, words: Vocabulary) -> None:
+        """Take the words that numbers stand for, which only a speaker with pretrained vectors needs."""
+        if isinstance(self.decoder.embedding, PretrainedVectors):
+            self.decoder.embedding.learn(words)
 
     def look(self, houses: Houses, episodes: Batch) -> tuple[Tensor, Tensor]:
         """What is seen along paths, ``[n, P, hidden]``, and where they are, bool ``[n, P]``."""
         path = episodes["path"]
-        like = self.decoder.embedding.weight
+        like = self.decoder.output.weight
         shown = environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
         return self.encoder(houses, episodes, shown), mask_of(episodes["path_length"], path.shape[1])
 
@@ -183,3 +198,12 @@ class Speaker(nn.Module):
             if ended.all():
                 break
         return [row[: row.index(END)] if END in row else row for row in torch.stack(said, dim=1).tolist()]
+
+
+def speaker_of(options: Options, folder: Path | None = None) -> Speaker:
+    """The speaker of the options with drawn weights; a language model may lie in the node's ``folder``."""
+    pretrained = None
+    if options.language_model:
+        encoder = language_model(in_folder(options.language_model, folder))
+        pretrained = PretrainedVectors(encoder, options.vocabulary_size)
+    return Speaker(options.sizes, drop=options.dropout, feature_drop=options.feature_dropout, pretrained=pretrained)

@@ -21,7 +21,7 @@ from .learning import LEARNING
 from .nodes import TESTED, node_data
 from .profile import VlnProfiles
 from .references import References, sentence_references, walker_references
-from .speaker import Speaker
+from .speaker import Speaker, speaker_of
 from .vocabulary import Vocabulary
 from .weights import load_weights
 
@@ -54,8 +54,7 @@ class VlnTask(VlnProfiles, Task):
         """The same model in the node's houses; ``agent_file`` may lie in the node's folder."""
         model = self._model(cast(Path, data.extra["folder"]))
         model.houses = _houses(data)
-        if isinstance(model, Agent):
-            model.learn_words(_words(data))
+        model.learn_words(_words(data))
         return model
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
@@ -74,7 +73,7 @@ class VlnTask(VlnProfiles, Task):
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
         model = self._drawn(files)
-        if isinstance(model, Agent) and self.options.language_model:
+        if self.options.language_model:
             model.learn_words(Vocabulary(tuple(facts["vocabulary"])))
         return model
 
@@ -86,9 +85,7 @@ class VlnTask(VlnProfiles, Task):
 
     def _drawn(self, folder: Path | None) -> Agent | Speaker:
         chosen = self.options
-        if chosen.speaks:
-            return Speaker(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
-        return agent_of(chosen, folder)
+        return speaker_of(chosen, folder) if chosen.speaks else agent_of(chosen, folder)
 
     # -- data ----------------------------------------------------------------------------------------------
 

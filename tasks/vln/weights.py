@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from .language_model import PretrainedVectors, language_model
 from .layers import ANGLE_WIDTH
 from .options import Sizes
 from .speaker import Speaker
@@ -25,15 +26,19 @@ def load_weights(model: nn.Module, file: Path, option: str) -> None:
     _load(model, _read(file, option), file, option)
 
 
-def load_speaker(file: Path, width: int) -> Speaker:
+def load_speaker(file: Path, width: int, encoder: Path | None = None) -> Speaker:
     """The speaker of a file, whose sizes are read off its weights.
 
-    Raises :class:`DataError` where it is no speaker's, or a speaker's for features of another width than ``width``.
+    A speaker with the frozen word vectors of a language model, which is in the folder ``encoder``, has yet to learn
+    the words.
+
+    Raises :class:`DataError` where it is no speaker's, a speaker's for features of another width than ``width``, or
+    one with such vectors without a folder.
     """
     found = _read(file, "vln.speaker-file")
     try:
-        vocabulary, words = found["decoder.embedding.weight"].shape
-        hidden = found["decoder.lstm.weight_hh_l0"].shape[1]
+        vocabulary, hidden = found["decoder.output.weight"].shape
+        words = found["decoder.lstm.weight_ih_l0"].shape[1]
         features = found["encoder.moves.forwards.weight_ih_l0"].shape[1] - ANGLE_WIDTH
     except KeyError as error:
         raise DataError(
@@ -45,9 +50,16 @@ def load_speaker(file: Path, width: int) -> Speaker:
             f"vln.speaker-file = {str(file)!r}: a speaker for {features} features per view, but vln.features has "
             f"{width}: take those that it was trained with"
         )
-    speaker = Speaker(
-        Sizes(vocabulary=vocabulary, features=features, words=words, hidden=hidden), drop=0, feature_drop=0
-    )
+    pretrained = None
+    if "decoder.embedding.weight" not in found:
+        if encoder is None:
+            raise DataError(
+                f"vln.speaker-file = {str(file)!r}: this speaker has the word vectors of a language model; name its "
+                "folder as vln.language-model"
+            )
+        pretrained = PretrainedVectors(language_model(encoder), vocabulary)
+    sizes = Sizes(vocabulary=vocabulary, features=features, words=words, hidden=hidden)
+    speaker = Speaker(sizes, drop=0, feature_drop=0, pretrained=pretrained)
     _load(speaker, found, file, "vln.speaker-file")
     return speaker.eval()
 

@@ -1,4 +1,4 @@
-"""A frozen language model below the agent: its states, what is left to train, and what it refuses."""
+"""A frozen language model below the agent and the speaker: its states, what is left to train, and what it refuses."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -8,7 +8,8 @@ import torch
 from drawn_houses import OPTIONS, message_of, saved, speaking, task_with, write_world
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.agent import agent_of
-from fedapps.tasks.vln.language_model import PretrainedWords, language_model
+from fedapps.tasks.vln.labelling import label_paths
+from fedapps.tasks.vln.language_model import PretrainedVectors, PretrainedWords, language_model
 from fedapps.tasks.vln.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tiny_encoder import encoder_folder
 
@@ -39,6 +40,53 @@ def test_the_state_of_a_word_is_the_mean_of_its_pieces(folder):
     long = model.states(("one",) * 30)  # the encoder reads 12 pieces, of which 10 are words
     assert long.shape == (32, 8)
     assert [bool(row.any()) for row in long] == [True] * 11 + [False] * 20 + [True]
+
+
+def test_the_vector_of_a_word_is_the_mean_of_its_pieces(folder):
+    from transformers import AutoModel
+
+    rows = AutoModel.from_pretrained(folder).get_input_embeddings().weight.detach()
+    first, unknown, ones, two, mark, last = torch.stack(
+        [rows[2], rows[1], (rows[4] + rows[7]) / 2, rows[5], rows[1], rows[3]]
+    )
+    expected = torch.stack([unknown, last, first, ones, two, mark])
+    vectors = PretrainedVectors(language_model(folder), 9)
+    vectors.learn(WORDS)
+    found = vectors(torch.arange(9))
+    torch.testing.assert_close(found[1:7], expected / expected.std())
+    assert not found[[0, 7, 8]].any()
+    assert not vectors.state_dict()
+
+
+def test_a_speaker_keeps_its_vectors_and_labels_paths(folder, tmp_path):
+    world = write_world(tmp_path / "world")
+    language = {"language_model": str(folder), "dropout": 0.0, "feature_dropout": 0.0}
+    task = task_with(stage="speaker", **language)
+    node = task.load_node(world, 0, 3)
+    torch.manual_seed(0)
+    model = task.build_model_for(node)
+    assert "decoder.embedding.weight" not in model.state_dict()
+    vectors = model.decoder.embedding.table.clone()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = task.loss(model.train(), next(iter(task.examples(node, "train", 12))))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert torch.equal(model.decoder.embedding.table, vectors)
+    given = {"speaker_file": saved(model, tmp_path / "speaker.safetensors"), "feature_cache": str(tmp_path / "cache")}
+    labelled = task_with(stage="pre-exploration", **language, **given).load_node(world, 2, 3)
+    houses, paths = labelled.extra["houses"], labelled.extra["paths"]["train"]
+    assert label_paths(model, houses, node.extra["vocabulary"], paths, OPTIONS.max_length) == paths
+    assert any(path.instructions != ("",) for path in paths)
+    plain = task_with(stage="pre-exploration", **given)
+    assert message_of(plain.load_node, world, 2, 3) == (
+        f"vln.speaker-file = '{given['speaker_file']}': this speaker has the word vectors of a language model; name "
+        "its folder as vln.language-model"
+    )
 
 
 def test_padding_and_other_texts_change_no_state(folder):
@@ -94,9 +142,6 @@ def test_folders_and_stages_that_are_refused(tmp_path):
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
     assert "cannot be read as an encoder of transformers" in message_of(absent.build_model)
-    assert "the stage 'speaker' trains no agent" in message_of(
-        replace(OPTIONS, stage="speaker", language_model="x").check
-    )
 
 
 def test_a_listener_reads_with_the_same_language_model(folder, tmp_path):

@@ -98,7 +98,7 @@ def test_which_methods_work_asynchronously():
     assert {name for name, fields in refused.items() if not fields} == {
         "fedavg", "fedprox", "fedsgd", "fedavgm", "fedadam", "fedadagrad", "fedyogi", "spfl", "per-fedavg", "moon",
         "fedper", "fedrep", "fedbabu", "fedbn", "lg-fedavg", "fedala", "ditto", "pfedme", "apfl-deng", "fedrecon",
-        "fedsa-lora", "fedvln", "fedvocab",
+        "fedit", "fedsa-lora", "fedvln", "fedvocab",
     }  # fmt: skip
     assert all("mode" in found for fields in refused.values() for found in fields)
 

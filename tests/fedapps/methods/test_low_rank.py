@@ -88,7 +88,7 @@ def test_what_is_not_trained_is_neither_returned_nor_changed():
         assert all(up < down for down, up in sent)
 
 
-@pytest.mark.parametrize("method", ["ffa-lora", "rolora", "fedsa-lora", "flora"])
+@pytest.mark.parametrize("method", ["fedit", "ffa-lora", "rolora", "fedsa-lora", "flora"])
 @pytest.mark.parametrize("keys", [SHORT, QUIET], ids=str)
 def test_compression_and_local_noise_see_what_is_returned(method, keys):
     """Replies in short numbers, or without noise, give nearly the same run."""
@@ -112,7 +112,7 @@ def test_central_noise_is_added_to_what_is_returned(method):
 def test_flora_with_central_noise_and_methods_without_adapters_are_refused():
     with pytest.raises(ValueError, match="it also takes the products of each node's adapters, without noise"):
         lora("flora", dp="central-server")
-    for method in ("ffa-lora", "rolora", "fedsa-lora", "flora"):
+    for method in ("fedit", "ffa-lora", "rolora", "fedsa-lora", "flora"):
         with pytest.raises(ConfigError, match="its model has no adapters of low rank"):
             run_method(method, Quadratics)
     with pytest.raises(ConfigError, match=r"no adapters of low rank \(set text\.adapter = 'lora'\)"):
