@@ -10,6 +10,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.agent import agent_of
 from fedapps.tasks.vln.labelling import label_paths
 from fedapps.tasks.vln.language_model import PretrainedVectors, PretrainedWords, language_model
+from fedapps.tasks.vln.trained import VlnTrained
 from fedapps.tasks.vln.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tiny_encoder import encoder_folder
 
@@ -82,6 +83,8 @@ def test_a_speaker_keeps_its_vectors_and_labels_paths(folder, tmp_path):
     houses, paths = labelled.extra["houses"], labelled.extra["paths"]["train"]
     assert label_paths(model, houses, node.extra["vocabulary"], paths, OPTIONS.max_length) == paths
     assert any(path.instructions != ("",) for path in paths)
+    network = VlnTrained(task, model, task.facts(node)).network()
+    assert network.module(*network.inputs).shape == (2, 7, 30)
     plain = task_with(stage="pre-exploration", **given)
     assert message_of(plain.load_node, world, 2, 3) == (
         f"vln.speaker-file = '{given['speaker_file']}': this speaker has the word vectors of a language model; name "

@@ -1,8 +1,10 @@
-"""Traffic: bytes per round, and the main metric against the bytes sent so far."""
+"""Traffic: bytes per round, the main metric against the bytes sent so far, and in a comparison against those that a
+node sends."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -12,24 +14,34 @@ from fedapps.report.figures import drawing
 from fedapps.report.formats import BYTE_UNITS, format_bytes
 from fedapps.report.metrics import Metric
 from fedapps.report.palette import NEUTRAL, plot_styles
+from fedapps.report.records import Comparison
 from fedapps.report.rendering import render_section
-from fedapps.report.results import leading_in_rounds
+from fedapps.report.results import leading_in_rounds, leading_metric
 from fedapps.report.run_data import RunData
+from fedapps.report.series import mark
 
 from .curves import draw_line
+
+_PER_NODE = "bytes_per_client_round"
+_UNEQUAL, _WIDE_RANGE = 1.1, 10.0
 
 ORDER = 150
 
 
 def section(run: RunData) -> Markup | None:
-    """Bytes per round in both directions, and the main metric against all bytes sent so far."""
+    """Bytes per round in both directions, and the main metric against all bytes sent so far.
+
+    In a comparison whose methods send different numbers of bytes, the main metric against those of a node in a round.
+    """
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
-    if not most > 0:
-        return None
-    metric = leading_in_rounds(run)
-    by_bytes = _by_bytes(run, metric) if metric else None
-    figures = [_per_round(run, most), *([by_bytes] if by_bytes else [])]
-    return render_section("traffic", styles=plot_styles(run.methods), figures=figures)
+    in_rounds, final = leading_in_rounds(run), leading_metric(run)
+    drawn = [
+        _per_round(run, most) if most > 0 else None,
+        _by_bytes(run, in_rounds) if in_rounds else None,
+        _by_method(run.comparison, run.methods, final) if run.comparison and final else None,
+    ]
+    figures = [figure for figure in drawn if figure]
+    return render_section("traffic", styles=plot_styles(run.methods), figures=figures) if figures else None
 
 
 def _scale(most: float) -> tuple[str, float]:
@@ -83,4 +95,35 @@ def _by_bytes(run: RunData, metric: Metric) -> Markup | None:
             draw_line(axes, x, y, plot_styles(run.methods)[method], method)
         axes.set_title(f"{metric.axis} against traffic")
         axes.set_xlabel(f"sent so far, both directions [{unit}]")
+    return figure.markup
+
+
+def _by_method(comparison: Comparison, methods: Sequence[str], metric: Metric) -> Markup | None:
+    rows = {method: comparison.table.get(method, {}) for method in methods}
+    points = {
+        method: (row[_PER_NODE].mean, row[metric.name])
+        for method, row in rows.items()
+        if metric.name in row and _PER_NODE in row and row[_PER_NODE].mean > 0
+    }
+    sent = [number for number, _ in points.values()]
+    if not sent or max(sent) < _UNEQUAL * min(sent):
+        return None
+    unit, scale = _scale(max(sent))
+    said = "; ".join(
+        f"{method} {format_bytes(number)}, {spread.mean:.4g}" for method, (number, spread) in points.items()
+    )
+    with drawing(f"Scatter plot of {metric.axis} against the bytes that a node sends in a round: {said}") as figure:
+        axes = figure.axes[0]
+        for method, (number, spread) in points.items():
+            style, half = plot_styles(methods)[method], 0.0 if math.isnan(spread.half) else spread.half
+            x = number / scale
+            (limits,) = axes.plot([x, x], [spread.mean - half, spread.mean + half], color=style.colour, linewidth=1)
+            (dot,) = axes.plot([x], [spread.mean], style.marker, color=style.colour)
+            mark(limits, method)
+            mark(dot, method)
+        if max(sent) > _WIDE_RANGE * min(sent):
+            axes.set_xscale("log")
+        axes.margins(0.08)
+        axes.set_title(f"{metric.axis} against traffic")
+        axes.set_xlabel(f"sent by a node in a round [{unit}]; lines: 95 % interval")
     return figure.markup

@@ -70,6 +70,21 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
     assert "distance of the gain and of the dynamics from the true ones" in text
 
 
+def test_a_comparison_shows_results_against_what_a_node_sends(tmp_path: Path) -> None:
+    sent = {"apfl": 2e6, "sfl": 4e4, "local": 0.0}
+    table = {
+        m: {"elbo": {"mean": v, "std": 0.0, "half": 0.001}, "bytes_per_client_round": {"mean": sent[m], "std": 0.0}}
+        for m, v in {"apfl": 0.02, "sfl": 0.03, "local": 0.04}.items()
+    }
+    alt = "against the bytes that a node sends in a round: apfl 2 MB, 0.02; sfl 40 kB, 0.03"
+    for bytes_of_sfl, drawn in ((4e4, True), (1.9e6, False)):
+        table["sfl"]["bytes_per_client_round"]["mean"] = bytes_of_sfl
+        (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table}))
+        text = page(tmp_path)
+        assert (alt in text) == drawn
+        assert ("traffic" in section_names(text)) == drawn
+
+
 def test_curves_and_nodes_begin_with_the_main_metric(tmp_path: Path) -> None:
     metrics = {"state_loss": 0.5, "total_loss": 0.75}
     rows = [{"method": m, "seed": seed, "metrics": metrics} for m in ("apfl", "sfl") for seed in (0, 1)]
