@@ -9,7 +9,6 @@ from fedapps.strategies.privacy_budget import epsilon as budget
 
 from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.papers import paper_of
-from fedapps.comparison.significance import paired_difference
 from fedapps.report.metrics import describe
 
 from .experiments import experiments
@@ -60,7 +59,7 @@ def quotient(metric: str, name: str, a: str, other: str, b: str, digits: int = 1
 @_function
 def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3) -> str:
     """The difference of ``a`` in a result and ``b`` in another one, paired by seed, with its interval."""
-    return _with_limits(_gap(metric, name, a, other, b), digits)
+    return _with_limits(result(name).of(a, metric).minus(result(other).of(b, metric)), digits)
 
 
 @_function
@@ -161,7 +160,10 @@ def claim(
     seeds and the verdict, which follows from the 95 % interval of the difference. ``because`` is added to the verdict.
     """
     found, sign = result(name), describe(metric).better or 1
-    ours = _gap(metric, name, better, other, worse) if other else found.difference(metric, better, worse)
+    if other:
+        ours = found.of(better, metric).minus(result(other).of(worse, metric))
+    else:
+        ours = found.difference(metric, better, worse)
     printed = paper_of(paper or found.recipe, [one for one in (better, worse) if _is_method(one)])
     theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
     differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
@@ -270,12 +272,6 @@ def number(value: float, digits: int = 3) -> str:
 def printed(recipe: str, method: str, metric: str, digits: int = 3) -> str:
     """The number of the paper."""
     return shown(paper_of(recipe, [method])[method][metric], digits)
-
-
-def _gap(metric: str, name: str, a: str, other: str, b: str) -> Estimate:
-    left, right = result(name).of(a, metric), result(other).of(b, metric)
-    gap = paired_difference(left.values, right.values)
-    return Estimate(gap.mean, left.seeds, low=gap.low, high=gap.high)
 
 
 def verdict(better: Estimate, by: float) -> str:

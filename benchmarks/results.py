@@ -70,6 +70,11 @@ class Estimate:
             return (self.high - self.low) / 2
         return None if self.sd is None or self.seeds < 2 else _student(self.seeds) * self.sd / sqrt(self.seeds)
 
+    def minus(self, other: "Estimate") -> "Estimate":
+        """The difference, paired by seed."""
+        gap = paired_difference(self.values, other.values)
+        return Estimate(gap.mean, self.seeds, low=gap.low, high=gap.high)
+
     def negated(self) -> "Estimate":
         """The difference the other way round."""
         low = None if self.high is None else -self.high
@@ -134,8 +139,7 @@ class Result:
         left, right = self.of(a, metric), self.of(b, metric)
         paired = not self.lacks_seeds(a) and not self.lacks_seeds(b)
         if paired and len(left.values) == len(right.values) > 0:
-            gap = paired_difference(left.values, right.values)
-            return Estimate(gap.mean, left.seeds, low=gap.low, high=gap.high)
+            return left.minus(right)
         mean, seeds = left.mean - right.mean, min(left.seeds, right.seeds)
         if seeds < 2 or left.sd is None or right.sd is None:
             return Estimate(mean, seeds)

@@ -365,8 +365,8 @@ def _add_audit(commands: Commands) -> None:
     command.add_argument(
         "--attackers",
         default="known,public,foreign",
-        help="the attacker's word vectors, separated by commas: known = those of the node, public = those that all can "
-        "get, foreign = others (default: %(default)s)",
+        help="the attacker's word vectors: known = the node's, public = published ones, foreign = others; several are "
+        "separated by commas (default: %(default)s)",
     )
     command.add_argument(
         "--attack",

@@ -1,4 +1,4 @@
-"""FedIT: the factors A and B of all adapters are averaged, each by itself."""
+"""FedIT: FedAvg of the adapters' factors A and of their factors B."""
 
 from .base import Method
 
@@ -7,7 +7,7 @@ class FedIt(Method):
     """FedAvg of both factors, whose product is not the mean of the nodes' products B A."""
 
     name = "fedit"
-    line = "FedIT: FedAvg of adapters, whose factors A and B are averaged each by itself"
+    line = "FedIT: FedAvg of the factors A and the factors B of LoRA adapters"
     citation = (
         "Zhang et al., Towards Building the Federated GPT: Federated Instruction Tuning, ICASSP 2024, "
         "https://arxiv.org/abs/2305.05644"

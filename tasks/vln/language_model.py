@@ -80,24 +80,23 @@ class PretrainedVectors(nn.Module):
     They are scaled to a standard deviation of 1, which drawn vectors have. Padding is zeros.
     """
 
-    table: Tensor
+    table: Tensor | None
 
     def __init__(self, model: LanguageModel, count: int) -> None:
         super().__init__()
-        self.model = model
-        self.known = False
-        self.register_buffer("table", torch.zeros(count, model.width), persistent=False)
+        self.model, self._count = model, count
+        self.register_buffer("table", None, persistent=False)
 
     def learn(self, words: Vocabulary) -> None:
         """Take the words that numbers stand for."""
         first, unknown, *rest = self.model.vectors(("[UNK]", *words.words))
         *of_words, last = rest
         found = torch.stack([torch.zeros_like(first), unknown, last, first, *of_words])
+        self.table = torch.zeros(self._count, self.model.width)
         self.table[: len(found)] = found / found[UNKNOWN:].std()
-        self.known = True
 
     def forward(self, numbers: Tensor) -> Tensor:
-        if not self.known:
+        if self.table is None:
             raise DataError(_NO_WORDS)
         return embedding(numbers, self.table)
 

@@ -17,6 +17,7 @@ from .evaluation import describe_all, house_traces, means, sentence_metrics, sen
 from .files import in_folder
 from .houses import Houses
 from .instructions import InstructedPath
+from .language_model import language_model
 from .learning import LEARNING
 from .nodes import TESTED, node_data
 from .profile import VlnProfiles
@@ -90,9 +91,12 @@ class VlnTask(VlnProfiles, Task):
     # -- data ----------------------------------------------------------------------------------------------
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Raise :class:`DataError` if a package that the stage needs is not installed."""
+        """Raise :class:`DataError` if a package that the stage needs is not installed, or the language model cannot be
+        read."""
         if self.options.speaks:
             need("sacrebleu", "vln", "vln.stage = 'speaker'")
+        if self.options.language_model:
+            language_model(in_folder(self.options.language_model))
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """House ``partition`` of those that are nodes, whose name is the key.

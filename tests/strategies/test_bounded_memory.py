@@ -96,7 +96,7 @@ class CountingGrid(InProcessGrid):
 
 @pytest.mark.parametrize(("immediate", "cache", "most"), [(False, MEGABYTE, 1), (True, 0, 1), (True, MEGABYTE, 6)])
 def test_few_replies_are_in_memory_at_a_time(immediate, cache, most, monkeypatch):
-    """The server holds one reply at a time, or as many as fit in the cache if the nodes are in its process."""
+    """The server holds one reply at a time. If the nodes are in its process, it holds those that fit in the cache."""
     monkeypatch.setattr(node_exchange, "MAX_CACHED_BYTES", cache)
     grid = CountingGrid(arithmetic_app(add_partition), [{} for _ in range(6)], {})
     grid.immediate = immediate

@@ -1,4 +1,4 @@
-"""A frozen language model below the agent and the speaker: its states, what is left to train, and what it refuses."""
+"""The frozen language model of an agent or a speaker: its states, its vectors, what trains, and its errors."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -142,6 +142,7 @@ def test_folders_and_stages_that_are_refused(tmp_path):
         f"vln.language-model = '{tmp_path}': lacks config.json, model.safetensors, tokenizer.json; name a folder with "
         "an encoder of the library transformers, or leave it empty for learned word vectors"
     )
+    assert message_of(absent.check_nodes, 3) == message_of(absent.build_model)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
     assert "cannot be read as an encoder of transformers" in message_of(absent.build_model)
