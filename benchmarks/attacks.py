@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.sim.seeding import generator
 from fedapps.strategies import Arrays, from_record, is_float, to_record, wire
 from flwr.app import Message
 from numpy.typing import NDArray
+
+from fedapps.base.seeding import generator
 
 Values = NDArray[np.float64]
 

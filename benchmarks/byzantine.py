@@ -23,14 +23,14 @@ from typing import Any
 
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.matrix import Lines, run_matrix
-from fedapps.sim.seeding import generator
 from fedapps.strategies import RunEndedError, from_record
 from fedapps.strategies.arrays import nbytes
-from fedapps.tasks.options import listed
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.base.options import listed
+from fedapps.base.seeding import generator
 from fedapps.cli.commands import assignments
 from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import Config, parse

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.sim.processes import descendants, runs
-
+from fedapps.base.processes import descendants, runs
 from fedapps.deployment.credentials import KeyPair
 from fedapps.deployment.processes import FleetError, FleetProcess
 from fedapps.deployment.superlink import Deployment, NodeConfig

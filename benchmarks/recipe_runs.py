@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedapps.sim.console import accept_all_text
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.aggregation.metrics import MetricMean
@@ -16,6 +15,7 @@ from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import run_method
+from fedapps.base.console import accept_all_text
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.runs.run_folder import RunFolder

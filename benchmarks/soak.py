@@ -23,11 +23,11 @@ import numpy as np
 from fedapps.clients.state import DiskState
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.sim.processes import is_alive, usable_cores
 from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, in_key_order
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
+from fedapps.base.processes import is_alive, usable_cores
 from fedapps.deployment.fleet import WORKERS_PER_CORE
 from fedapps.deployment.superlink import deployment
 from fedapps.runs.checkpoints import DiskCheckpoints

@@ -22,11 +22,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, Task
 from fedapps.tasks.text.networks import LastStates
 from torch import Tensor
 
+from fedapps.base.seeding import torch_seed
 from fedapps.cli.commands import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe

@@ -34,13 +34,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import derive_seed
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
-from fedapps.tasks.options import option
 from fedapps.tasks.profiles import ModelRoles
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from fedapps.base.options import option
+from fedapps.base.seeding import derive_seed
 from fedapps.config.recipe_files import Value
 from fedapps.runs.tables import text_table
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from fedapps.sim.joint_work import jointly
-from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task, evaluated
 from flwr.app import ArrayRecord
 from torch import nn
+
+from fedapps.base.seeding import derive_seed, torch_seed
 
 from .arrays import (
     STAGE,

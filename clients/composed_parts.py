@@ -8,9 +8,10 @@ from itertools import combinations
 from types import UnionType
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
-from fedapps.tasks.files import shown
 from flwr.app import RecordDict
 from torch import nn
+
+from fedapps.base.text_files import shown
 
 from .hook_rules import Rule
 from .local_part import LocalPart

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import NodeProfile, TaskProfiles
+
+from fedapps.base.errors import DataError
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import NodeData, Task

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedapps.sim.seeding import torch_seed
 from fedapps.strategies.wire import ARRAYS, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND
-from fedapps.tasks.options import option
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
+
+from fedapps.base.options import option
+from fedapps.base.seeding import torch_seed
 
 from .arrays import Arrays, load_arrays, matches, private_names
 from .messages import read_arrays, with_config

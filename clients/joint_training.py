@@ -5,8 +5,9 @@ from collections.abc import Hashable, Sequence
 from functools import cache
 from logging import INFO
 
-from fedapps.sim.seeding import TorchState
 from flwr.common.logger import log
+
+from fedapps.base.seeding import TorchState
 
 from .penalties import QuadraticPrior
 from .stacked_phase import CannotVectoriseError, Job, Member, StackedPhase

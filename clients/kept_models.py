@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fedapps.sim.files import UnwritableError, path_name, synced, told
 from fedapps.tasks.trained import TrainedModel
+
+from fedapps.base.atomic import UnwritableError, path_name, synced, told
 
 #: Key of the node config: whether the node keeps its personal models.
 KEEP_MODEL = "keep-model"

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, Metrics, NodeData, Task
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
+
+from fedapps.base.seeding import torch_seed
 
 from .arrays import Arrays, get_arrays, load_arrays, matches, private_names
 from .guard import Guard

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from fedapps.strategies.wire import CLIPPING_NORM
-from fedapps.tasks.options import allowed, key_of, within
 from flwr.app import ArrayRecord
+
+from fedapps.base.options import allowed, key_of, within
 
 Arrays = dict[str, np.ndarray]
 Fields = TypeVar("Fields")
@@ -25,7 +26,7 @@ def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
     ----------
     settings : dataclass instance
         Its numbers, strings and booleans can be in the config, within the limits that a field declares
-        (:func:`fedapps.tasks.options.option`). Fields of other types come from the message's records.
+        (:func:`fedapps.base.options.option`). Fields of other types come from the message's records.
     config : mapping
         Values by key: a field ``batch_size`` has the key ``batch-size``. Other keys are ignored. A whole number is
         allowed for a float.

@@ -12,9 +12,10 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedapps.sim.seeding import TorchState
 from fedapps.tasks.base import NodeData
 from torch import Tensor, nn
+
+from fedapps.base.seeding import TorchState
 
 from .arrays import PREFIX, Arrays, get_arrays, load_arrays, matches, memory_of, private_names
 from .limits import spend_step

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from fedapps.strategies.wire import LAST_ROUND, UNTRAINED, names_in
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Around
+
+from fedapps.base.options import option
+from fedapps.base.search import Around
 
 from .messages import with_config
 
@@ -69,7 +70,7 @@ class RoundSettings:
     server_round : int
         Counted from 1.
     run, method : str
-        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.sim.files`).
+        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.base.atomic`).
     repeat : int
         How often the node has trained in this round before. It goes on from the private state that this has left.
     stage : int

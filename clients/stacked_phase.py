@@ -9,10 +9,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from fedapps.sim.seeding import TorchState
 from fedapps.tasks.base import Batch, Task
 from torch import Tensor, nn
 from torch.func import vmap
+
+from fedapps.base.seeding import TorchState
 
 from .composed_parts import ComposedParts
 from .local_part import NodeRound

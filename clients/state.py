@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
-from fedapps.sim.files import path_name, write_whole
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
+
+from fedapps.base.atomic import path_name, write_whole
 
 if TYPE_CHECKING:
     from .arrays import Arrays  # needs torch, and this module does not
@@ -118,7 +119,7 @@ class PrivateState(Protocol):
 class DiskState:
     """Safetensors files in a folder of the node. Each file is written completely or not at all.
 
-    A file that cannot be written raises :class:`~fedapps.sim.files.UnwritableError`, and no version is deleted. A
+    A file that cannot be written raises :class:`~fedapps.base.atomic.UnwritableError`, and no version is deleted. A
     damaged file is renamed with the suffix ``.corrupt``, with a warning; the node then continues from the next older
     version, or from the initial private parameters if there is none.
 

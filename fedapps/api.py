@@ -58,12 +58,13 @@ def run(
     RunFailedError
         If a method did not finish.
     """
+    from fedapps.base.console import accept_all_text
+
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
     from .registry.local_methods import named
     from .registry.methods import METHODS
     from .results.run_result import PipelineResult, RunResult
-    from .sim.console import accept_all_text
 
     accept_all_text()
     if "methods" in keys:
@@ -127,12 +128,13 @@ def compare(
     RunFailedError
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
+    from fedapps.base.console import accept_all_text
+
     from .comparison.compare import compare_recipe, resume_comparison
     from .registry.expressions import split_expressions
     from .registry.local_methods import named
     from .registry.methods import METHODS
     from .results.comparison_result import ComparisonResult
-    from .sim.console import accept_all_text
 
     accept_all_text()
     if resume:
@@ -360,9 +362,8 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     ValueError
         If a key is given twice.
     """
-    from fedapps.tasks.options import key_of
-
-    from .tasks.files import flattened
+    from fedapps.base.options import key_of
+    from fedapps.base.text_files import flattened
 
     first = flattened(overrides or {})
     second = {".".join(map(key_of, key.split("."))): value for key, value in flattened(keywords).items()}

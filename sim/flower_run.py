@@ -16,8 +16,9 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 import tomli_w
 from pathspec import GitIgnoreSpec
 
+from fedapps.base.processes import Interrupts, end_group, flower_environment, free_port, tool
+
 from .flower_internals import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
-from .processes import Interrupts, end_group, flower_environment, free_port, tool
 
 #: The name of the connection to the SuperLink in Flower's config.
 CONNECTION = "fedapps"

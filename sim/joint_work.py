@@ -10,7 +10,7 @@ from contextvars import ContextVar, copy_context
 from threading import Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
-from .seeding import TorchState
+from fedapps.base.seeding import TorchState
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

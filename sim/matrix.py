@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from .console import accept_all_text
-from .processes import usable_cores
+from fedapps.base.console import accept_all_text
+from fedapps.base.processes import usable_cores
 
 Result = TypeVar("Result")
 Cell: TypeAlias = Mapping[str, Any]

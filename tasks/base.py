@@ -11,12 +11,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import derive_seed, torch_seed
 from torch import Tensor, nn
+
+from fedapps.base.errors import DataError as DataError
+from fedapps.base.seeding import derive_seed, torch_seed
 
 from .head_inputs import head_inputs
 from .node_data import NodeData as NodeData
-from .profiles import DataError as DataError
 from .profiles import NodeProfile, TaskProfiles
 from .tensors import Batch as Batch
 
@@ -67,7 +68,7 @@ class Task(TaskProfiles):
     """A learning problem. One instance serves all nodes of a process, so it holds no data of a node.
 
     Random draws come from torch's global generator, which the caller seeds for each call
-    (:func:`fedapps.sim.seeding.torch_seed`). A task keeps no generator.
+    (:func:`fedapps.base.seeding.torch_seed`). A task keeps no generator.
     """
 
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;

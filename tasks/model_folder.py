@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .options import parse_options, with_values
+from fedapps.base.options import parse_options, with_values
+
 from .profiles import PrivateParameters
 
 if TYPE_CHECKING:

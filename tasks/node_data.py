@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .profiles import DataError, NodeProfile
+from fedapps.base.errors import DataError
+
+from .profiles import NodeProfile
 from .tensors import Batch
 
 

@@ -6,7 +6,7 @@ from warnings import catch_warnings
 
 import numpy as np
 
-from .profiles import DataError, need
+from fedapps.base.errors import DataError, need
 
 Part = np.ndarray
 """Indices of examples, int64, ascending."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from .profiles import DataError
+from fedapps.base.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,13 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-
-class DataError(ValueError):
-    """Missing or malformed data. The message names the file and the line, and says what is expected."""
+from fedapps.base.errors import DataError
 
 
 class OtherFilesError(DataError):
@@ -220,26 +217,3 @@ class TaskProfiles(ABC):
         DataError
             As :meth:`fedapps.tasks.base.Task.load_own`.
         """
-
-
-def need(package: str, extra: str, purpose: str) -> None:
-    """Check that a package is installed, before it is imported.
-
-    Parameters
-    ----------
-    package : str
-        The name of its module.
-    extra : str
-        The extra of fedapps that installs it.
-    purpose : str
-        What needs it, such as the key and its value.
-
-    Raises
-    ------
-    DataError
-        It is not installed.
-    """
-    if find_spec(package) is None:
-        raise DataError(
-            f"{purpose} needs the package {package}, which is not installed: pip install 'fedapps[{extra}]'"
-        )

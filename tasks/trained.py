@@ -15,14 +15,15 @@ from typing import Any, ClassVar, Self, TextIO
 
 import numpy as np
 import torch
-from fedapps.sim.files import whole_folder
-from fedapps.sim.seeding import torch_seed
 from torch import Tensor, nn
+
+from fedapps.base.atomic import whole_folder
+from fedapps.base.options import option_values
+from fedapps.base.seeding import torch_seed
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
 from .label_shares import added_logits, adjust_logits
 from .model_folder import FILES, StoredModel, load_weights
-from .options import option_values
 from .profiles import PrivateParameters
 
 

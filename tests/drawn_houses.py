@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.options import key_of
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
 from safetensors.torch import save_file
+
+from fedapps.base.errors import DataError
+from fedapps.base.options import key_of
 
 #: A floor of 3 x 4 viewpoints, 2 m apart, with two walls, and a landing above the last one.
 POSITIONS = np.array([(2.0 * x, 2.0 * y, 1.5) for y in range(3) for x in range(4)] + [(6.0, 6.0, 3.5)])

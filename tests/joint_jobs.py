@@ -7,9 +7,10 @@ from fedapps.clients.arrays import get_arrays
 from fedapps.clients.joint_training import train_jobs
 from fedapps.clients.stacked_phase import Job
 from fedapps.clients.training import run_plan
-from fedapps.sim.seeding import TorchState
 from torch import nn
 from torch.nn.functional import mse_loss
+
+from fedapps.base.seeding import TorchState
 
 
 class Net(nn.Module):

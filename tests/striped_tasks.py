@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.task import VprTask
 from striped_places import SIZE
+
+from fedapps.base.seeding import torch_seed
 
 OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
 SPOTS = 6

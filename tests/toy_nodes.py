@@ -11,12 +11,13 @@ from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import ContextState, DiskState
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.options import with_values
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from toys import Arrays, ToyTask, arrays_of, record_of
+
+from fedapps.base.options import with_values
+from fedapps.base.seeding import torch_seed
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3

@@ -4,9 +4,10 @@ import torch
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
-from fedapps.tasks.options import with_values
 from torch import nn
 from toys import ToyModel, ToyTask
+
+from fedapps.base.options import with_values
 
 TASK = ToyTask()
 DATA = TASK.data(1)

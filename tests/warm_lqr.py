@@ -13,8 +13,8 @@ from fedapps.strategies.rounds.snapshots import under
 from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.lqr.profile import LqrOptions
 from fedapps.tasks.lqr.task import LqrModel, LqrTask
-from fedapps.tasks.options import option
 
+from fedapps.base.options import option
 from fedapps.registry import tasks
 from fedapps.runs.checkpoints import read_snapshot
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-from fedapps.sim.files import write_whole
 from fedapps.strategies import BaseStrategy, RoundReport, UniformFraction
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedapps.base.atomic import write_whole
 from fedapps.runs.checkpoints import DiskCheckpoints
 
 PARAMETERS = 50_000

@@ -20,8 +20,9 @@ from fedapps.clients.local_part import PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, kept_rate, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.options import option
 from torch import nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

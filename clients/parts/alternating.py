@@ -11,8 +11,9 @@ from typing import ClassVar
 from fedapps.clients.local_part import PHASES, LocalPart, NodeRound
 from fedapps.clients.training import Phase
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.options import option
 from torch import nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

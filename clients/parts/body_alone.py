@@ -12,8 +12,9 @@ from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeR
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.options import option
 from torch import nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.personal_model import copy_of
 from fedapps.clients.training import Loss
 from fedapps.tasks.base import Batch
-from fedapps.tasks.options import option
 from fedapps.tasks.roles import with_features
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
+
+from fedapps.base.options import option
 
 _LAST = "moon.last."
 

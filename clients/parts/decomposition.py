@@ -29,9 +29,10 @@ from fedapps.strategies.wire import (
     FEDWEIT_MASK,
     STAGE,
 )
-from fedapps.tasks.options import option
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
+
+from fedapps.base.options import option
 
 _PARTS = "parts."
 _KEPT = PREFIX + _PARTS

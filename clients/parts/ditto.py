@@ -13,8 +13,9 @@ from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.personal_model import PersonalModel, step_both, two_models
 from fedapps.clients.training import Loss, Phase, Update
 from fedapps.tasks.base import Batch, NodeData
-from fedapps.tasks.options import option
 from torch import Tensor, nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.counted import Counted, counted_round
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.tasks.options import option
 from flwr.app import RecordDict
 from torch import nn
+
+from fedapps.base.options import option
 
 _GRADIENT = Counted("feddyn.gradient")
 

@@ -19,8 +19,9 @@ from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.tasks.options import option
 from torch import nn
+
+from fedapps.base.options import option
 
 #: Several stages: each held at its own solution; their precisions summed and held at the newest one; the newest alone.
 Anchors = Literal["separate", "online", "newest"]

@@ -16,8 +16,9 @@ from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.personal_model import copy_of
 from fedapps.tasks.base import Batch, Metrics
-from fedapps.tasks.options import option
 from torch import Tensor, nn
+
+from fedapps.base.options import option
 
 _LAST = "fedala.last."
 _WEIGHT = "fedala.weight."

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.tasks.label_shares import adjust_logits
-from fedapps.tasks.options import option
 from torch import Tensor, nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

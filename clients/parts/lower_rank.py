@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from fedapps.clients.limits import limited_rank
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Metrics
-from fedapps.tasks.options import listed
 from torch import nn
+
+from fedapps.base.options import listed
+from fedapps.base.seeding import generator
 
 _RANK = "flora.rank"
 

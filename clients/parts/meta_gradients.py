@@ -13,11 +13,12 @@ from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, TRAINING_STEP, LocalPart, NodeRound, Prepared
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update, run_plan
-from fedapps.sim.seeding import TorchState
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import Batch, NodeData
-from fedapps.tasks.options import option
 from torch import Tensor, nn
+
+from fedapps.base.options import option
+from fedapps.base.seeding import TorchState
 
 _Named = Mapping[str, Tensor]
 

@@ -14,10 +14,11 @@ from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import NodeRound
 from fedapps.clients.personal_model import PersonalModel, TwoModels, copy_of, step_both, two_models
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update
-from fedapps.sim.seeding import TorchState
 from fedapps.tasks.base import Batch, Metrics, NodeData
-from fedapps.tasks.options import option
 from torch import Tensor, nn
+
+from fedapps.base.options import option
+from fedapps.base.seeding import TorchState
 
 _SHARE = "apfl-deng.alpha"
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.strategies.wire import FEDNOVA_NORM
 from fedapps.tasks.base import Metrics
-from fedapps.tasks.options import option
 from torch import nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from fedapps.clients.messages import read_arrays
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import ADAPTIVE_RATES
-from fedapps.tasks.options import option
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from fedapps.clients.messages import read_arrays
 from fedapps.clients.training import EXAMPLES_AT_ONCE, Loss
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 from fedapps.tasks.base import Batch, Task
-from fedapps.tasks.options import option
 from fedapps.tasks.roles import with_features
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor, nn
+
+from fedapps.base.options import option
 
 #: The logit of a class without a prototype, which no example is nearest to.
 _NEVER = -1e6

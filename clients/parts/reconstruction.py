@@ -13,10 +13,11 @@ import torch
 from fedapps.clients.arrays import Arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.options import option
 from torch import nn
+
+from fedapps.base.options import option
+from fedapps.base.seeding import generator
 
 _SUPPORT = "support"
 

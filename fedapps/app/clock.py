@@ -8,12 +8,12 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from fedapps.base.atomic import write_whole
 from fedapps.config.clock import devices_of
 from fedapps.config.run_config import RunConfig
 from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
 from fedapps.sim.devices.fleet import MEGABIT, Devices
-from fedapps.sim.files import write_whole
 from fedapps.strategies.wire import KEY, PROFILE, PROFILE_QUERY, STEPS
 
 

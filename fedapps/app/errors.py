@@ -14,12 +14,13 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.common.logger import log
 
+from fedapps.base.atomic import UnwritableError
+from fedapps.base.console import accept_all_text
+from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.limits import LimitError
-from fedapps.sim.console import accept_all_text
-from fedapps.sim.files import UnwritableError
 from fedapps.strategies.checks import truncate
-from fedapps.tasks.profiles import DataError, OtherFilesError
+from fedapps.tasks.profiles import OtherFilesError
 
 Handler = Callable[[Message, Context], Message]
 #: Key of the node config: a developer's switch, which sends the details of errors to the server.

@@ -12,11 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from fedapps.base.options import option_values
 from fedapps.config.parsing import Config
 from fedapps.strategies import BaseStrategy, RoundReport
 from fedapps.strategies.aggregation.metrics import MetricRule
 from fedapps.strategies.wire import HELD_OUT, HELD_OUT_PREFIXES
-from fedapps.tasks.options import option_values
 
 from .round_config import evaluate_config, stage_of
 

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.common.logger import log
 from torch import nn
 
+from fedapps.base.atomic import UnwritableError
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
@@ -24,7 +25,6 @@ from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
-from fedapps.sim.files import UnwritableError
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES

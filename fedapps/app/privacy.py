@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
+from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from fedapps.sim.seeding import derive_seed
 from fedapps.strategies import CentralPrivacy, epsilon
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW

@@ -9,10 +9,11 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
+from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.config.parsing import Config, read
 from fedapps.strategies.wire import GROUP_PREFIX, KEY, NO_DATA, NUM_EXAMPLES
-from fedapps.tasks.profiles import DataError, TaskProfiles
+from fedapps.tasks.profiles import TaskProfiles
 
 from .errors import reported
 

@@ -2,12 +2,12 @@
 
 from flwr.app import ConfigRecord
 
+from fedapps.base.options import option_values
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Round
 from fedapps.methods.checks import sent_keys
 from fedapps.strategies.wire import FIXED_DIGEST, TIMINGS_WANTED
-from fedapps.tasks.options import option_values
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:

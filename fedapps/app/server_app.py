@@ -12,6 +12,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from fedapps.base.console import accept_all_text
+from fedapps.base.seeding import torch_seed
 from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
 from fedapps.methods.base import Method
@@ -21,10 +23,8 @@ from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
-from fedapps.sim.console import accept_all_text
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import BaseStrategy, RoundReport
 from fedapps.strategies.rounds.clock import clock_of
 

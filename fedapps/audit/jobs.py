@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedapps.sim.files import write_whole
-from fedapps.sim.seeding import derive_seed
+from fedapps.base.atomic import write_whole
+from fedapps.base.seeding import derive_seed
 from fedapps.tasks.privacy.attackers import attacker
 from fedapps.tasks.privacy.audit import (
     Attack,

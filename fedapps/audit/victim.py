@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.app.node import choose_device
+from fedapps.base.seeding import derive_seed, torch_seed
 from fedapps.clients.data import cached_load
 from fedapps.clients.training import Phase, run_plan
 from fedapps.config.parsing import Config, parse
@@ -19,7 +20,6 @@ from fedapps.config.recipe_files import read_recipe
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_folder
 from fedapps.registry.tasks import task_class, task_names, usable_tasks
-from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.compression import compression_by_name
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.privacy.sharing import ClippedNoise, Compress, UpdatedVictim, Victim

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedapps.base.console import accept_all_text
+from fedapps.base.options import did_you_mean
 from fedapps.registry.expressions import split_expressions
-from fedapps.sim.console import accept_all_text
-from fedapps.tasks.options import did_you_mean
 
 from .parser import command_parser
 from .trained import COMMANDS as TRAINED

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from textwrap import wrap
 
 from fedapps import methods
+from fedapps.base.options import did_you_mean
 from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
 from fedapps.config.trackers import TRACKERS
 from fedapps.registry.classes import plugins, stated
 from fedapps.registry.expressions import read_expression, split_expressions
 from fedapps.registry.tasks import profiles_class, task_lines, task_names
-from fedapps.tasks.options import did_you_mean
 
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30

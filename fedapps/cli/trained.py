@@ -73,9 +73,9 @@ def evaluate(given: argparse.Namespace) -> int:
     """Print the metrics of the models on the data, and write them if asked for."""
     import json
 
+    from fedapps.base.atomic import write_whole
+    from fedapps.base.options import listed
     from fedapps.registry.expressions import split_expressions
-    from fedapps.sim.files import write_whole
-    from fedapps.tasks.options import listed
     from fedapps.trained.evaluate import as_json, evaluate_run, evaluation_text
 
     rows = list(

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+from fedapps.base.atomic import write_whole
 from fedapps.launch.references import References, find_references
 from fedapps.report.metrics import bare
-from fedapps.sim.files import write_whole
 
 from .matrix import Plan
 from .summary import Table, table_of

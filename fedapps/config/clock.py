@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from fedapps.base.errors import DataError
+from fedapps.base.options import key_of, option
+from fedapps.base.seeding import derive_seed
+from fedapps.base.tables import read_table
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.sim.devices.availability import AlwaysOn, Availability, DayNight, OnOff, Trace
 from fedapps.sim.devices.distributions import DISTRIBUTIONS, Constant, Distribution
 from fedapps.sim.devices.fleet import Devices, drawn, listed
-from fedapps.sim.seeding import derive_seed
-from fedapps.tasks.options import key_of, option
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import read_table
 
 _HOUR = 3600.0
 _SPEEDS = ("clock_step_seconds", "clock_uplink", "clock_downlink")

@@ -12,10 +12,10 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.options import allowed, option_fields
+from fedapps.base.text_files import flattened
 from fedapps.registry.methods import METHODS, method_class
 from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
-from fedapps.tasks.files import flattened
-from fedapps.tasks.options import allowed, option_fields
 
 from .run_config import RunConfig
 from .trackers import TRACKERS

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from fedapps.base.options import option
 from fedapps.strategies import Closing, Staleness
-from fedapps.tasks.options import option
 
 #: a of the staleness functions in the papers.
 _PUBLISHED_A = {"polynomial": 0.5, "constant": 1.0, "hinge": 10.0}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fedapps.base.options import key_of, option_values, parse_options, with_values
 from fedapps.methods.base import Method
 from fedapps.registry.classes import did_you_mean_or_install
 from fedapps.registry.expressions import read_expressions
@@ -18,7 +19,6 @@ from fedapps.registry.methods import (
     typed_argument,
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
-from fedapps.tasks.options import key_of, option_values, parse_options, with_values
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.tasks.files import flattened
+from fedapps.base.text_files import flattened
 
 #: Keys that the pipeline sets for each stage, and the key of a recipe file.
 _OWN_KEYS = ("name", "output-dir", "resume", "base")

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedapps.tasks.files import flattened, read_toml, shown
-from fedapps.tasks.options import did_you_mean
+from fedapps.base.options import did_you_mean
+from fedapps.base.text_files import flattened, read_toml, shown
 
 from .pipelines import Pipeline, stage_tables
 

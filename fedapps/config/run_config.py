@@ -6,6 +6,7 @@ from math import cos, floor, isfinite, pi
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.options import listed, option, option_fields
 from fedapps.clients.data import DataSource, find_source
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
@@ -13,7 +14,6 @@ from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_nam
 from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.wire import LAST_ROUND
-from fedapps.tasks.options import listed, option, option_fields
 from fedapps.tasks.profiles import TaskProfiles
 
 from .clock import SimulatedTime

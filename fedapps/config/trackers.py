@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from fedapps import trackers
+from fedapps.base.options import key_of, listed, parse_options
 from fedapps.registry.classes import Registry
-from fedapps.tasks.options import key_of, listed, parse_options
 from fedapps.trackers.base import Tracker
 
 #: The modules of ``fedapps/trackers``, and the entry points ``fedapps.trackers`` of others.

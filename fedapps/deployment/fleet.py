@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedapps.base.processes import usable_cores
+from fedapps.base.text_files import found_in
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
 from fedapps.launch.app_folder import app_folder
@@ -13,8 +15,6 @@ from fedapps.launch.launch import conclude
 from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
-from fedapps.sim.processes import usable_cores
-from fedapps.tasks.files import found_in
 
 from .processes import FleetError
 from .submit import check_deployable

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
-from fedapps.sim.console import accept_all_text
+from fedapps.base.console import accept_all_text
 
 #: Seconds between two polls of Flower's SuperNode for messages.
 POLL_INTERVAL = 3.0

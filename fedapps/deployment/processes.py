@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fedapps.sim.processes import Interrupts, end_groups, tool
+from fedapps.base.processes import Interrupts, end_groups, tool
 
 _TAIL = 20
 #: The SuperLink goes before its nodes. Other programs of the machine get three times the time of a node, not more.

@@ -12,8 +12,8 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.processes import Interrupts, flower_environment, free_port
 from fedapps.sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
-from fedapps.sim.processes import Interrupts, flower_environment, free_port
 
 from .credentials import KeyPair, make_certificates, make_key_pair
 from .flwr_commands import FlwrCommands

@@ -18,6 +18,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from fedapps.base.text_files import flattened, read_toml, shown
 from fedapps.sim.flower_internals import (
     answer_lost_messages,
     ask_again_after,
@@ -26,7 +27,6 @@ from fedapps.sim.flower_internals import (
     reuse_installed_apps,
     wait_for_work,
 )
-from fedapps.tasks.files import flattened, read_toml, shown
 
 from .flower_command import POLL_INTERVAL, load_command, name_process, run_and_exit, run_flower
 from .forks import LIBRARIES, Fork, serve

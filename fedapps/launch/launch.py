@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.atomic import UnwritableError
+from fedapps.base.processes import usable_cores
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report.floors import below_floors
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
-from fedapps.sim.files import UnwritableError
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.sim.processes import usable_cores
 from fedapps.strategies import RunEndedError
 
 from .app_folder import app_folder

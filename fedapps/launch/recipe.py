@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from fedapps.base.options import listed
 from fedapps.config.keys import path_keys
 from fedapps.config.parsing import parse
 from fedapps.config.pipelines import Pipeline, StageRun
@@ -15,7 +16,6 @@ from fedapps.config.recipe_files import read_pipeline, read_recipe, recipe_name
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
-from fedapps.tasks.options import listed
 
 from .inputs import resolve
 from .job_folder import new_folder, timed_name

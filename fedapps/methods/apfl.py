@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from fedapps.base.options import option
+from fedapps.base.search import Choices
 from fedapps.strategies import AdaptiveRates, BaseStrategy
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Choices
 
 from .spfl import PersonalisationMethod, PersonalisationOptions
 from .strategy_parts import StrategyParts

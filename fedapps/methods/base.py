@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord
 
+from fedapps.base.options import NoOptions, key_of
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import NoOptions, key_of
 from fedapps.tasks.profiles import PrivateParameters
 
 from .strategy_parts import StrategyParts
@@ -98,7 +98,7 @@ class Method:
     copies: ClassVar[tuple[float, float]] = (1.0, 1.0)
     #: Other names, each with the arguments that it stands for, such as ``{"fedavg-ewc": "ewc(local=false)"}``.
     aliases: ClassVar[Mapping[str, str]] = {}
-    #: A frozen dataclass of ``fedapps.tasks.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
+    #: A frozen dataclass of ``fedapps.base.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
     Options: ClassVar[type[Any]] = NoOptions
     #: The task that the method is made for; empty for all tasks.
     task: ClassVar[str] = ""

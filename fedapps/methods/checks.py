@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from fedapps.tasks.files import shown
-from fedapps.tasks.options import did_you_mean, key_of
+from fedapps.base.options import did_you_mean, key_of
+from fedapps.base.text_files import shown
 
 from .base import Method, Round, Scalar
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy, ClusteredFedAvg
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
-from fedapps.tasks.options import option
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts

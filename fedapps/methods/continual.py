@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.app import ArrayRecord
 
-from fedapps.tasks.options import option
+from fedapps.base.options import option
+from fedapps.base.search import Around, Range
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.search import Around, Range
 
 from .base import Conflict, Method, Role, Round, Scalar
 from .local import EVERYTHING

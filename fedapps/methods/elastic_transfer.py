@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedapps.base.options import option
+from fedapps.base.search import Range
 from fedapps.strategies import BaseStrategy, FisherExchange
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
 
 from .continual import estimator_option
 from .fedcurv import FisherMethod

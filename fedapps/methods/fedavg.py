@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedapps.tasks.options import option
+from fedapps.base.options import option
 
 from .base import Conflict, Method, Round, Scalar
 

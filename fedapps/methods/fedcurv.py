@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
+from fedapps.base.search import Range
 from fedapps.strategies import BaseStrategy, FisherExchange
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
 
 from .base import Method
 from .continual import estimator_option

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedapps.base.options import option
+from fedapps.base.search import Around
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Around
 
 from .base import Method
 from .strategy_parts import StrategyParts

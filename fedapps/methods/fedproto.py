@@ -6,10 +6,10 @@ from functools import lru_cache
 from glob import escape
 from typing import TYPE_CHECKING, cast
 
+from fedapps.base.options import option
+from fedapps.base.search import Range
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import option
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.search import Range
 
 from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts

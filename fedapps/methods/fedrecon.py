@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
+from fedapps.base.options import option
+from fedapps.base.search import Range
 
 from .base import Round, Scalar
 from .partial import PartialMethod, optimizer_config

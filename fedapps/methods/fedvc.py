@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients
-from fedapps.tasks.options import option
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
+from fedapps.base.search import Range
 from fedapps.strategies import BaseStrategy, PartialAggregation
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
-from fedapps.tasks.options import option
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.search import Range
 
 from .base import Conflict, Round, Scalar
 from .fedavg import logit_adjustment_option

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 
+from fedapps.base.options import option
+from fedapps.base.search import Around
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import FedWeIT as FedWeITStrategy
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Around
 
 from .base import Method, Round, Scalar
 from .continual import weights_only

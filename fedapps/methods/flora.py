@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import listed, option
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import listed, option
 
 from .base import Conflict, Method, Round, Scalar
 from .strategy_parts import StrategyParts

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
 from fedapps.strategies.algorithms.hierarchical import CLUSTER
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
-from fedapps.tasks.options import option
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy, InTurn
-from fedapps.tasks.options import option
 from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role, Round, Scalar

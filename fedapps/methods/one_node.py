@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, in_key_order
-from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Role, Round, Scalar
 from .strategy_parts import StrategyParts

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
+from fedapps.base.search import Range
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
 
 from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts

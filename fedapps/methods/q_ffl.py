@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
+from fedapps.base.search import Choices
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Choices
 
 from .base import Conflict, Method, required
 from .strategy_parts import StrategyParts

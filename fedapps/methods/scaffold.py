@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Scalar, required
 from .strategy_parts import StrategyParts

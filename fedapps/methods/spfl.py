@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.tasks.options import option
-from fedapps.tasks.search import Around
+from fedapps.base.options import option
+from fedapps.base.search import Around
 
 from .base import Method, Round, Scalar
 

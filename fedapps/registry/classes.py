@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from fedapps.tasks.options import did_you_mean
+from fedapps.base.options import did_you_mean
 
 Kind = TypeVar("Kind")
 

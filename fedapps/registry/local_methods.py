@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedapps.base.options import option_values
 from fedapps.methods.base import Method
-from fedapps.tasks.options import option_values
 
 from .expressions import Expression
 

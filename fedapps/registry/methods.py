@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from fedapps import methods
+from fedapps.base.options import option_fields, option_values, parse_options
 from fedapps.methods.base import Method
-from fedapps.tasks.options import option_fields, option_values, parse_options
 
 from .classes import Registry
 from .expressions import Expression, read_expression

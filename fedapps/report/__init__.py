@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedapps.sim.files import write_whole
+from fedapps.base.atomic import write_whole
 
 from .json_files import ReportError
 from .run_data import RunData, read_run

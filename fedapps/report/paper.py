@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedapps.base.atomic import write_whole
 from fedapps.registry.tasks import profiles_class, task_names
 from fedapps.runs.tables import reference_label
-from fedapps.sim.files import write_whole
 
 from . import write_report
 from .caveats import SIGNIFICANT

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.atomic import path_name
+from fedapps.base.text_files import flattened
 from fedapps.registry.expressions import read_expressions
-from fedapps.sim.files import path_name
-from fedapps.tasks.files import flattened
 
 from .json_files import Entry, ReportError, read_lines, read_object
 from .parsing import read_comparison, read_methods, read_node, read_round, read_tables

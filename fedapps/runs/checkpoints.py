@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapps.sim.files import write_whole
+from fedapps.base.atomic import write_whole
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import History
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapps.sim.files import told, write_whole
+from fedapps.base.atomic import told, write_whole
 
 _LISTED = 5
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fedapps.sim.files import UnwritableError, runs, told
+from fedapps.base.atomic import UnwritableError, runs, told
 
 try:
     import fcntl

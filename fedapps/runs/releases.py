@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.sim.files import synced, told
+from fedapps.base.atomic import synced, told
 
 
 class ReleaseLedger:

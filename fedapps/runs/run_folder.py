@@ -16,10 +16,10 @@ from typing import Any
 import tomli_w
 from flwr.common.logger import log
 
+from fedapps.base.atomic import path_name, write_whole
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.trackers import TRACKERS
-from fedapps.sim.files import path_name, write_whole
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedapps.tasks.options import NoOptions
+from fedapps.base.options import NoOptions
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Tracker(ABC):
     name: ClassVar[str]
     #: One line of help.
     line: ClassVar[str]
-    #: A frozen dataclass of ``fedapps.tasks.options.option`` fields, which are the keys ``NAME.OPTION`` of the run
+    #: A frozen dataclass of ``fedapps.base.options.option`` fields, which are the keys ``NAME.OPTION`` of the run
     # config.
     Options: ClassVar[type] = NoOptions
     #: The module that must be installed where the server runs.

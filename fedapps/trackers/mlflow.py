@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.tasks.options import option
+from fedapps.base.options import option
 
 from .base import TrackedRecord, TrackedRun, Tracker
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.sim.files import path_name
+from fedapps.base.atomic import path_name
 
 from .base import TrackedRecord, TrackedRun, Tracker
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.sim.files import whole_folder
+from fedapps.base.atomic import whole_folder
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.trained import TrainedModel
 

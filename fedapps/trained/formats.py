@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedapps.base.errors import need
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.model_folder import CONFIG, FILES, WEIGHTS
-from fedapps.tasks.profiles import need
 from fedapps.tasks.trained import Network, TrainedModel
 
 from .programs import Difference, difference, write_onnx, write_torch

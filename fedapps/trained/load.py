@@ -16,6 +16,7 @@ from torch import nn
 from fedapps.app.node import Node, choose_device, received_arrays, state_root
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
+from fedapps.base.seeding import torch_seed
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
 from fedapps.clients.composed_parts import ComposedParts, composed
@@ -23,7 +24,6 @@ from fedapps.clients.local_part import LocalPart
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
 from fedapps.sim.flower_internals import flower_identity
-from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import Snapshot
 from fedapps.strategies.arrays import from_record
 from fedapps.tasks.base import DataError, NodeData, Task

@@ -15,7 +15,7 @@ from typing import Any, Self, TextIO
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from fedapps.sim.files import whole_file
+from fedapps.base.atomic import whole_file
 from fedapps.tasks.trained import TrainedModel
 
 #: The formats of the output, by the ending of the file.

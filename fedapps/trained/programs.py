@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from fedapps.sim.seeding import torch_seed
+from fedapps.base.seeding import torch_seed
 from fedapps.tasks.trained import Network
 
 #: The largest accepted difference, relative to the largest absolute value of an output.

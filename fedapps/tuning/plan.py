@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from fedapps.base.options import key_of
 from fedapps.comparison.matrix import check_key, check_seed_key
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.report.metrics import describe
 from fedapps.runs.continual import measure_names
-from fedapps.tasks.options import key_of
 
 from .ranges import GivenRange, Space, search_spaces
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any, TypeAlias
 
+from fedapps.base.options import option_fields, option_values, parse_options
+from fedapps.base.search import Choices, Range, range_at
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import METHOD_KEYS, RunConfig
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.registry.methods import RUN_PREFIX, method_class, method_names, resolved, typed_argument
-from fedapps.tasks.options import option_fields, option_values, parse_options
-from fedapps.tasks.search import Choices, Range, range_at
 
 Domain: TypeAlias = Range | Choices
 #: Domains by argument of the method, such as ``mu`` or ``run.learning-rate``.

@@ -7,8 +7,8 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.search import Range
 from fedapps.runs.tables import number, text_table
-from fedapps.tasks.search import Range
 
 from .plan import TuningPlan
 from .ranges import Domain, setting_text

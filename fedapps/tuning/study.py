@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedapps.sim.seeding import derive_seed
-from fedapps.tasks.search import Choices
+from fedapps.base.search import Choices
+from fedapps.base.seeding import derive_seed
 
 from .ranges import Domain, Settings, Space
 

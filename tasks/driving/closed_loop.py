@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedapps.sim.traffic.drivers import Driver, lane_swap_drivers
-from fedapps.sim.traffic.files import World, write_sessions, write_world
-from fedapps.sim.traffic.scenarios import InitialStates, Scenario, initial_states
-from fedapps.sim.traffic.sessions import (
+from fedapps.tasks.base import DataError, Metrics
+from fedapps.tasks.driving.world.drivers import Driver, lane_swap_drivers
+from fedapps.tasks.driving.world.files import World, write_sessions, write_world
+from fedapps.tasks.driving.world.scenarios import InitialStates, Scenario, initial_states
+from fedapps.tasks.driving.world.sessions import (
     HUMAN,
     ROBOT,
     Sessions,
@@ -20,7 +21,6 @@ from fedapps.sim.traffic.sessions import (
     simulate,
     start_distance,
 )
-from fedapps.tasks.base import DataError, Metrics
 
 from .data import Session
 from .options import Options

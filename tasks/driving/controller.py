@@ -2,13 +2,14 @@
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import TorchState, torch_seed
-from fedapps.sim.traffic.drivers import lane_change_control
-from fedapps.sim.traffic.dynamics import quantise
-from fedapps.sim.traffic.sessions import HUMAN, ROBOT
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.driving.world.drivers import lane_change_control
+from fedapps.tasks.driving.world.dynamics import quantise
+from fedapps.tasks.driving.world.sessions import HUMAN, ROBOT
 from numpy.typing import ArrayLike
 from torch import Tensor
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import TorchState, torch_seed
 
 from .planner import TAU, Forecast, candidate_plans, next_controls
 from .setting import to_bicycle

@@ -4,7 +4,7 @@ The format is that of the recorded human-in-the-loop weaving trials [1]_: column
 robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration ``ax ay`` in metres and
 seconds, with x along the road. Simulated files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``,
 ``session`` (the number of the initial state), the gray car (``g``) if there is one, and a file ``world.json``
-(:mod:`fedapps.sim.traffic.files`). In this package, as in the paper, x is lateral and y longitudinal.
+(:mod:`fedapps.tasks.driving.world.files`). In this package, as in the paper, x is lateral and y longitudinal.
 
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from fedapps.tasks.files import found_in, refuse_copies
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import CSV_ENDINGS, Table, read_table
+
+from fedapps.base.errors import DataError
+from fedapps.base.tables import CSV_ENDINGS, Table, read_table
+from fedapps.base.text_files import found_in, refuse_copies
 
 if TYPE_CHECKING:
-    from fedapps.sim.traffic.files import World
+    from fedapps.tasks.driving.world.files import World
 
 STEP = 0.1  # seconds
 LANE_MIDDLE = -4.0  # y, in the file, of the line between the two lanes of the recorded trials
@@ -105,7 +106,7 @@ def read_folder(folder: Path) -> Recording:
     DataError
         As :func:`read_sessions`, or ``world.json`` is malformed.
     """
-    from fedapps.sim.traffic.files import read_world  # imported here because it needs torch
+    from fedapps.tasks.driving.world.files import read_world
 
     recording = read_sessions(folder)
     try:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedapps.tasks.options import option
+from fedapps.base.options import option
 
 SCENARIOS = ("lane-swap", "three-cars", "trials")
 #: Training and test sessions per driver in the paper (Sections IV-B and IV-C).

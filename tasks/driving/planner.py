@@ -9,8 +9,8 @@ from itertools import product
 from typing import Protocol
 
 import torch
-from fedapps.sim.traffic.dynamics import DT, pair_cost
-from fedapps.sim.traffic.sessions import GRAY, HUMAN, ROBOT, Observation, Policy
+from fedapps.tasks.driving.world.dynamics import DT, pair_cost
+from fedapps.tasks.driving.world.sessions import GRAY, HUMAN, ROBOT, Observation, Policy
 from torch import Tensor
 
 from .forecaster import Forecaster
@@ -101,7 +101,7 @@ def candidate_plans(kind: str, horizon: int) -> Tensor:
 
 
 def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Policy:
-    """A policy for :func:`~fedapps.sim.traffic.sessions.simulate`: first ``TAU`` controls of the best candidate plan.
+    """A policy for :func:`~.world.sessions.simulate`: first ``TAU`` controls of the best candidate plan.
 
     Plans that leave the robot's lane or come too close to the gray car are excluded. If all do, the plan with the
     smallest violation is chosen.

@@ -5,8 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from fedapps.sim.traffic.styles import WORLD_FILE, read_styles
-from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
+from fedapps.tasks.driving.world.styles import WORLD_FILE, read_styles
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles
+
+from fedapps.base.errors import DataError
 
 from .data import Recording, files_of, read_sessions, with_validation
 from .options import Options as DrivingOptions

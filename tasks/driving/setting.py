@@ -7,8 +7,8 @@ node's model and no statistic of a node's data is shared.
 from dataclasses import dataclass
 
 import torch
-from fedapps.sim.traffic import dynamics
-from fedapps.sim.traffic.scenarios import SCENARIOS, Scenario
+from fedapps.tasks.driving.world import dynamics
+from fedapps.tasks.driving.world.scenarios import SCENARIOS, Scenario
 from torch import Tensor
 
 

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from torch import Tensor
+
+from fedapps.base.seeding import torch_seed
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
 from .data import SPLITS, Recording, read_folder

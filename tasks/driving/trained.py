@@ -8,13 +8,14 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import torch_seed
-from fedapps.sim.traffic.sessions import HUMAN
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.driving.world.sessions import HUMAN
 from fedapps.tasks.trained import Network, TrainedModel
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import torch_seed
 
 from .controller import Controller
 from .data import STEP, Session, read_file, read_sessions

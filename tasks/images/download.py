@@ -4,7 +4,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.profiles import DataError, need
+
+from fedapps.base.errors import DataError, need
 
 from .published import Columns
 

@@ -9,10 +9,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import arrays_in, found_in
 from fedapps.tasks.pictures import ENDINGS, decoded, problem_in
-from fedapps.tasks.profiles import DataError
 from PIL import Image
+
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import arrays_in, found_in
 
 from .image_set import ImageSet, Pictures
 from .options import Layout

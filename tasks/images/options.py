@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedapps.tasks.options import did_you_mean, listed, option
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
+from fedapps.base.options import did_you_mean, listed, option
 
 from .published import DIGITS, PUBLISHED, Columns, PublishedImages, Statistics
 

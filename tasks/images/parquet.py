@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from fedapps.tasks.pictures import decoded
-from fedapps.tasks.profiles import DataError, need
 from PIL import Image
+
+from fedapps.base.errors import DataError, need
 
 from .image_set import Pictures
 from .published import Columns

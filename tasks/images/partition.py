@@ -6,9 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.sim.seeding import generator
 from fedapps.tasks.partitioners import Part, flower_partition
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import generator
 
 from .formats import Folder, read_folder
 from .image_set import ImageSet, joined

@@ -31,7 +31,7 @@ class ImagesProfiles(TaskProfiles):
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
 
     def __init__(self, options: ImagesOptions | None = None) -> None:
-        """Raise :class:`~fedapps.tasks.profiles.DataError` if options are incompatible."""
+        """Raise :class:`~fedapps.base.errors.DataError` if options are incompatible."""
         super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()

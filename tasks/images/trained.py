@@ -9,16 +9,17 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.files import found_in
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
 from fedapps.tasks.predictions import Predictions
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 from torch.nn.functional import softmax
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import torch_seed
+from fedapps.base.text_files import found_in
 
 from .image_set import planes
 from .task import CHUNK, ImagesTask

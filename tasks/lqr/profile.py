@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from fedapps.sim import lqr
-from fedapps.tasks.files import found_in, refuse_copies
-from fedapps.tasks.options import option
-from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
-from fedapps.tasks.tables import CSV_ENDINGS, read_table
+from fedapps.tasks.lqr import world as lqr
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles
+
+from fedapps.base.errors import DataError
+from fedapps.base.options import option
+from fedapps.base.tables import CSV_ENDINGS, read_table
+from fedapps.base.text_files import found_in, refuse_copies
 
 SPLITS = ("train", "validation", "test")
 INPUTS = ("y", "v", "u")

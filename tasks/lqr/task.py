@@ -9,8 +9,8 @@ from typing import ClassVar, cast
 
 import numpy as np
 import torch
-from fedapps.sim import lqr
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.lqr import world as lqr
 from torch import Tensor, nn
 from torch.nn.functional import linear, mse_loss
 

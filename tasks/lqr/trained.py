@@ -8,9 +8,10 @@ from typing import Any, ClassVar, TextIO, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.tables import stream_rows
 from fedapps.tasks.trained import Network, TrainedModel
 from numpy.typing import ArrayLike, NDArray
+
+from fedapps.base.tables import stream_rows
 
 from .task import LqrModel
 

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from fedapps.tasks.options import option
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
+from fedapps.base.options import option
 
 #: The coordinates of the nodes of the compact graph.
 GEOMETRIES = ("cartesian", "polar")

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fedapps.sim.social.world import write_world
-from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.social.world.world import write_world
+
+from fedapps.base.errors import DataError
 
 from .options import Options as SocialOptions
 from .scenes import SPLITS, RatedScene, participant_files, read_participant, split_scenes

@@ -16,10 +16,10 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from fedapps.sim.seeding import generator
-from fedapps.tasks.files import found_in, shown
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.rows import json_lines
+from fedapps.base.errors import DataError
+from fedapps.base.rows import json_lines
+from fedapps.base.seeding import generator
+from fedapps.base.text_files import found_in, shown
 
 Point = tuple[float, float]
 #: x and y in metres, orientation in half turns (-1 to 1).

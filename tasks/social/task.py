@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from fedapps.sim.social.scenes import inside
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.social.world.scenes import inside
 from fedapps.tasks.tensors import zero_padded
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss

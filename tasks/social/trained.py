@@ -8,9 +8,10 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor, nn
+
+from fedapps.base.errors import DataError
 
 from .scenes import RatedScene, participant_files, read_scenes, scene_of
 from .task import CHUNK, SocialTask

@@ -14,9 +14,10 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
-from fedapps.tasks.options import listed
-from fedapps.tasks.profiles import DataError, need
 from torch import nn
+
+from fedapps.base.errors import DataError, need
+from fedapps.base.options import listed
 
 from .options import ALL_LINEAR, Options
 

@@ -6,10 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import COMPRESSIONS, found_in, shown
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.rows import SHEETS
-from fedapps.tasks.tables import read_table
+
+from fedapps.base.errors import DataError
+from fedapps.base.rows import SHEETS
+from fedapps.base.tables import read_table
+from fedapps.base.text_files import COMPRESSIONS, found_in, shown
 
 _LISTED = 8  # files that an error lists
 _CLASSES = 100  # labels that are always accepted as classes
@@ -90,7 +91,7 @@ def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
-    """Read all examples of a file, in its order (:func:`fedapps.tasks.tables.read_table`).
+    """Read all examples of a file, in its order (:func:`fedapps.base.tables.read_table`).
 
     Raises
     ------

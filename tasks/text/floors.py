@@ -8,9 +8,10 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 import numpy as np
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Metrics
 from fedapps.tasks.partitioners import Part
+
+from fedapps.base.seeding import generator
 
 from .corpus import Corpus
 from .nodes import common_rows

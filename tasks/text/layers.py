@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedapps.tasks.profiles import DataError
 from torch import nn
+
+from fedapps.base.errors import DataError
 
 
 def layers_of(encoder: Any, name: str) -> tuple[str, nn.ModuleList]:

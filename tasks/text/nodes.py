@@ -6,10 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Batch, Metrics, NodeData
 from fedapps.tasks.partitioners import Part
 from torch import Tensor
+
+from fedapps.base.seeding import generator
 
 from .corpus import Corpus, Examples
 from .options import Options, PrivateWords

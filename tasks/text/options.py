@@ -5,9 +5,11 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from fedapps.tasks.options import listed, option
-from fedapps.tasks.profiles import DataError, PrivateParameters
-from fedapps.tasks.rows import FORMATS
+from fedapps.tasks.profiles import PrivateParameters
+
+from fedapps.base.errors import DataError
+from fedapps.base.options import listed, option
+from fedapps.base.rows import FORMATS
 
 from .corpus import Columns, Layout
 from .partition import PARTITIONS

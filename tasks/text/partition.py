@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from fedapps.tasks.partitioners import Part
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
 
 #: Names of the partitions: FedNLP's, then those of flwr-datasets.
 PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")

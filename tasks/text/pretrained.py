@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from fedapps.tasks.profiles import DataError
 from torch import Tensor
+
+from fedapps.base.errors import DataError
 
 from .encoder_network import Transformer
 from .networks import SplitEmbedding

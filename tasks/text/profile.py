@@ -8,19 +8,13 @@ from shlex import quote
 from typing import ClassVar, Self
 
 import numpy as np
-from fedapps.sim.corpus import write_corpus
-from fedapps.sim.seeding import generator
-from fedapps.tasks.options import parse_options
 from fedapps.tasks.partitioners import Part, flower_partition
-from fedapps.tasks.profiles import (
-    DataError,
-    LowRank,
-    ModelRoles,
-    NodeProfile,
-    PrivateParameters,
-    TaskProfiles,
-    check_partition,
-)
+from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
+from fedapps.tasks.text.world import write_corpus
+
+from fedapps.base.errors import DataError
+from fedapps.base.options import parse_options
+from fedapps.base.seeding import generator
 
 from .corpus import Corpus, find_files, labels_in, missing, read_corpus
 from .options import MADE, Options, check_initial_vectors, check_trained_words, vocabulary_source

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.sim.corpus import write_examples
-from fedapps.tasks.profiles import DataError, need
+from fedapps.tasks.text.world import write_examples
+
+from fedapps.base.errors import DataError, need
 
 from .corpus import Columns
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from fedapps.base.seeding import torch_seed
 
 from .encoder_network import Transformer
 from .options import STATES, Options

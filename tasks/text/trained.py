@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.predictions import Predictions
-from fedapps.tasks.rows import lines_of, with_kind
-from fedapps.tasks.tables import stream_rows
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from torch.nn.functional import softmax
+
+from fedapps.base.rows import lines_of, with_kind
+from fedapps.base.seeding import torch_seed
+from fedapps.base.tables import stream_rows
 
 from .adapters import merged
 from .encoder_network import Transformer

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedapps.sim.seeding import torch_seed
-from fedapps.tasks.files import without_progress_bar
-from fedapps.tasks.profiles import DataError, PrivateParameters, need
+from fedapps.tasks.profiles import PrivateParameters
 from torch import nn
+
+from fedapps.base.errors import DataError, need
+from fedapps.base.seeding import torch_seed
+from fedapps.base.text_files import without_progress_bar
 
 from .adapters import add_adapters
 from .encoder_network import Transformer

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedapps.tasks.files import UNREADABLE, open_text, shown, zipped_texts
-from fedapps.tasks.profiles import DataError, need
+
+from fedapps.base.errors import DataError, need
+from fedapps.base.text_files import UNREADABLE, open_text, shown, zipped_texts
 
 _SAVED = (".kv", ".wordvectors")
 _FASTTEXT = (793712314).to_bytes(4, "little")  # how a model of fastText begins

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from fedapps.tasks.files import from_json, read_text, shown
-from fedapps.tasks.profiles import DataError, need
 from torch import Tensor
+
+from fedapps.base.errors import DataError, need
+from fedapps.base.text_files import from_json, read_text, shown
 
 from .vector_files import read_words
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import derive_seed, generator
 from fedapps.tasks.profiles import PrivateParameters
 from torch import Tensor
+
+from fedapps.base.seeding import derive_seed, generator
 
 from .options import Options, PrivateWords, private_words
 from .vector_files import read_vectors

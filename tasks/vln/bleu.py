@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 from fedapps.tasks.base import PooledMetric
-from fedapps.tasks.profiles import need
+
+from fedapps.base.errors import need
 
 MAX_NGRAM = 4
 #: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.

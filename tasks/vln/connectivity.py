@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from fedapps.tasks.files import UNREADABLE, found_in, from_json, is_made
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import UNREADABLE, found_in, from_json, is_made
 
 SUFFIX = "_connectivity.json"
 #: Metres between viewpoints that one can walk between, on average of a house. Beyond, positions have another unit.

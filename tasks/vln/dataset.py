@@ -13,9 +13,11 @@ from math import pi
 from pathlib import Path
 
 import numpy as np
-from fedapps.sim.seeding import generator
-from fedapps.tasks.files import found_in
-from fedapps.tasks.profiles import DataError, check_partition
+from fedapps.tasks.profiles import check_partition
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import generator
+from fedapps.base.text_files import found_in
 
 from .connectivity import Graph, graph_files, read_graphs, shortest_paths
 from .files import in_folder

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import UNREADABLE, arrays_in, open_text
-from fedapps.tasks.profiles import DataError, need
+
+from fedapps.base.errors import DataError, need
+from fedapps.base.text_files import UNREADABLE, arrays_in, open_text
 
 from .geometry import VIEWS
 

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedapps.tasks.files import COMPRESSIONS, found_in
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import COMPRESSIONS, found_in
 
 DEFAULT_FOLDER = "~/fedapps/features"
 

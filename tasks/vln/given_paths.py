@@ -6,10 +6,11 @@ from math import isfinite, pi
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedapps.tasks.files import read_json, shown
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.rows import json_lines, name_of
 from torch import Tensor
+
+from fedapps.base.errors import DataError
+from fedapps.base.rows import json_lines, name_of
+from fedapps.base.text_files import read_json, shown
 
 from .houses import Houses
 

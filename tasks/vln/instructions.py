@@ -11,9 +11,9 @@ from math import pi
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from fedapps.tasks.files import found_in, read_json, shown
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.rows import json_lines
+from fedapps.base.errors import DataError
+from fedapps.base.rows import json_lines
+from fedapps.base.text_files import found_in, read_json, shown
 
 from .files import find_file
 

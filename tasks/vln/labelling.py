@@ -12,8 +12,9 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, DataError
+
+from fedapps.base.seeding import torch_seed
 
 from .agent import Agent, agent_of
 from .connectivity import Graph

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedapps.tasks.files import without_progress_bar
-from fedapps.tasks.profiles import DataError, need
 from torch import Tensor, nn
 from torch.nn.functional import embedding
+
+from fedapps.base.errors import DataError, need
+from fedapps.base.text_files import without_progress_bar
 
 from .vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 

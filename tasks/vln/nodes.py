@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Batch, NodeData
+
+from fedapps.base.seeding import generator
 
 from .dataset import Dataset
 from .episodes import encode, joined

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedapps.sim.seeding import generator
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import generator
 
 from .connectivity import Graph, graph_files
 from .files import cached, find_file, key_of

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import read_json
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import read_table
+
+from fedapps.base.errors import DataError
+from fedapps.base.tables import read_table
+from fedapps.base.text_files import read_json
 
 from .connectivity import Graph
 from .files import find_file

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.tasks.options import listed, option
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
+from fedapps.base.options import listed, option
 
 from .features import WIDTHS
 from .files import DEFAULT_FOLDER

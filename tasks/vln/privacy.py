@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, NodeData
 from fedapps.tasks.privacy.sharing import Sharing, Victim
 from fedapps.tasks.privacy.subject import AuditSubject, Sentence
@@ -23,6 +22,8 @@ from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from fedapps.base.seeding import torch_seed
 
 _TABLE = "encoder.embedding.weight"
 #: What each method shares of an agent. Both share the word embedding, which is a part of the language encoder.

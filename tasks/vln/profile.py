@@ -5,7 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles
+
+from fedapps.base.errors import DataError
 
 from .dataset import Dataset, house_of, own_house, read_dataset
 from .options import Options as VlnOptions
@@ -61,7 +63,7 @@ class VlnProfiles(TaskProfiles):
 
         Raise :class:`DataError` for the source "files".
         """
-        from fedapps.sim.houses.world import HouseWorld, write_houses  # loads SciPy
+        from fedapps.tasks.vln.world.world import HouseWorld, write_houses
 
         chosen = self.options
         if not self.has_world:

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Batch
 from torch import Tensor
+
+from fedapps.base.seeding import generator
 
 from .bleu import CorpusCounts, bleu, bleu_statistics
 from .dataset import Dataset

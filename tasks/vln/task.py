@@ -6,8 +6,9 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
-from fedapps.tasks.profiles import need
 from torch import Tensor, nn
+
+from fedapps.base.errors import need
 
 from .agent import Agent, agent_of, houses_of
 from .bleu import CORPUS_BLEU

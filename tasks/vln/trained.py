@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO, cast
 
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
+
+from fedapps.base.errors import DataError
 
 from .agent import Agent
 from .dataset import Dataset, house_of, read_dataset, require_houses

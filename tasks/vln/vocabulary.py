@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedapps.tasks.files import open_text
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import open_text
 
 PAD, UNKNOWN, END, BEGIN = range(4)
 RESERVED = ("<PAD>", "<UNK>", "<EOS>", "<BOS>")

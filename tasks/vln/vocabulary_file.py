@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
 
 from .dataset import read_dataset
 from .options import Options

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
-from fedapps.sim.seeding import generator
 from torch import Tensor, nn
+
+from fedapps.base.seeding import generator
 
 from .options import Options
 

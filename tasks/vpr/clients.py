@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedapps.sim.seeding import generator
-from fedapps.tasks.profiles import DataError
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import generator
 
 from .places import Places
 

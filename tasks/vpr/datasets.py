@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.options import listed
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.options import listed
 
 from . import indoor, nordland
 from .image_checks import Inspection

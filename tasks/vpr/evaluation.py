@@ -10,9 +10,10 @@ from math import comb
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Metrics
 from fedapps.tasks.tensors import fingerprint
+
+from fedapps.base.seeding import generator
 
 from .image_sets import ImageSet
 from .networks import PlaceNetwork

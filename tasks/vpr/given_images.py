@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import COMPRESSIONS, found_in
 from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.rows import FORMATS
-from fedapps.tasks.tables import read_table
 from PIL import Image
 from torch import Tensor
+
+from fedapps.base.errors import DataError
+from fedapps.base.rows import FORMATS
+from fedapps.base.tables import read_table
+from fedapps.base.text_files import COMPRESSIONS, found_in
 
 from .datasets import read_images
 from .image_table import OPTIONAL, ROLES, coordinates

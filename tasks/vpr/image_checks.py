@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.pictures import problem_in
-from fedapps.tasks.profiles import DataError
 from PIL import Image
+
+from fedapps.base.errors import DataError
 
 from .images import LIMIT, ImageFiles, ImageTar
 from .places import Places

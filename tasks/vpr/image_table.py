@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import Table, read_table
+
+from fedapps.base.errors import DataError
+from fedapps.base.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places

@@ -17,10 +17,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
-from fedapps.tasks.files import UNREADABLE
 from fedapps.tasks.pictures import MAX_PIXELS, as_rgb, decoded
-from fedapps.tasks.profiles import DataError
 from PIL import Image
+
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import UNREADABLE
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import Table, read_table
+
+from fedapps.base.errors import DataError
+from fedapps.base.tables import Table, read_table
 
 from .images import ImageStore, ImageTar
 from .places import Places, Track, build_places

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import found_in
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import Table, read_table
+
+from fedapps.base.errors import DataError
+from fedapps.base.tables import Table, read_table
+from fedapps.base.text_files import found_in
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places

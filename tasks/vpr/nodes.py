@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import generator, torch_seed
 from fedapps.tasks.base import NodeData
+
+from fedapps.base.seeding import generator, torch_seed
 
 from .clients import Client
 from .datasets import Dataset

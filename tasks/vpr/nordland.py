@@ -7,8 +7,9 @@ Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage by NRK, aligned fram
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import arrays_in
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import arrays_in
 
 from .images import ImageArray, ImageStore
 from .places import Places, Track, build_places

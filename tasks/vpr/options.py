@@ -4,9 +4,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.tasks.options import listed, option
 from fedapps.tasks.pictures import MAX_PIXELS, MOST_PIXELS
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.options import listed, option
 
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedapps.sim.files import write_whole
-from fedapps.tasks.profiles import DataError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+
+from fedapps.base.atomic import write_whole
+from fedapps.base.errors import DataError
 
 from .given_images import metres_between, positions_of
 from .recall import nearest_rows

@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from fedapps.tasks.profiles import DataError
 from scipy.spatial import cKDTree
+
+from fedapps.base.errors import DataError
 
 from .images import ImageStore, Size
 

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import Table
+
+from fedapps.base.errors import DataError
+from fedapps.base.tables import Table
 
 if TYPE_CHECKING:
     from .places import Places

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from fedapps.sim.streets.world import StreetWorld, write_streets
-from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.vpr.world.world import StreetWorld, write_streets
+
+from fedapps.base.errors import DataError
 
 from .clients import Client
 from .datasets import Dataset

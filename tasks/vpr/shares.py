@@ -5,8 +5,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.sim.seeding import generator
-from fedapps.tasks.profiles import DataError
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import generator
 
 from .clients import Client, clients_per_city, hold_out, labels_of
 from .datasets import Dataset, read_dataset

@@ -8,10 +8,11 @@ import logging
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from fedapps.sim.seeding import generator
-from fedapps.tasks.profiles import DataError
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import generator
 
 from .clients import MIN_SEQUENCES, Client, at_least_one, client_of, is_valid
 from .places import Places

@@ -9,13 +9,15 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.pictures import GivenImage
-from fedapps.tasks.profiles import DataError, check_partition
+from fedapps.tasks.profiles import check_partition
 from fedapps.tasks.tensors import fingerprint
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
+
+from fedapps.base.errors import DataError
+from fedapps.base.seeding import torch_seed
 
 from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of
 from .image_sets import CHUNK, describe

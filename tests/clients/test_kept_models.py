@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels, keeps_models
-from fedapps.sim import files
-from fedapps.sim.files import UnwritableError
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, TrainedModel
 from full_disk import ROOM, full_disk
 from torch import nn
+
+from fedapps.base import atomic
+from fedapps.base.atomic import UnwritableError
 
 WRITES = {"open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -123,7 +124,7 @@ sys.addaudithook(_kill)
 
 
 def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "runs", lambda pid: False)  # the process that wrote is gone
+    monkeypatch.setattr(atomic, "runs", lambda pid: False)  # the process that wrote is gone
     left = set()
     for write in count():
         kept = KeptModels(tmp_path / str(write))

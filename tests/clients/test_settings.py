@@ -10,9 +10,10 @@ from fedapps.clients import parts
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.messages import with_config
 from fedapps.clients.settings import LocalTraining, RoundSettings
-from fedapps.tasks.options import option, option_fields, option_values
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fedapps.base.options import option, option_fields, option_values
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ import logging
 import numpy as np
 import pytest
 from fedapps.clients.state import Attempts, ContextState, DiskState, StoredState
-from fedapps.sim.files import UnwritableError
 from flwr.app import RecordDict
 from full_disk import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import same_bits
+
+from fedapps.base.atomic import UnwritableError
 
 
 @pytest.fixture(params=["disk", "context"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tomli_w
-from fedapps.sim.files import path_name
-from fedapps.sim.lqr import write_world
+from fedapps.tasks.lqr.world import write_world
 
 from fedapps.app.server_app import initial_arrays
+from fedapps.base.atomic import path_name
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
 

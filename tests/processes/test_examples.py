@@ -24,7 +24,7 @@ from fedapps.runs.checkpoints import read_snapshot
 PROJECT = EXAMPLES.parent
 #: The in-process engine; no strategy is among these modules.
 _ENGINE = (
-    *("sim/inprocess.py", "sim/joint_work.py", "sim/seeding.py", "sim/flower_internals.py"),
+    *("sim/inprocess.py", "sim/joint_work.py", "fedapps/base/seeding.py", "sim/flower_internals.py"),
     *("strategies/arrays.py", "strategies/wire.py"),
 )
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from example_apps import EXAMPLES
-from fedapps.sim.lqr import write_world
-from fedapps.sim.processes import descendants
 from fedapps.strategies import Snapshot
+from fedapps.tasks.lqr.world import write_world
 from replayed import replay
 from robot_page import RobotOfPage
 from toys import same_bits
 
 from benchmarks.faults import FaultyFleet
+from fedapps.base.processes import descendants
 from fedapps.config.parsing import Config, parse
 from fedapps.deployment.superlink import Deployment, NodeConfig, deployment
 from fedapps.launch.app_folder import APP

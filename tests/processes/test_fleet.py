@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import tomli_w
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
-from fedapps.sim.processes import descendants, is_alive, runs
 from safetensors.numpy import load_file
 from toys import same_bits
 
+from fedapps.base.processes import descendants, is_alive, runs
 from fedapps.config.parsing import parse
 from fedapps.launch.inputs import resolve
 from fedapps.launch.launch import execute

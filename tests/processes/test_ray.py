@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedapps.sim.processes import descendants, is_alive, runs
 
+from fedapps.base.processes import descendants, is_alive, runs
 from fedapps.config.parsing import parse
 from fedapps.launch.inputs import resolve
 from fedapps.launch.launch import execute

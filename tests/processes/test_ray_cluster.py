@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from fedapps.sim.matrix import run_matrix
-from fedapps.sim.processes import descendants
 from fedapps.sim.ray_cluster import RayCluster
 from small_runs import LQR
 
+from fedapps.base.processes import descendants
 from fedapps.comparison.compare import compare_recipe
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

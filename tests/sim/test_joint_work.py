@@ -5,7 +5,8 @@ import threading
 import pytest
 import torch
 from fedapps.sim.joint_work import jointly, side_by_side
-from fedapps.sim.seeding import TorchState, torch_seed
+
+from fedapps.base.seeding import TorchState, torch_seed
 
 
 def drawn(jobs, states):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from fedapps.sim.processes import free_port
 from fedapps.sim.ray_cluster import ClusterError, RayCluster
 
+from fedapps.base.processes import free_port
 from fedapps.comparison.compare import compare_recipe
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedapps.sim.traffic.drivers import lane_swap_drivers
-from fedapps.sim.traffic.files import write_sessions
-from fedapps.sim.traffic.scenarios import LANE_SWAP, THREE_CARS, initial_states
-from fedapps.sim.traffic.sessions import simulate
 from fedapps.tasks.base import DataError
 from fedapps.tasks.driving.closed_loop import as_sessions, encounters
 from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.driving.setting import to_bicycle, to_motion
+from fedapps.tasks.driving.world.drivers import lane_swap_drivers
+from fedapps.tasks.driving.world.files import write_sessions
+from fedapps.tasks.driving.world.scenarios import LANE_SWAP, THREE_CARS, initial_states
+from fedapps.tasks.driving.world.sessions import simulate
 from hypothesis import given
 from hypothesis import strategies as st
 from traffic_policies import aim_for

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from fedapps.sim.traffic.dynamics import pair_cost
-from fedapps.sim.traffic.sessions import Observation
 from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.planner import (
     ConstantVelocity,
@@ -15,6 +13,8 @@ from fedapps.tasks.driving.planner import (
 )
 from fedapps.tasks.driving.setting import SETTINGS, to_motion
 from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.driving.world.dynamics import pair_cost
+from fedapps.tasks.driving.world.sessions import Observation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

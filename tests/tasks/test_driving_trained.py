@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedapps.sim.seeding import derive_seed, torch_seed
-from fedapps.sim.traffic.dynamics import DT
-from fedapps.sim.traffic.sessions import Sessions, simulate
 from fedapps.tasks.base import DataError, evaluated
 from fedapps.tasks.driving.closed_loop import session_metrics
 from fedapps.tasks.driving.data import read_folder
@@ -19,7 +16,11 @@ from fedapps.tasks.driving.planner import TAU
 from fedapps.tasks.driving.setting import to_motion
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.trained import DrivingTrained
+from fedapps.tasks.driving.world.dynamics import DT
+from fedapps.tasks.driving.world.sessions import Sessions, simulate
 from fedapps.tasks.trained import Origin
+
+from fedapps.base.seeding import derive_seed, torch_seed
 
 SMALL = Options(sessions_train=2, sessions_test=4, hidden=8, latent=2, samples=2)
 THREE = replace(SMALL, scenario="three-cars", sessions_test=2)

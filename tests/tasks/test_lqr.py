@@ -5,8 +5,8 @@ import lzma
 
 import pytest
 import torch
-from fedapps.sim import lqr
 from fedapps.tasks.base import DataError, Task
+from fedapps.tasks.lqr import world as lqr
 from fedapps.tasks.lqr.profile import LqrOptions, robot_files
 from fedapps.tasks.lqr.task import LqrModel, LqrTask
 from fedapps.tasks.lqr.trained import LqrTrained

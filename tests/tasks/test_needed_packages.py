@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.partitioners import flower_partition
-from fedapps.tasks.profiles import need
 from fedapps.tasks.text.published import PUBLISHED, fetch
 from fedapps.tasks.text.transformer import load_config, load_tokenizer
+
+from fedapps.base.errors import need
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -64,7 +65,12 @@ def test_the_extra_of_a_task_installs_what_the_task_imports(folder: str) -> None
 
 @pytest.mark.parametrize(
     ("folder", "extra"),
-    [("clients", "apps"), ("fedapps/app", "apps"), ("fedapps/report", "vision"), ("sim/traffic", "driving")],
+    [
+        ("clients", "apps"),
+        ("fedapps/app", "apps"),
+        ("fedapps/report", "vision"),
+        ("tasks/driving/world", "driving"),
+    ],
 )
 def test_what_all_tasks_share_needs_no_more_than_apps(folder: str, extra: str) -> None:
     assert imported(ROOT / folder) <= declared(extra)

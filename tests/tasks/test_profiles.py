@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedapps.tasks.profiles import DataError, PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.vpr import backbones, layers, options
 
+from fedapps.base.errors import DataError
 from fedapps.config.keys import defaults
 from fedapps.registry.tasks import own_tasks, profiles_class, task_class
 

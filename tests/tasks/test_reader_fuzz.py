@@ -22,14 +22,12 @@ import numpy as np
 import pytest
 from damaged_files import Files, bounded, damaged, write
 from drawn_houses import NAMES, graph_entries, path_entry
-from fedapps.sim.traffic.drivers import lane_swap_drivers
-from fedapps.sim.traffic.styles import read_styles
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.files import flattened, read_toml
+from fedapps.tasks.driving.world.drivers import lane_swap_drivers
+from fedapps.tasks.driving.world.styles import read_styles
 from fedapps.tasks.images.formats import read_folder as read_image_folder
 from fedapps.tasks.images.options import Options as ImageOptions
 from fedapps.tasks.lqr.profile import read_rollouts, robot_files
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.social.scenes import participant_files, read_participant, split_scenes
 from fedapps.tasks.text.corpus import Columns, Layout, read_corpus
 from fedapps.tasks.text.vocabulary import read_vocabulary
@@ -50,6 +48,8 @@ from hypothesis import strategies as st
 from image_files import drawn, hub_dataset
 from PIL import Image
 
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import flattened, read_toml
 from fedapps.config.parsing import ConfigError, read
 from fedapps.config.recipe_files import read_pipeline, read_recipe
 from fedapps.deployment.supernode import SuperNode

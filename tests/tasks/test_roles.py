@@ -5,11 +5,11 @@ from fnmatch import fnmatchcase
 import pytest
 import torch
 from fedapps.tasks.head_inputs import head_inputs
-from fedapps.tasks.options import with_values
 from fedapps.tasks.roles import missing, with_features
 from method_worlds import BodyAndHead, Points, Quadratics
 from torch import nn
 
+from fedapps.base.options import with_values
 from fedapps.registry.tasks import task_class
 
 #: Every task, with the options that change its model.

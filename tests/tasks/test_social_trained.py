@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import DataError
 from fedapps.tasks.social.options import Options
 from fedapps.tasks.social.scenes import RatedScene, participant_files, read_participant
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.social.trained import SocialTrained
+
+from fedapps.base.seeding import torch_seed
 
 SMALL = Options(participants="a;b", source="simulated", world_scenes=20, hidden=8)
 BOTH = ("compact", "relational")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.clients.arrays import matches
-from fedapps.tasks.profiles import DataError, PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text import adapters
 from fedapps.tasks.text.adapters import adapter_layers, merged
 from fedapps.tasks.text.task import TextTask
@@ -15,6 +15,7 @@ from text_world import FEDRECON, FEDVOCAB, SHARED, SMALL, model_for, model_of, n
 from tiny_encoder import encoder_folder
 
 import fedapps
+from fedapps.base.errors import DataError
 from fedapps.registry.tasks import task_class
 
 TEXTS = ["one two", "threes", "one two three"]

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.text.corpus import read_corpus
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
 
+from fedapps.base.errors import DataError
 from fedapps.deployment.check_node import check
 from fedapps.launch.inputs import resolve
 

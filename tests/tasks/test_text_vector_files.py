@@ -8,12 +8,13 @@ import zipfile
 
 import numpy as np
 import pytest
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.text.vector_files import read_vectors, read_words
 from fedapps.tasks.text.vocabulary import SPECIAL, read_vocabulary
 from fedapps.tasks.text.word_vectors import vectors_in
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fedapps.base.errors import DataError
 
 #: With a word of spaces as in GloVe 840B, and no-break spaces and NEL as in GloVe Twitter 27B.
 ODD = {"the": (0.5, -1), ". . .": (2, 0.25), "a\xa0b": (1, 1), "3\x85": (-1, 0), "at 5": (7, 8)}

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.sim.seeding import derive_seed
 from fedapps.tasks.base import DataError
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
@@ -15,6 +14,8 @@ from fedapps.tasks.text.word_vectors import drawn_vectors, with_unknown
 from hypothesis import given
 from hypothesis import strategies as st
 from text_world import FEDRECON, FEDVOCAB, SHARED, SMALL, model_for, nodes_of, write_world
+
+from fedapps.base.seeding import derive_seed
 
 MASK = 2**64 - 1
 WORDS = st.lists(st.text(max_size=4), max_size=8)

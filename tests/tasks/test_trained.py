@@ -4,8 +4,6 @@ import json
 
 import pytest
 import torch
-from fedapps.sim.files import UnwritableError
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import DataError, evaluated
 from fedapps.tasks.label_shares import added_logits, adjust_logits, own_label_shares
 from fedapps.tasks.lqr.task import LqrTask
@@ -15,6 +13,8 @@ from fedapps.tasks.trained import Origin, TrainedModel, trained_class
 from full_disk import full_disk
 from torch import nn
 
+from fedapps.base.atomic import UnwritableError
+from fedapps.base.seeding import torch_seed
 from fedapps.registry.tasks import task_class
 
 ORIGIN = Origin("run", "apfl", "robot-00", 3, 1, 5, 7, 3, 40, metrics={"test.loss": 0.5, "test.list": [1.0, 2.0]})

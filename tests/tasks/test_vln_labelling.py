@@ -6,12 +6,13 @@ from math import log
 import pytest
 import torch
 from drawn_houses import OPTIONS, message_of, saved, speaking, task_with, write_world
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.vln.episodes import encode
 from fedapps.tasks.vln.labelling import Sampling, label_paths
 from fedapps.tasks.vln.learning import path_likelihoods
 from fedapps.tasks.vln.vocabulary import END
 from fedapps.tasks.vln.weights import load_speaker
+
+from fedapps.base.seeding import torch_seed
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import EDGES, NAMES, PATHS, TEXTS, THINGS, path_entry, task_with, write_graph, write_world
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.bleu import bleu, bleu_statistics
 from fedapps.tasks.vln.evaluation import walk_all
@@ -21,6 +20,8 @@ from fedapps.tasks.vln.speaker import moves_of
 from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.trained import VlnTrained
 from fedapps.tasks.vln.walks import Walks, observe
+
+from fedapps.base.seeding import torch_seed
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import tarfile
 
 import numpy as np
 import pytest
-from fedapps.tasks.profiles import DataError
 from fedapps.tasks.vpr.datasets import read_dataset
 from fedapps.tasks.vpr.given_images import in_hand
 from fedapps.tasks.vpr.image_checks import damaged
@@ -14,6 +13,8 @@ from fedapps.tasks.vpr.images import ImageArray, ImageFiles, ImageStore, ImageTa
 from fedapps.tasks.vpr.nordland import read_nordland
 from fedapps.tasks.vpr.options import Options
 from PIL import Image
+
+from fedapps.base.errors import DataError
 
 #: 64 steps from black to white, in 16 bits, and what they are in 8.
 STEPS = (np.arange(64) * 65535 // 63).astype(np.uint16).reshape(8, 8)

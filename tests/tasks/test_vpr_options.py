@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.options import parse_options
 from fedapps.tasks.vpr.datasets import read_dataset
 from fedapps.tasks.vpr.mining import Anywhere, NearestSequences
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.task import VprTask
 from striped_places import write_places
+
+from fedapps.base.options import parse_options
 
 
 def test_the_defaults_are_allowed():

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.vpr.evaluation import MOST, NEAREST, SHOWN, CommonSet, match_traces, place_traces
 from fedapps.tasks.vpr.image_sets import FeatureMapCache, ImageSet, NetworkInputs
 from fedapps.tasks.vpr.images import ImageArray, ImageStore
@@ -15,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from striped_places import SIZE, use_tiny_network, write_places
 from torch import nn
+
+from fedapps.base.seeding import torch_seed
 
 #: City, east, north, whether a query, and which of the four images of the database it is like: nearest descriptors
 #: are those with the largest weights. The last query has no image within 25 m.

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.vpr.augmentation import ColourJitter, augmentation_of
 from fedapps.tasks.vpr.task import VprTask
 from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
@@ -13,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from striped_places import use_tiny_network, write_places
 from striped_tasks import OPTIONS, SPOTS, evaluated, model_of, task_with, train
+
+from fedapps.base.seeding import torch_seed
 
 
 @pytest.fixture(scope="module")

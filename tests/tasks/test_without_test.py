@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.sim import lqr
 from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.driving.data import with_validation
 from fedapps.tasks.driving.options import Options as DrivingOptions
 from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.lqr import world as lqr
 from fedapps.tasks.lqr.profile import LqrOptions
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.social.task import SocialTask

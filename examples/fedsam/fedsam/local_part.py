@@ -12,8 +12,9 @@ import torch
 from fedapps.clients.local_part import PHASES, TRAINING_STEP, LocalPart, NodeRound
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update
 from fedapps.tasks.base import Batch, NodeData
-from fedapps.tasks.options import option
 from torch import Tensor, nn
+
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

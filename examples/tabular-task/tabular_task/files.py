@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, DataError, NodeData
-from fedapps.tasks.files import found_in, open_text
+
+from fedapps.base.text_files import found_in, open_text
 
 SPLITS = ("train", "test")
 

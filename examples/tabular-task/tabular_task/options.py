@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedapps.tasks.options import option
+from fedapps.base.options import option
 
 #: Classes of each dataset.
 CLASSES = {"digits": 10, "breast-cancer": 2, "synthetic": 10}

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
-from fedapps.sim.seeding import derive_seed
 from fedapps.tasks.base import DataError
 from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, Partitioner
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
+
+from fedapps.base.seeding import derive_seed
 
 from .options import CLASSES, FEATURES, TabularOptions
 

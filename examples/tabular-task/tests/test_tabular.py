@@ -8,13 +8,14 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
-from fedapps.tasks.options import parse_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_task.options import CLASSES, FEATURES, TabularOptions
 from tabular_task.task import TabularTask
 from tabular_task.world import LEAST, load_table, partition, synthetic
 from torch import nn
+
+from fedapps.base.options import parse_options
 
 QUICK = TabularOptions(dataset="breast-cancer")
 

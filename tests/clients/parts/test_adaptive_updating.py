@@ -12,13 +12,14 @@ from fedapps.clients.settings import LocalTraining
 from fedapps.clients.state import ContextState
 from fedapps.clients.training import Phase, Plateau, run_plan
 from fedapps.strategies import PartialAggregation
-from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
 from toys import ToyModel, ToyTask, arithmetic_app, arrays_of, federate, same_bits
+
+from fedapps.base.options import with_values
 
 PARAMETERS = NAMES[:3]
 ENCODER = NAMES[:1]

@@ -8,11 +8,12 @@ from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.state import ContextState
-from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import BaseStrategy, FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node, nodes_app, staged
 from toys import ToyModel, ToyTask, arrays_of, federate, record_of, same_bits
+
+from fedapps.base.seeding import torch_seed
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

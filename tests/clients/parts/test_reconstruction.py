@@ -9,14 +9,15 @@ from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
 from fedapps.clients.parts.reconstruction import Reconstruction, Stateless, _split
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import ContextState
-from fedapps.sim.seeding import generator
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, at, initial, node, staged
 from toys import ToyOptions, ToyTask, same_bits
+
+from fedapps.base.options import with_values
+from fedapps.base.seeding import generator
 
 ENCODER = ["encoder.weight"]
 TASK = ToyTask()

@@ -1,7 +1,7 @@
 """Deployed nodes that keep their personal models: the evaluated one, the trained one, and never a failed round."""
 
 import pytest
-from fedapps.sim.lqr import write_world
+from fedapps.tasks.lqr.world import write_world
 from fedapps.tasks.trained import TrainedModel
 
 from fedapps.registry.tasks import task_class

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 from fedapps.clients.guard import PrivateParametersError
-from fedapps.sim.lqr import write_world
 from fedapps.strategies.wire import FISHER
+from fedapps.tasks.lqr.world import write_world
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import ClientApp
 from toys import arrays_of, record_of

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from fedapps.sim.lqr import write_world
 from fedapps.strategies import TooFewRepliesError
+from fedapps.tasks.lqr.world import write_world
 from flwr.app import Context, Message, RecordDict
 from small_runs import run_inline, with_changes
 

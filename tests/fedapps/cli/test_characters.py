@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedapps.sim.console import accept_all_text, text_environment
-from fedapps.sim.processes import flower_environment
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapps.base.console import accept_all_text, text_environment
+from fedapps.base.processes import flower_environment
 from fedapps.cli.commands import _COMMANDS, main
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from fedapps.sim.processes import free_port
 
+from fedapps.base.processes import free_port
 from fedapps.cli.commands import assignments, main
 from fedapps.config.recipe_files import recipes
 

@@ -4,8 +4,8 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from fedapps.sim.corpus import write_examples
-from fedapps.sim.lqr import write_world
+from fedapps.tasks.lqr.world import write_world
+from fedapps.tasks.text.world import write_examples
 
 from fedapps.app.server_app import initial_arrays
 from fedapps.cli.commands import main

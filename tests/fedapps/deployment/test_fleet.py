@@ -5,10 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from fedapps.sim.lqr import write_world
-from fedapps.sim.processes import Interrupts, is_alive
 from fedapps.tasks.base import DataError
+from fedapps.tasks.lqr.world import write_world
 
+from fedapps.base.processes import Interrupts, is_alive
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.deployment.fleet import FleetData, limit_in_flight

@@ -4,8 +4,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from fedapps.sim.processes import free_port
 
+from fedapps.base.processes import free_port
 from fedapps.cli.commands import main
 from fedapps.deployment.credentials import make_certificates, make_key_pair
 from fedapps.deployment.node_options import check_options

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from fedapps.sim.processes import free_port
 from flwr.common.config import parse_config_args
 
+from fedapps.base.processes import free_port
 from fedapps.deployment.forks import LIBRARIES
 from fedapps.deployment.supernode import SuperNode
 

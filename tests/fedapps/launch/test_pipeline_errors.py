@@ -1,7 +1,7 @@
 """Errors of a pipeline are reported before anything runs."""
 
 import pytest
-from fedapps.sim.lqr import write_world
+from fedapps.tasks.lqr.world import write_world
 from pipelines import RECIPE, run_pipeline
 from warm_lqr import WarmLqr, WarmOptions
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from fedapps.tasks.options import with_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
 from toys import same_bits
 
+from fedapps.base.options import with_values
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.pfedme import PFedMe
 

@@ -7,12 +7,12 @@ from fedapps.sim.inprocess import NodeError
 from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFewRepliesError, UniformFraction, to_record
 from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
-from fedapps.tasks.options import with_values
 from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quadratics import Federation, QuadraticTask
 
+from fedapps.base.options import with_values
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.scaffold import Scaffold, ScaffoldOptions
 from fedapps.methods.strategy_parts import StrategyParts

@@ -16,10 +16,10 @@ from types import ModuleType
 
 import pytest
 from example_apps import load_example
-from fedapps.tasks.files import flattened
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
+from fedapps.base.text_files import flattened
 from fedapps.cli.commands import main
 from fedapps.cli.parser import command_parser
 from fedapps.deployment.submit import run_config_text

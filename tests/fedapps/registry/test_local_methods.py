@@ -18,7 +18,7 @@ METHOD = """
 from dataclasses import dataclass
 
 from fedapps.methods.base import Method
-from fedapps.tasks.options import option
+from fedapps.base.options import option
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from fedapps.tasks.options import key_of, option
 
 from fedapps import methods
+from fedapps.base.options import key_of, option
 from fedapps.methods.base import Method
 from fedapps.methods.fedprox import FedProx, FedProxOptions
 from fedapps.registry import methods as registry

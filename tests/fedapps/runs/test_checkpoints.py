@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from fedapps.sim.files import UnwritableError
 from fedapps.strategies import Snapshot
 from full_disk import full_disk
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import same_bits
 
+from fedapps.base.atomic import UnwritableError
 from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
 
 FACTS = {"best": {"round": 2, "value": None}, "history": {"1": {"loss": 0.1, "name": "ü"}}}

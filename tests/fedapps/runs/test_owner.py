@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
-from fedapps.sim.files import UnwritableError
 
+from fedapps.base.atomic import UnwritableError
 from fedapps.runs import owner as module
 from fedapps.runs.owner import OWNER_FILE, FolderInUseError, Owner, await_free, check_free, owned
 

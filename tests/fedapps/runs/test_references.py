@@ -4,10 +4,10 @@ import json
 
 import pytest
 from drawn_houses import OPTIONS, write_world
-from fedapps.tasks.options import key_of
 from report_pages import page, section
 
 import fedapps.comparison.references
+from fedapps.base.options import key_of
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.references import references_of
 from fedapps.comparison.summary import summarise

@@ -4,11 +4,11 @@ import json
 from collections import Counter
 
 import pytest
-from fedapps.sim.files import UnwritableError
 from full_disk import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedapps.base.atomic import UnwritableError
 from fedapps.runs.releases import ReleaseLedger
 
 

@@ -5,10 +5,10 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from fedapps.sim.files import UnwritableError
 from fedapps.strategies import NodeReport, Refusal, RoundReport
 from full_disk import full_disk
 
+from fedapps.base.atomic import UnwritableError
 from fedapps.config.parsing import parse
 from fedapps.runs.owner import FolderInUseError
 from fedapps.runs.run_folder import RunFolder

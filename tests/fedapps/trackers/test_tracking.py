@@ -4,12 +4,12 @@ import logging
 from dataclasses import dataclass
 
 import pytest
-from fedapps.tasks.options import option
 from hypothesis import given, strategies
 from small_runs import run_inline
 from toys import same_bits
 from tracked_runs import SMALL, cut_and_resumed, expected
 
+from fedapps.base.options import option
 from fedapps.config.parsing import ConfigError, parse, read
 from fedapps.config.trackers import TRACKERS
 from fedapps.runs.tracking import plain, round_values

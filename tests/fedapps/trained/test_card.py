@@ -4,9 +4,9 @@ import re
 
 import pytest
 import torch
-from fedapps.sim.lqr import A
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.lqr.trained import LqrTrained
+from fedapps.tasks.lqr.world import A
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained

@@ -1,8 +1,8 @@
 """The search space of each method."""
 
 import pytest
-from fedapps.tasks.search import Choices, Range
 
+from fedapps.base.search import Choices, Range
 from fedapps.config.parsing import parse
 from fedapps.tuning.ranges import GivenRange, current_settings, search_spaces, tuned_label
 

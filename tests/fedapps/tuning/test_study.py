@@ -4,10 +4,10 @@ import math
 
 import optuna
 import pytest
-from fedapps.tasks.search import Choices, Range
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapps.base.search import Choices, Range
 from fedapps.config.run_config import read_limits, written_limits
 from fedapps.tuning.study import FEWEST, RANDOM_TRIALS, Final, Study, Trial, best_trial, finalists, median_limits
 

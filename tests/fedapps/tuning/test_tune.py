@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from fedapps.sim import lqr
+from fedapps.tasks.lqr import world as lqr
 
 import fedapps.tuning.trials
 import fedapps.tuning.tune

@@ -1,0 +1,1 @@
+"""What all folders of the package stand on: options, tables, files, seeding, processes, errors."""

@@ -1,0 +1,30 @@
+"""Errors that all folders raise, and the check that a package is installed."""
+
+from importlib.util import find_spec
+
+
+class DataError(ValueError):
+    """Missing or malformed data. The message names the file and the line, and says what is expected."""
+
+
+def need(package: str, extra: str, purpose: str) -> None:
+    """Check that a package is installed, before it is imported.
+
+    Parameters
+    ----------
+    package : str
+        The name of its module.
+    extra : str
+        The extra of fedapps that installs it.
+    purpose : str
+        What needs it, such as the key and its value.
+
+    Raises
+    ------
+    DataError
+        It is not installed.
+    """
+    if find_spec(package) is None:
+        raise DataError(
+            f"{purpose} needs the package {package}, which is not installed: pip install 'fedapps[{extra}]'"
+        )

@@ -1,0 +1,255 @@
+"""Tables in files: CSV, TSV and JSON lines, plain or compressed by gzip or xz.
+
+All tasks read their tables here. Every error names the file, the line and the column, and says what is allowed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import DataError
+from .rows import cell_of, format_of, lines_of, name_of, require_columns, rows_of, with_kind
+from .text_files import COMPRESSIONS, shown
+
+#: The endings of the names of CSV files.
+CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
+#: The numbers that float32 can hold, in which most tasks compute, and the whole numbers that float64 can.
+_LARGEST, _WHOLE = float(np.finfo(np.float32).max), 2.0**53
+
+_LISTED = 5  # lines that an error lists
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some columns of a file, as text.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    names : tuple of str
+        The names of all columns of the file.
+    columns : mapping of str to list of str
+        The cells of the columns that were read, in the order of the rows.
+    lines : list of int
+        The number of the line on which each row ends, counted from 1.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    columns: Mapping[str, list[str]]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.columns
+
+    def require(self, columns: Iterable[str]) -> None:
+        """Raise :class:`DataError` if one of the optional ``columns`` is missing."""
+        if any(column not in self for column in columns):
+            require_columns(self.names, columns, f"{self.path}, line 1", "")
+
+    def texts(self, column: str) -> list[str]:
+        """Return the cells of a column as written."""
+        return self.columns[column]
+
+    def numbers(self, column: str, *, missing: float | None = None) -> np.ndarray:
+        """Return a column as finite numbers, float64 ``[n]``.
+
+        Parameters
+        ----------
+        column : str
+            The name of the column.
+        missing : float, optional
+            The value of empty cells. Without it an empty cell is an error.
+
+        Raises
+        ------
+        DataError
+            A cell is not a finite number. The message counts all such cells.
+        """
+        cells = self.columns[column]
+        try:
+            values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
+        except ValueError:
+            values = np.array([_number(cell, missing) for cell in cells])
+        wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))  # NaN is not either
+        if missing is not None:
+            wrong = np.array([row for row in wrong if cells[row].strip()], dtype=np.int64)
+        if len(wrong):
+            raise self.fault(column, wrong, "expected a finite number")
+        return values
+
+    def integers(self, column: str) -> np.ndarray:
+        """Return a column as int64 ``[n]``. Raise :class:`DataError` for a cell that is not a whole number."""
+        values = self.numbers(column)
+        if len(wrong := np.flatnonzero((values != np.floor(values)) | (np.abs(values) > _WHOLE))):
+            raise self.fault(column, wrong, "expected a whole number")
+        return values.astype(np.int64)
+
+    def words(self, column: str, meanings: Mapping[str, Any]) -> np.ndarray:
+        """Return what each cell of a column means, ``[n]``.
+
+        Parameters
+        ----------
+        column : str
+            The name of the column.
+        meanings : mapping of str to object
+            The allowed words in lower case, and what each stands for. Upper and lower case are the same word.
+
+        Raises
+        ------
+        DataError
+            A cell holds another word.
+        """
+        found = [meanings.get(cell.strip().lower()) for cell in self.columns[column]]
+        if wrong := [row for row, meaning in enumerate(found) if meaning is None]:
+            raise self.fault(column, wrong, f"expected one of {', '.join(meanings)}")
+        return np.array(found)
+
+    def place(self, row: int, column: str) -> str:
+        """Return the file, line and column of a cell, for an error message."""
+        return f"{self.path}, line {self.lines[row]}, column {column}"
+
+    def distinct(self, columns: Sequence[str]) -> None:
+        """Raise :class:`DataError` if two rows have the same cells in some columns."""
+        rows: dict[tuple[str, ...], int] = {}
+        for row, cells in enumerate(zip(*(self.columns[column] for column in columns), strict=True)):
+            if (first := rows.setdefault(cells, row)) != row:
+                named = ", ".join(f"{column} = {shown(cell)}" for column, cell in zip(columns, cells, strict=True))
+                raise DataError(
+                    f"{self.path}, line {self.lines[row]}: {named} occurs for the second time (first in line "
+                    f"{self.lines[first]}); keep one of the two rows"
+                )
+
+    def fault(self, column: str, rows: Sequence[int] | np.ndarray, expected: str) -> DataError:
+        """Return the error for the first of the wrong cells ``rows`` of a column; it counts them and lists lines."""
+        lines = ", ".join(str(self.lines[row]) for row in rows[:_LISTED]) + (", ..." if len(rows) > _LISTED else "")
+        more = f" (wrong in {len(rows)} rows: lines {lines})" if len(rows) > 1 else ""
+        return DataError(f"{self.place(rows[0], column)}: {shown(self.columns[column][rows[0]])}; {expected}{more}")
+
+
+def read_table(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), *, header: bool = True, hint: str = ""
+) -> Table:
+    """Read columns of a table.
+
+    The ending of the file name decides the format: ``.csv`` (quoted), ``.tsv`` (separated by tabs, without quotes, as
+    GLUE's files) or ``.jsonl`` (one object of strings and numbers per line), each optionally followed by ``.gz`` or
+    ``.xz``. For encodings see :mod:`fedapps.base.text_files`. Blank lines are skipped.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    required : sequence of str
+        Columns that the file must have.
+    optional : sequence of str
+        Columns that are read if the file has them.
+    header : bool
+        Whether the first row of a CSV or TSV file names the columns. Without a header, columns are called ``"1"``,
+        ``"2"`` and so on.
+    hint : str
+        What the error for a missing column adds, for example the option that names the columns.
+
+    Raises
+    ------
+    DataError
+        The format is unknown, the file cannot be read, a required column or a cell is missing, a column that is read
+        occurs twice, or there are no rows.
+    """
+    kind = format_of(path)
+    columns: dict[str, list[str]] = {}
+    names: tuple[str, ...] = ()
+    lines: list[int] = []
+    with lines_of(path, required) as file:
+        for line, row in rows_of(path, file, kind, header, (*required, *optional), required, hint):
+            if not lines:
+                names = tuple(row)
+                columns = {name: [] for name in (*required, *optional) if name in required or name in row}
+            place = f"{path}, line {line}"
+            require_columns(row, columns, place, hint)
+            if late := [name for name in optional if name in row and name not in columns]:
+                raise DataError(
+                    f"{place}: column {', '.join(late)}, which line {lines[0]} lacks; write it in all lines"
+                )
+            for name, cells in columns.items():
+                cells.append(cell_of(row[name], place, name))
+            lines.append(line)
+    if not lines:
+        raise DataError(f"{path}: has no rows; expected one per line")
+    return Table(path, names, columns, lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table that is read row by row.
+
+    Attributes
+    ----------
+    place : str
+        The file and the line, for error messages.
+    cells : mapping of str to str
+        The cells by column, as written.
+    """
+
+    place: str
+    cells: Mapping[str, str]
+
+    def number(self, column: str) -> float:
+        """Return a cell as a finite number. Raise :class:`DataError` if it is none."""
+        value = _number(self.cells[column], None)
+        if not abs(value) <= _LARGEST:  # NaN is not either
+            raise DataError(f"{self.place}, column {column}: {shown(self.cells[column])}; expected a finite number")
+        return value
+
+
+def stream_rows(
+    source: Path | Iterable[str], required: Sequence[str], *, header: bool = True, hint: str = ""
+) -> Iterator[Row]:
+    """Yield the rows of a table one by one, of any length.
+
+    Parameters
+    ----------
+    source : Path or lines
+        A file as in :func:`read_table`; or the lines of a stream, which are JSON lines if they begin with ``{``, and
+        CSV otherwise.
+    required : sequence of str
+        The columns to read.
+    header, hint
+        As in :func:`read_table`.
+
+    Raises
+    ------
+    DataError
+        As :func:`read_table`; without rows nothing is yielded.
+    """
+    if isinstance(source, Path):
+        path, kind = source, format_of(source)
+    else:
+        path, kind = name_of(source), ""
+    with lines_of(source, required) as file:
+        lines = file
+        if not kind:
+            is_json, lines = with_kind(file)
+            kind = ".jsonl" if is_json else ".csv"
+        for line, row in rows_of(path, lines, kind, header, required, required, hint):
+            place = f"{path}, line {line}"
+            require_columns(row, required, place, hint)
+            yield Row(place, {name: cell_of(row[name], place, name) for name in required})
+
+
+def _number(cell: str, missing: float | None) -> float:
+    """The number in a cell, ``missing`` for an empty cell, NaN for anything else."""
+    if missing is not None and not cell.strip():
+        return missing
+    try:
+        return float(cell)
+    except ValueError:
+        return nan

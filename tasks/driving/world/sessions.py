@@ -1,0 +1,227 @@
+"""Closed-loop sessions of a robot's policy with a human driver, all sessions at once, and their outcomes.
+
+Row ``t`` of a history holds the state ``S_t`` and the control ``C_t`` that led to it, so both are known at time ``t``
+and ``S_{t+1} = step(S_t, C_{t+1})``. The controls of row 0 are zero. Outcomes are the quantities of APFL, Figures 8 and
+9, and collisions.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapps.base.seeding import generator
+
+from .drivers import Driver, lane_change_control
+from .dynamics import DT, FRICTION, quantise, stage_cost, step
+from .scenarios import InitialStates, Scenario
+
+ROBOT, HUMAN, GRAY = 0, 1, 2
+"""Indices of the cars."""
+IN_LANE = 0.35
+"""Maximum distance in metres from the target lane of a car that has completed its lane change."""
+STRAIGHT = 0.03
+"""Maximum heading in radians of a car that has completed its lane change."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the robot has observed: ``states [S, t, cars, 4]`` and ``controls [S, t, cars, 2]``, ``t >= 1``.
+
+    The last row is the present: ``controls[:, -1]`` are the current controls, zero before the first step. The tensors
+    are views into the simulation and must not be modified.
+    """
+
+    states: Tensor
+    controls: Tensor
+
+
+class Policy(Protocol):
+    """Controls the robot in all sessions at once."""
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the robot's next controls ``[S, tau, 2] = (throttle, steer)``, which are rounded to allowed values."""
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """``S`` finished sessions of at most ``T`` rows; row ``t`` is time ``0.1 t`` seconds, row 0 the initial state.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        The scenario.
+    driver : Driver
+        The driver.
+    session, held_out : Tensor [S]
+        Those of the initial states.
+    states : Tensor [S, T, cars, 4]
+        Car states. After the end of a session the last state repeats.
+    controls : Tensor [S, T, cars, 2]
+        The controls that led to each row; zero after the end of a session.
+    cost : Tensor [S, T]
+        The stage cost of each row; zero after the end of a session.
+    length : Tensor [S]
+        The number of valid rows.
+    lane_change_start : Tensor [S]
+        The first row with a sufficient gap, or -1.
+    """
+
+    scenario: Scenario
+    driver: Driver
+    session: Tensor
+    held_out: Tensor
+    states: Tensor
+    controls: Tensor
+    cost: Tensor
+    length: Tensor
+    lane_change_start: Tensor
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    @property
+    def valid(self) -> Tensor:
+        """The rows before a session's end, bool ``[S, T]``."""
+        return torch.arange(self.states.shape[1], device=self.length.device) < self.length[:, None]
+
+
+@torch.no_grad()
+def simulate(
+    scenario: Scenario,
+    driver: Driver,
+    initial: InitialStates,
+    policy: Policy,
+    seed: int,
+    tau: int = 3,
+) -> Sessions:
+    """Simulate all initial states against ``driver``.
+
+    Phase 1 lasts until robot and human are ``gap_enough`` apart along the road. Then, if the scenario's robot swaps
+    lanes, the lane-change controller drives both cars until both have swapped. Sessions end there or after
+    ``max_steps`` steps. Cars that collide drive on (:func:`fedapps.tasks.driving.world.sessions.collided`).
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    driver : Driver
+        The driver.
+    initial : InitialStates
+        The initial states.
+    policy : Policy
+        Controls the robot. It is called every ``tau`` steps for all sessions together; its answers for sessions in
+        phase 2 are ignored.
+    seed : int
+        The driver's noise is keyed by (seed, driver's name, session), so it does not depend on the robot or on the
+        other sessions.
+    tau : int
+        Steps between calls of the policy (APFL: 3).
+
+    Raises
+    ------
+    ValueError
+        ``tau < 1``, or the policy's answer does not have the shape ``[S, tau, 2]``.
+    """
+    if tau < 1:
+        raise ValueError(f"tau = {tau}: must be at least 1")
+    count, rows = len(initial), scenario.max_steps + 1
+    states = initial.states.new_zeros(count, rows, scenario.cars, 4)
+    controls = initial.states.new_zeros(count, rows, scenario.cars, 2)
+    if scenario.gray_car:
+        controls[:, 1:, GRAY, 0] = FRICTION  # its throttle compensates friction
+    states[:, 0] = initial.states
+    noise = _noise(driver, initial, scenario.max_steps, seed)
+    memory = driver.memory(states[:, 0, HUMAN])
+    start = initial.session.new_full((count,), -1)
+    length = initial.session.new_full((count,), rows)
+    held_speed = states[:, 0, :, 3]
+    lanes = states.new_tensor((scenario.human_lane, scenario.robot_lane))
+    plan = states.new_zeros(count, tau, 2)
+    for t in range(rows):
+        now = states[:, t]
+        gap = (now[:, ROBOT, 1] - now[:, HUMAN, 1]).abs()
+        opens = (start < 0) & (gap >= scenario.gap_enough)
+        start = torch.where(opens, t, start)
+        held_speed = torch.where(opens[:, None], now[..., 3], held_speed)
+        swapping = (start >= 0) & scenario.robot_swaps
+        settled = ((now[:, :2, 0] - lanes).abs() < IN_LANE) & (now[:, :2, 2].abs() < STRAIGHT)
+        length = torch.where(swapping & settled.all(dim=1), length.clamp_max(t + 1), length)
+        if t == rows - 1 or bool((length <= t + 1).all()):
+            break
+        if t % tau == 0:
+            plan = _checked(policy(Observation(states[:, : t + 1], controls[:, : t + 1])), (count, tau, 2))
+        gray = now[:, GRAY] if scenario.gray_car else None
+        human, memory = driver.control(now[:, HUMAN], now[:, ROBOT], gray, memory, noise[:, t], scenario.human_lane)
+        phase_1 = torch.stack((plan[:, t % tau].to(now), human), dim=1)
+        phase_2 = lane_change_control(now[:, :2], lanes, held_speed[:, :2])
+        going = (length > t + 1)[:, None, None]
+        controls[:, t + 1, :2] = torch.where(swapping[:, None, None], phase_2, phase_1)
+        controls[:, t + 1] *= going
+        states[:, t + 1] = torch.where(going, step(now, controls[:, t + 1]), now)
+    used = int(length.max()) if count else 1
+    states, controls = states[:, :used], controls[:, :used]
+    cost = stage_cost(states[:, :, ROBOT], states[:, :, HUMAN], scenario.cost_floor)
+    cost = cost * (torch.arange(used, device=length.device) < length[:, None])
+    return Sessions(scenario, driver, initial.session, initial.held_out, states, controls, cost, length, start)
+
+
+def _noise(driver: Driver, initial: InitialStates, steps: int, seed: int) -> Tensor:
+    """Standard normal numbers ``[S, steps]``."""
+    draws = [
+        generator(seed, "traffic.noise", driver.name, session).standard_normal(steps, dtype=np.float32)
+        for session in initial.session.tolist()
+    ]
+    array = np.array(draws, dtype=np.float32).reshape(len(draws), steps)
+    return torch.from_numpy(array).to(initial.states)
+
+
+def _checked(plan: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    if tuple(plan.shape) != shape:
+        raise ValueError(f"the policy returned controls of shape {tuple(plan.shape)}: must be {shape}")
+    return quantise(plan)
+
+
+CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
+"""Metres."""
+
+
+def lane_change_time(sessions: Sessions) -> Tensor:
+    """Return the seconds ``[S]`` until the lane change could start; the session's duration if it never could."""
+    start = sessions.lane_change_start
+    return torch.where(start >= 0, start, sessions.length - 1) * DT
+
+
+def censored(sessions: Sessions) -> Tensor:
+    """Return which sessions never started a lane change, bool ``[S]``."""
+    return sessions.lane_change_start < 0
+
+
+def start_distance(sessions: Sessions) -> Tensor:
+    """Return the metres ``[S]`` between robot and human when the lane change could start, NaN if it never could."""
+    rows = torch.arange(len(sessions), device=sessions.length.device)
+    there = sessions.states[rows, sessions.lane_change_start.clamp_min(0)]
+    distance = torch.linalg.vector_norm(there[:, ROBOT, :2] - there[:, HUMAN, :2], dim=-1)
+    return torch.where(sessions.lane_change_start >= 0, distance, torch.nan)
+
+
+def mean_cost(sessions: Sessions) -> Tensor:
+    """Return the mean stage cost ``[S]`` over the rows in which the policy drives, including the first row.
+
+    The rows end with the start of the lane change, or with the session if there was none or if the scenario's robot
+    never leaves its planner.
+    """
+    last = sessions.length - 1
+    if sessions.scenario.robot_swaps:
+        last = torch.where(sessions.lane_change_start >= 0, sessions.lane_change_start, last)
+    counted = torch.arange(sessions.cost.shape[1], device=last.device) <= last[:, None]
+    return (sessions.cost * counted).sum(dim=1) / (last + 1)
+
+
+def collided(sessions: Sessions) -> Tensor:
+    """Return whether the robot ever overlapped another car, bool ``[S]``, as boxes of 4 m x 2 m, ignoring headings."""
+    offset = (sessions.states[:, :, ROBOT + 1 :, :2] - sessions.states[:, :, None, ROBOT, :2]).abs()
+    touching = (offset[..., 0] < CAR_WIDTH) & (offset[..., 1] < CAR_LENGTH)
+    return (touching.any(dim=2) & sessions.valid).any(dim=1)

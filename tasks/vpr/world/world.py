@@ -1,0 +1,189 @@
+"""Writes simulated cities as a data set for visual place recognition, in the layout of Mapillary Street-Level
+Sequences.
+The images of Mapillary require a licence, and these stand in for them: cities differ by continent, and every street is
+driven in several seasons, light and traffic conditions and with several cameras, while its houses stay the same.
+"""
+
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedapps.base.seeding import derive_seed, generator
+
+from .city import City, draw_city, near, visit
+from .drives import Drive, draw_drives, draw_poses
+from .files import SIDES, Frame, write_picture, write_tables
+from .network import draw_routes
+from .rendering import render
+from .styles import CONTINENTS, NAMES
+
+logger = logging.getLogger(__name__)
+
+WORLD_FILE = "world.json"
+SIGHT = 130.0  # metres around a drive within which the city is rendered
+MOST_CITIES = sum(len(names) for names in NAMES.values())
+GRIDS = {"europe": (32, 5_500_000), "america": (14, 4_100_000), "asia": (48, 1_700_000), "oceania": (55, 5_900_000)}
+"""A UTM zone and a northing in each continent, near which its simulated cities lie."""
+
+
+@dataclass(frozen=True)
+class StreetWorld:
+    """The size of a world.
+
+    Attributes
+    ----------
+    cities, test_cities : int
+        Cities for training and validation, and for the common test: together at most 32, from the four continents in
+        turn.
+    kilometres : float
+        Mean length of the driven streets of a city, which varies between half and one and a half times as much.
+    size : tuple of (int, int)
+        Width and height of images in pixels.
+    route : float
+        Approximate length of a route in metres.
+    spacing : float
+        Metres between consecutive images.
+    drives : int
+        Minimum number of database sequences, and of query sequences, per route.
+    more_drives : float
+        Mean number of additional sequences of each.
+    night : float
+        Share of the sequences recorded in the dark.
+    quality : int
+        JPEG quality.
+
+    A kilometre of street gives about ``2000 (drives + more_drives) / spacing`` images: 1000 by default.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
+    """
+
+    cities: int = 16
+    test_cities: int = 2
+    kilometres: float = 1.2
+    size: tuple[int, int] = (96, 64)
+    route: float = 120.0
+    spacing: float = 5.0
+    drives: int = 2
+    more_drives: float = 0.5
+    night: float = 0.1
+    quality: int = 90
+
+    def __post_init__(self) -> None:
+        self._check("cities", self.cities >= 1, "at least 1")
+        self._check("test_cities", self.test_cities >= 0, "at least 0")
+        if self.cities + self.test_cities > MOST_CITIES:
+            total = f"cities + test_cities = {self.cities} + {self.test_cities}"
+            raise ValueError(f"{total}: must be at most {MOST_CITIES}; increase kilometres instead")
+        self._check("size", min(self.size) >= 16, "at least 16 pixels each way")
+        self._check("drives", self.drives >= 1, "at least 1")
+        self._check("more_drives", self.more_drives >= 0, "at least 0")
+        self._check("night", 0 <= self.night <= 1, "between 0 and 1")
+        self._check("quality", 1 <= self.quality <= 95, "between 1 and 95")
+        for name in ("kilometres", "route", "spacing"):
+            self._check(name, getattr(self, name) > 0, "positive")
+
+    def _check(self, name: str, right: bool, allowed: str) -> None:
+        if not right:
+            raise ValueError(f"{name} = {getattr(self, name)}: must be {allowed}")
+
+    def enough_for(self, nodes: int, metres: float = 240.0) -> "StreetWorld":
+        """Return the same world with about ``metres`` of street for each of ``nodes``.
+
+        With the default ``metres``, FedVPR's Proximity split (Section 4.1) finds about as many valid clients as nodes
+        at a radius of 50 m, and half as many at 100 m.
+        """
+        if nodes < 1:
+            raise ValueError(f"nodes = {nodes}: must be at least 1")
+        return replace(self, kilometres=nodes * metres / 1000 / self.cities)
+
+    def names(self) -> dict[str, tuple[str, str]]:
+        """Return the continent and the part of the data set (``train_val`` or ``test``) of each city."""
+        parts = ["train_val"] * self.cities + ["test"] * self.test_cities
+        continents = list(CONTINENTS)
+        found = {}
+        for number, part in enumerate(parts):
+            continent = continents[number % len(continents)]
+            found[NAMES[continent][number // len(continents)]] = (continent, part)
+        return found
+
+
+def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
+    """Write the cities of ``world`` into ``folder`` and return their folders.
+
+    :mod:`fedapps.tasks.vpr.world.files` describes ``<folder>/<train_val or test>/<city>/<query or database>``.
+    ``<folder>/world.json``, written last, records that everything is simulated, the ``seed`` and parameters, and each
+    city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
+    Progress is logged every ten seconds.
+    """
+    folders, begun, told = [], time.monotonic(), time.monotonic()
+    names = world.names()
+    for number, (name, (continent, part)) in enumerate(names.items()):
+        folders.append(folder / part / name)
+        write_city(folders[-1], name, continent, world, seed)
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            logger.info("rendered %d of %d cities in %.0f s", number + 1, len(names), told - begun)
+    cities = {name: {"continent": continent, "part": part} for name, (continent, part) in names.items()}
+    facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "cities": cities}
+    (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return folders
+
+
+def write_city(folder: Path, name: str, continent: str, world: StreetWorld, seed: int) -> None:
+    """Simulate one city and the drives through it, and write its images and tables into ``folder``."""
+    rng = generator(seed, "streets.city", name)
+    metres = 1000 * world.kilometres * rng.uniform(0.5, 1.5)
+    zone, northing = GRIDS[continent]
+    zone += int(rng.integers(-2, 3))
+    centre = np.array([500_000, northing]) + rng.uniform(-150_000, 150_000, size=2)
+    city = draw_city(name, continent, metres, seed)
+    frames: dict[str, list[Frame]] = {side: [] for side in SIDES}
+    for side in SIDES:
+        (folder / side / "images").mkdir(parents=True, exist_ok=True)
+    for route, nodes in enumerate(draw_routes(city.network, world.route, rng)):
+        path = city.network.nodes[nodes]
+        for drive in draw_drives(name, route, world.drives, world.more_drives, city.style.southern, world.night, seed):
+            frames[drive.side] += _drive(
+                folder / drive.side, city, path[::-1] if drive.reverse else path, centre, drive, world, seed
+            )
+    for side in SIDES:
+        write_tables(folder / side, frames[side], zone, city.style.southern)
+
+
+def _drive(
+    folder: Path, city: City, path: np.ndarray, centre: np.ndarray, drive: Drive, world: StreetWorld, seed: int
+) -> list[Frame]:
+    labels = ("streets.drive", city.name, drive.side, drive.route, drive.number)
+    rng, own = generator(seed, *labels), derive_seed(seed, *labels)
+    lane = 0.5 * city.style.road * (-1 if city.style.left_hand else 1)
+    poses = draw_poses(path, lane, world.spacing, rng)
+    read = poses.place + rng.uniform(-1, 1, size=2) + np.clip(rng.normal(0, 0.4, size=poses.place.shape), -1, 1)
+    seen = visit(near(city, poses.place, SIGHT), drive.conditions, own)
+    frames = []
+    for number, (place, heading) in enumerate(zip(poses.place, poses.heading.tolist(), strict=True)):
+        key = f"{derive_seed(own, 'key', number):016x}"
+        picture = render(seen, place, heading, world.size, generator(own, "noise", number))
+        write_picture(folder, key, picture, world.quality)
+        easting, northing = (centre + read[number]).tolist()
+        frames.append(
+            Frame(
+                key=key,
+                easting=easting,
+                northing=northing,
+                heading=float(np.degrees(heading)) % 360,
+                captured_at=drive.conditions.day.isoformat(),
+                cluster=drive.route,
+                control_panel=drive.conditions.camera.panel > 0,
+                night=drive.conditions.night,
+                sequence=f"{own:016x}",
+                number=number,
+            )
+        )
+    return frames
