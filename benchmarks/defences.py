@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,13 +23,14 @@ from matplotlib.figure import Figure
 
 from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.formats import number
+from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.tables import text_table
 from fedapps.cli.commands import assignments
-from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.report.palette import plot_styles
-from fedapps.runs.tables import number, text_table
 
 from .recipe_runs import exit_status, final_metrics, recipe_parser
 
@@ -252,8 +252,8 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
     for panel, (name, found) in zip(panels[1:], changes.items(), strict=True):
         for row, values in enumerate(found):
             if values:
-                spread = half_width(values) if len(values) > 1 else 0.0
-                panel.errorbar(fmean(values), row, xerr=spread, color=_STYLE.colour, marker="o", capsize=3)
+                change = Estimate.of(values)
+                panel.errorbar(change.mean, row, xerr=change.half or 0.0, color=_STYLE.colour, marker="o", capsize=3)
         panel.axvline(0, color="grey", linewidth=1)
         panel.set(title=f"change of\n{name} accuracy")
     panels[0].set_yticks(rows, [cost.name for cost in costs])
@@ -271,8 +271,8 @@ def _changes(values: Sequence[float], reference: Sequence[float]) -> list[float]
 def _cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    spread = f" ± {number(half_width(values))}" if len(values) > 1 else ""
-    return f"{number(fmean(values))}{spread}"
+    estimate = Estimate.of(values)
+    return number(estimate.mean) + ("" if estimate.half is None else f" ± {number(estimate.half)}")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from typing import Any
 
 from fedapps.strategies.privacy_budget import epsilon as budget
 
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.metrics import describe
 from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.papers import paper_of
-from fedapps.report.metrics import describe
 
 from .experiments import experiments
-from .results import FOLDER, Estimate, Result, result
+from .results import FOLDER, Result, result
 
 #: The functions by name. Names of results are those of experiments; methods are in canonical form.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}

@@ -7,8 +7,8 @@ baseline ``moon``; what is said in words is in the abstracts of the papers.
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from fedapps.base.report.metrics import describe
 from fedapps.registry.expressions import read_expression
-from fedapps.report.metrics import describe
 
 from .numbers import FUNCTIONS, shown, verdict
 from .ranks import DATA_SETS, name_of

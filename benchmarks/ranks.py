@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 
-from fedapps.report.metrics import WORST_TENTH, describe
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.metrics import WORST_TENTH, describe
 
 from .numbers import FUNCTIONS, shown
 from .recipe_runs import exit_status
-from .results import FOLDER, Estimate, Result, result
+from .results import FOLDER, Result, result
 
 
 @dataclass(frozen=True)

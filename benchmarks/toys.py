@@ -40,9 +40,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedapps.base.options import option
+from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import derive_seed
 from fedapps.config.recipe_files import Value
-from fedapps.runs.tables import text_table
 
 from .recipe_runs import exit_status, final_metrics
 

@@ -9,7 +9,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.inputs import resolve
-from fedapps.launch.job_folder import new_folder, timed_name
+from fedapps.launch.plan import new_folder, timed_name
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
 

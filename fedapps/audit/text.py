@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.runs.tables import text_table
+from fedapps.base.report.tables import text_table
 from fedapps.tasks.privacy.attackers import ATTACKERS
 
 from .plan import ANYBODY, GUESSER

@@ -7,6 +7,10 @@ class DataError(ValueError):
     """Missing or malformed data. The message names the file and the line, and says what is expected."""
 
 
+class ReportError(ValueError):
+    """A run folder has missing or malformed files; the message names the file, the line and the problem."""
+
+
 def need(package: str, extra: str, purpose: str) -> None:
     """Check that a package is installed, before it is imported.
 

@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedapps.report.rendering import render
+from fedapps.base.report.markup import render
 
 from .status import Board
 
@@ -30,6 +30,7 @@ _PAUSE = 1.0
 _STEP = 0.25
 _SHARE_OF_TIME = 0.1
 _COOKIE = "fedapps-board"
+TEMPLATES = Path(__file__).with_name("templates")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -119,7 +120,7 @@ def board_app(folder: Path, token: str = "", stopping: Callable[[], bool] = lamb
         return FileResponse(found, media_type="text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
 
     def text(template: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-        content = render(template)
+        content = render(TEMPLATES, template)
 
         async def answer(request: Request) -> Response:
             return Response(content, media_type=kind)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedapps.base.atomic import path_name
+from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.runs.tables import text_table
 from fedapps.tasks.base import NodeData, Task
 
 from .matrix import Plan, Vary

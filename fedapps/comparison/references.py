@@ -4,17 +4,18 @@ import json
 from pathlib import Path
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.report.metrics import bare
 from fedapps.launch.references import References, find_references
-from fedapps.report.metrics import bare
+from fedapps.runs.comparisons import Estimates
 
 from .matrix import Plan
-from .summary import Table, table_of
+from .summary import table_of
 
 #: What was computed, in the folder of a comparison: metrics by reference, by the value of the varied key and the seed.
 FILE = "references-by-seed.json"
 
 
-def references_of(plan: Plan, folder: Path) -> list[Table]:
+def references_of(plan: Plan, folder: Path) -> list[Estimates]:
     """The references for each value of the varied key, or for the only one, as
     :func:`~fedapps.comparison.summary.table_of` has them.
 

@@ -20,6 +20,7 @@ import torch
 from fedapps.app.node import DEFAULT_STATE, choose_device
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.base.report.formats import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
@@ -27,7 +28,6 @@ from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.dry_run import DryRun
 from fedapps.launch.inputs import found_in_data, resolve
-from fedapps.report.formats import format_bytes
 from fedapps.tasks.base import DataError, NodeData, Task
 
 

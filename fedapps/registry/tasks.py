@@ -27,6 +27,11 @@ def own_tasks() -> tuple[str, ...]:
     return tuple(name for name in folders if _has_module(name, "task"))
 
 
+def own_packages(name: str) -> list[ModuleType]:
+    """The packages of this name, such as ``report``, in the folders of the tasks of this package that have one."""
+    return [import_module(f"fedapps.tasks.{task}.{name}") for task in own_tasks() if _has_module(task, name)]
+
+
 def task_names() -> tuple[str, ...]:
     """The names of all tasks, this package's first."""
     return (*own_tasks(), *(name for name in plugins(GROUP) if name not in own_tasks()))

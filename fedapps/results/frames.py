@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedapps.report.records import NodeRecord, RoundRecord
-from fedapps.report.results import final_metrics
 from fedapps.report.run_data import RunData
+from fedapps.runs.records import NodeRecord, RoundRecord
 
 
 def rounds_frame(run: RunData) -> pd.DataFrame:
@@ -35,19 +34,19 @@ def nodes_frame(run: RunData) -> pd.DataFrame:
 
 def metrics_frame(run: RunData) -> pd.DataFrame:
     """A row per method with its final metrics: those of the summary, or else of the last evaluation."""
-    frame = pd.DataFrame.from_dict(final_metrics(run), orient="index")
+    frame = pd.DataFrame.from_dict(run.final_metrics(), orient="index")
     return frame.rename_axis("method")
 
 
-def held_out_frame(summary: Mapping[str, Any]) -> pd.DataFrame:
+def held_out_frame(run: RunData) -> pd.DataFrame:
     """A row per method, held-out node and model (``shared``, ``adapted`` or ``local``), with the node's metrics.
 
-    ``summary`` is the content of ``summary.json``. The frame has no rows if the run held out no node.
+    The frame has no rows if the run held out no node.
     """
     rows = [
         {"method": method, "node": node, "model": model, **metrics}
-        for method, facts in summary.get("methods", {}).items()
-        for node, models in facts.get("held_out", {}).get("nodes", {}).items()
+        for method, of in run.summary.items()
+        for node, models in of.held_out.nodes.items()
         for model, metrics in models.items()
     ]
     return pd.DataFrame(rows, columns=None if rows else ["method", "node", "model"])
@@ -56,9 +55,9 @@ def held_out_frame(summary: Mapping[str, Any]) -> pd.DataFrame:
 def with_columns(frame: pd.DataFrame, values: Mapping[str, Any], *, after: str) -> pd.DataFrame:
     """A copy of ``frame`` with constant columns after the column ``after``."""
     copy = frame.copy()
-    place = list(copy.columns).index(after) + 1
+    index = list(copy.columns).index(after) + 1
     for name, value in reversed(list(values.items())):
-        copy.insert(place, name, value)
+        copy.insert(index, name, value)
     return copy
 
 
@@ -75,7 +74,7 @@ def _round(record: RoundRecord) -> dict[str, Any]:
         **({"clock": record.clock} if math.isfinite(record.clock) else {}),
         **{f"train.{name}": value for name, value in record.train.items()},
         **{f"evaluate.{name}": value for name, value in record.evaluate.items()},
-        **{f"rates.{name}": value for name, value in record.rates.items()},
+        **{f"rates.{name}": value for name, value in record.strategy.rates.items()},
     }
 
 
@@ -89,5 +88,5 @@ def _node(record: NodeRecord) -> dict[str, Any]:
         **({"seconds": record.seconds, "staleness": record.staleness} if math.isfinite(record.seconds) else {}),
         **{f"group.{kind}": name for kind, name in record.groups.items()},
     }
-    metrics = {**record.metrics, **record.series}
+    metrics = record.metrics
     return head | {f"metric.{name}" if name in head else name: value for name, value in metrics.items()}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedapps.report.figures import Drawing
+from fedapps.base.report.figures import Drawing
 from fedapps.report.page import drawings
 from fedapps.report.run_data import read_run
 from fedapps.runs.run_folder import RunFolder
@@ -99,7 +99,7 @@ class RunResult(ReportedResult):
     @cached_property
     def held_out(self) -> pd.DataFrame:
         """A row per method, held-out node and model; see :func:`~fedapps.results.frames.held_out_frame`."""
-        return held_out_frame(RunFolder(self.folder, "").summary())
+        return held_out_frame(self._data)
 
     def arrays(self, method: str = "") -> dict[str, npt.NDArray[Any]]:
         """The shared parameters after the last round of a method.

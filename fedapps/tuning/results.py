@@ -7,8 +7,9 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.report.formats import number
+from fedapps.base.report.tables import text_table
 from fedapps.base.search import Range
-from fedapps.runs.tables import number, text_table
 
 from .plan import TuningPlan
 from .ranges import Domain, setting_text

@@ -39,6 +39,10 @@ class DrivingProfiles(TaskProfiles):
         ),
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
+    #: The robot without a forecaster.
+    rivals: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "closed_loop.mean_cost": ("non-proactive", "non_proactive.mean_cost")
+    }
 
     @property
     def roles(self) -> ModelRoles:

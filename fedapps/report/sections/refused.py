@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from fedapps.report.formats import headline_of
-from fedapps.report.rendering import render_section
+from fedapps.base.report.formats import headline_of
+from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import RunData
+
+from . import section_of
 
 _MOST = 50
 
@@ -15,31 +17,31 @@ ORDER = 160
 
 def section(run: RunData) -> Markup | None:
     """One row per method, node and reason; None if no reply was refused and no metric left out."""
-    found: dict[tuple[str, str, str], list[int]] = {}
+    refused: dict[tuple[str, str, str], list[int]] = {}
     whole: dict[str, str] = {}  # a failure has another traceback in each phase
     left_out: dict[tuple[str, str, str], list[int]] = {}
     for record in run.rounds:
         for refusal in record.refused:
             reason = whole.setdefault(headline_of(refusal.reason), refusal.reason)
-            found.setdefault((record.method, refusal.node, reason), []).append(record.round)
+            refused.setdefault((record.method, refusal.node, reason), []).append(record.round)
         for metric in record.left_out:
             left_out.setdefault((record.method, metric.node, metric.metric), []).append(record.round)
-    if not (found or left_out):
+    if not (refused or left_out):
         return None
-    often, lost = _most_frequent(found), _most_frequent(left_out)
-    return render_section(
+    often, lost = _most_frequent(refused), _most_frequent(left_out)
+    return section_of(
         "refused",
-        total=sum(map(len, found.values())),
+        total=sum(map(len, refused.values())),
         hidden=len(often[_MOST:]),
         rows=often[:_MOST],
         left_out=sum(map(len, left_out.values())),
-        lost=lost[:_MOST],
+        lost=Table(text_columns(["method", "node", "metric", "rounds", "count"], texts=4), lost[:_MOST]),
     )
 
 
-def _most_frequent(found: dict[tuple[str, str, str], list[int]]) -> list[list[object]]:
-    often = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [[*key, _spans(sorted(set(rounds))), len(rounds)] for key, rounds in often]
+def _most_frequent(rounds_of: dict[tuple[str, str, str], list[int]]) -> list[list[str]]:
+    often = sorted(rounds_of.items(), key=lambda item: -len(item[1]))
+    return [[*key, _spans(sorted(set(rounds))), str(len(rounds))] for key, rounds in often]
 
 
 def _spans(rounds: list[int]) -> str:
