@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapps.tasks.profiles import NodeProfile, TaskProfiles
 
+from fedapps.base.atomic import remove_leftovers, temporary_name
 from fedapps.base.errors import DataError
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     with _locked(cache_dir / f".{name}.lock"):
         if not folder.exists():
             logger.warning("simulating the data of %s nodes for task %s in %s", num_nodes, task.name, folder)
-            unfinished = cache_dir / f".{name}.{secrets.token_hex(8)}"
+            remove_leftovers(cache_dir)
+            unfinished = temporary_name(folder)
             unfinished.mkdir()
             try:
                 task.make_world(unfinished, num_nodes, seed)
