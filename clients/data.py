@@ -90,7 +90,7 @@ def is_simulated(node_config: Mapping[str, Any]) -> bool:
 
 def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
-    name = _world_name(task, num_nodes, seed)
+    name = world_name(task, num_nodes, seed)
     folder = cache_dir / name
     if folder.exists():
         return folder
@@ -117,7 +117,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     return folder
 
 
-def _world_name(task: TaskProfiles, num_nodes: int, seed: int) -> str:
+def world_name(task: TaskProfiles, num_nodes: int, seed: int) -> str:
+    """The name of :func:`world_folder`, which differs between worlds."""
     identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
     return f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 

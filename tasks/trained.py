@@ -42,7 +42,7 @@ class Origin:
     seed : int
         The seed of the run, from which evaluation draws.
     nodes : int
-        The number of nodes that took part.
+        The number of nodes that took part; 0 if unknown, as on a deployed node.
     examples : int
         Their training examples; 0 if unknown.
     adapted_epochs : int
@@ -53,7 +53,7 @@ class Origin:
         By metric, the unweighted ``mean`` over the ``nodes`` that the run evaluated after this round, and the limits
         ``low`` and ``high`` of its 95 % confidence interval (Student's t); no limits with one node.
     guarantee : str
-        What the run guarantees about differential privacy, as a sentence; empty if nothing.
+        What the run guarantees about differential privacy, as a sentence; empty if nothing, or if it is unknown.
     versions : mapping of str to str
         Versions of fedapps, torch and Flower.
     settings : mapping

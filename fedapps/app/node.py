@@ -203,7 +203,6 @@ class Node:
             stage=settings.stage,
             rounds=run.rounds,
             seed=run.seed,
-            nodes=run.num_nodes,
             examples=data.count("train"),
             metrics=result.metrics,
             versions=versions(),
