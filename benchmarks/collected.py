@@ -44,10 +44,10 @@ def run_folder(folder: Path) -> Path:
     """The newest comparison, tuning or audit in the folder of an experiment; the folder itself of a benchmark."""
     if (folder / "rows.json").exists():
         return folder
-    found = [path for kind in ("compare", "tune", "audit") for path in folder.glob(f"{kind}-*")]
-    if not found:
+    folders = [path for kind in ("compare", "tune", "audit") for path in folder.glob(f"{kind}-*")]
+    if not folders:
         raise ValueError(f"{folder} has no comparison, tuning or audit")
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(folders, key=lambda path: path.stat().st_mtime)
 
 
 def provenance() -> dict[str, Any]:
@@ -111,8 +111,8 @@ def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
 def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:
     rows = [
         {"method": stored_label(label), "metric": tuning["metric"]}
-        | {key: found[key] for key in ("current", "tuned", "settings", "near_end", "counts")}
-        for label, found in tuning["methods"].items()
+        | {key: tuned[key] for key in ("current", "tuned", "settings", "near_end", "counts")}
+        for label, tuned in tuning["methods"].items()
     ]
     return {"recipe": tuning["recipe"], "seeds": tuning["seeds"], "rows": rows}
 

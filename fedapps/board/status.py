@@ -137,8 +137,8 @@ class Board:
     def runs(self, now: float | None = None) -> list[RunStatus]:
         """The state of all runs at a time in seconds since the epoch (default now), the last changed first."""
         now = time.time() if now is None else now
-        found = [self._readable(path, now) for path in run_folders(self.folder)]
-        return sorted(found, key=lambda run: (-run.changed, run.path))
+        statuses = [self._readable(path, now) for path in run_folders(self.folder)]
+        return sorted(statuses, key=lambda run: (-run.changed, run.path))
 
     def report(self, path: str) -> Path | None:
         """The report of the run or comparison in the folder ``path``; None if there is none."""
@@ -257,8 +257,8 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = [value for value in values if math.isfinite(value)]
-    return finite(sum(value / len(found) for value in found))
+    numbers = [value for value in values if math.isfinite(value)]
+    return finite(sum(value / len(numbers) for value in numbers))
 
 
 def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodStatus]:
@@ -266,7 +266,7 @@ def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodSta
     styles, metric = plot_styles(names), run.leading_in_rounds()
     wanted = run.config.get("rounds")
     of = wanted if isinstance(wanted, int) and 0 <= wanted <= LARGEST_COUNT else 0
-    found = []
+    statuses = []
     for name in names:
         records = run.of(name)
         points = [(r.round, r.evaluate[metric.name]) for r in records if metric and metric.name in r.evaluate]
@@ -277,8 +277,8 @@ def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodSta
         if name in changed:
             same = _thinned(list(zip(changed[name].rounds, changed[name].values, strict=True)))
             status = replace(status, changed=[change.round for change in changed[name].changes], paired=same)
-        found.append(status)
-    return found
+        statuses.append(status)
+    return statuses
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

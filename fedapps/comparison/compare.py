@@ -18,6 +18,7 @@ from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import profiles_class
 from fedapps.report import write_report
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.report.evaluated import pair
 from fedapps.report.paper import write_formats
 from fedapps.runs.comparisons import FILE
@@ -32,9 +33,7 @@ from fedapps.strategies import RunEndedError
 from .failures import failed_row, failures, finished_rows, where
 from .held_out import held_out_row
 from .matrix import Plan, Vary
-from .references import references_of
-from .summary import summarise, worst_tenth
-from .tables import comparison_text
+from .summary import references_of, summarise, worst_tenth
 
 
 def compare_recipe(
@@ -98,12 +97,12 @@ def compare_recipe(
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
-    given, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
-    base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
+    keys, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
+    base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
     with _workers(plan, cluster) as workers:
         _check(plan)
-        with plan.new_folder(str(given.get("name", ""))) as (plan, folder):
+        with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):
             return _carry_out(plan, folder, jobs, workers, json_path)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.options import listed
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
@@ -85,7 +86,7 @@ class Plan(JobPlan):
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         chosen = tuple(labels(named))
         vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
-        follow = tuple(seed_keys) or names(recipe_comparison(recipe, "seed-keys"))
+        follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
         return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, seed_keys=follow)
 
     def configs(self) -> list[Config]:
@@ -141,11 +142,6 @@ class Plan(JobPlan):
     def _with(self, value: Value | None, seed: int) -> dict[str, Any]:
         varied = {self.vary.key: value} if self.vary and value is not None else {}
         return {**self.config, **varied, **self.at_seed(seed)}
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The names in a text that separates them by commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def read_value(key: str, text: str) -> Value:

@@ -113,16 +113,6 @@ def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
     return pairs + [(first, other) for other in means if other not in (best, first) and best != first]
 
 
-def scheme(pairs: Sequence[Pair]) -> str:
-    """A sentence that says which pairs were tested; empty if all pairs were."""
-    methods = {method for pair in pairs for method in pair}
-    if len(pairs) == len(methods) * (len(methods) - 1) // 2:
-        return ""
-    best, *first = dict.fromkeys(a for a, _ in pairs)
-    reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
-    return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"
-
-
 @dataclass(frozen=True)
 class Sample:
     """The values of a method in one metric.

@@ -1,14 +1,18 @@
 """The content of ``compare.json``: runs, means, curves, tests and claims, beside the paper's numbers."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, isfinite, nan
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedapps.base.atomic import write_whole
 from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.config.run_config import RunConfig
+from fedapps.launch.references import References, find_references
 from fedapps.registry.tasks import profiles_class
 from fedapps.report.caveats import below_floors
 from fedapps.runs.comparisons import (
@@ -30,6 +34,8 @@ from .matrix import Plan
 from .papers import Setting, Table, checked_claims, paper_of
 from .significance import Values, all_tests, seed_values
 
+#: What was computed, in the folder of a comparison: metrics by reference, by the value of the varied key and the seed.
+REFERENCES = "references-by-seed.json"
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
 _KEPT = ("method", "seed", "metrics", "matrices")
 
@@ -44,7 +50,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         The results of :func:`~fedapps.comparison.compare.tried_cell` in the order of ``plan.cells``, not all of which
         failed.
     references : sequence of mappings
-        Those of each value of the varied key (:func:`~fedapps.comparison.references.references_of`), or only one.
+        Those of each value of the varied key (:func:`references_of`), or only one.
 
     Returns
     -------
@@ -222,3 +228,30 @@ def worst_tenth(nodes: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> d
             tenth = ceil(len(values) / 10)
             worst[WORST_TENTH + bare(name)] = mean(values[:tenth] if better > 0 else values[-tenth:])
     return worst
+
+
+def references_of(plan: Plan, folder: Path) -> list[Estimates]:
+    """The references for each value of the varied key, or for the only one, as
+    :func:`table_of` has them.
+
+    Recorded data are the same with every seed, unless a key such as the seed of a partition follows it; simulated data
+    have references for each seed. What the folder has is not computed again.
+    """
+    path = folder / REFERENCES
+    known: dict[str, References] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    tables: list[Estimates] = []
+    for value in plan.values:
+        rows = []
+        for seed in plan.seeds:
+            config, key = plan.config_of(value, seed), f"{value}, seed {seed}"
+            if key not in known:
+                known[key] = find_references(config)
+                write_whole(path, (json.dumps(known, indent=2) + "\n").encode())
+            rows += [
+                {"method": name, "metrics": {bare(metric): number for metric, number in metrics.items()}}
+                for name, metrics in known[key].items()
+            ]
+            if config.run.data_dir and not plan.seed_keys:
+                break
+        tables.append(table_of(rows))
+    return tables

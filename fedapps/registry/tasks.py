@@ -27,9 +27,15 @@ def own_tasks() -> tuple[str, ...]:
     return tuple(name for name in folders if _has_module(name, "task"))
 
 
-def own_packages(name: str) -> list[ModuleType]:
-    """The packages of this name, such as ``report``, in the folders of the tasks of this package that have one."""
-    return [import_module(f"fedapps.tasks.{task}.{name}") for task in own_tasks() if _has_module(task, name)]
+def own_modules(prefix: str) -> list[ModuleType]:
+    """The modules in the folders of the tasks of this package whose names begin with ``prefix``."""
+    packages = [import_module(f"fedapps.tasks.{task}") for task in own_tasks()]
+    return [
+        import_module(f"{package.__name__}.{module.name}")
+        for package in packages
+        for module in iter_modules(package.__path__)
+        if module.name.startswith(prefix)
+    ]
 
 
 def task_names() -> tuple[str, ...]:

@@ -1,12 +1,13 @@
-"""The tables of a comparison, for its page and for the terminal."""
+"""The tables of a comparison, and all of them as plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 
 from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.formats import format_p_value, number
-from fedapps.base.report.metrics import describe
+from fedapps.base.report.metrics import columns, describe
 from fedapps.base.report.palette import PlotStyle
 from fedapps.base.report.tables import (
     Cell,
@@ -18,10 +19,12 @@ from fedapps.base.report.tables import (
     metric_columns,
     reference_label,
 )
-from fedapps.runs.comparisons import CheckedClaim, Compared, HeldOut, PairedTest
+from fedapps.runs.comparisons import CheckedClaim, Compared, Comparison, HeldOut, PairedTest
 
-from .caveats import SIGNIFICANT
+from .caveats import SIGNIFICANT, about_claims, about_tests
 
+#: Wider tables in plain text are split into several, one below the other.
+_WIDTH = 120
 _DIFFERENCE = Column("difference", "first − second, 95 % interval")
 
 
@@ -50,7 +53,7 @@ def tests_table(tests: Sequence[PairedTest]) -> Table:
         Column("metric", is_text=True), Column("methods", is_text=True), _DIFFERENCE, Column("p"),
         Column("p, Holm-corrected", "bold below 0.05"), Column("nodes lower : higher"),
     ]  # fmt: skip
-    rows = []
+    rows: list[Row] = []
     for test in tests:
         p, p_holm = (
             value if value is not None else float("nan") for value in (test.difference.p, test.difference.p_holm)
@@ -77,7 +80,7 @@ def claims_table(claims: Sequence[CheckedClaim]) -> Table:
         Column("claimed"),
         Column("verdict"),
     ]
-    rows = [
+    rows: list[Row] = [
         [
             claim.claim,
             describe(claim.metric).axis,
@@ -97,14 +100,73 @@ def held_out_tables(
     """By the axis of each metric, the three models of held-out nodes and the differences between them."""
     tables = {}
     for name in metrics:
-        metric, rows = describe(name), []
+        metric, rows = describe(name), list[Row]()
         for method, of_method in held_out.items():
-            if found := of_method.metrics.get(name):
-                models = {"shared": found.shared, "adapted": found.adapted, "local": found.local}
+            if of_metric := of_method.metrics.get(name):
+                models = {"shared": of_metric.shared, "adapted": of_metric.adapted, "local": of_metric.local}
                 best = metric.best({model: one.mean for model, one in models.items()})
                 cells = [Cell(one, best=model == best) for model, one in models.items()]
-                rows.append([method, *cells, Cell(found.gain, limits=True), Cell(found.lead, limits=True)])
+                rows.append([method, *cells, Cell(of_metric.gain, limits=True), Cell(of_metric.lead, limits=True)])
         columns = [Column(f"{model} {metric.axis}", metric.direction) for model in ("shared", "adapted", "local")]
         differences = [Column(f"adapted − {other}") for other in ("shared", "local")]
         tables[metric.axis] = Table([Column("method", is_text=True), *columns, *differences], rows, styles)
     return tables
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """A comparison as text: means over seeds, paired tests and the paper's claims.
+
+    If a key was varied, each of its values has separate tables. Numbers in brackets are the paper's. References follow
+    the methods. Metrics of single stages are omitted.
+    """
+    if comparison.varied is None:
+        return _part_text(comparison)
+    texts = [f"{title}\n\n{_part_text(part)}" for title, part in comparison.parts.items()]
+    return "\n\n\n".join([*texts, *_notes(comparison), *_claims(comparison.claims)])
+
+
+def _part_text(part: Compared) -> str:
+    names = columns(name for row in part.table.values() for name in row)
+    texts = [metrics_table(part, names, {}).text(_WIDTH), *_notes(part)]
+    tests: dict[str, list[PairedTest]] = {}  # by the note that stands above the table of those that share it
+    for metric in dict.fromkeys(test.metric for test in part.tests):
+        of_metric = [test for test in part.tests if test.metric == metric]
+        tests.setdefault(_about(of_metric), []).extend(of_metric)
+    texts += [f"{note}\n{tests_table(noted).text()}" for note, noted in tests.items()]
+    return "\n\n".join([*texts, *_held_out(part.held_out), *_claims(part.claims)])
+
+
+def _notes(part: Compared) -> list[str]:
+    return ["\n".join(fill(note, _WIDTH) for note in part.notes)] if part.notes else []
+
+
+def _claims(claims: Sequence[CheckedClaim]) -> list[str]:
+    if not claims:
+        return []
+    return [f"{fill(about_claims(claims[0].difference.seeds), _WIDTH)}\n{claims_table(claims).text()}"]
+
+
+def _about(tests: Sequence[PairedTest]) -> str:
+    """What the tests of a metric compare, and the caveat."""
+    which = scheme([(test.a, test.b) for test in tests])
+    caveat = fill(about_tests(tests[0].difference.seeds, len(tests)), _WIDTH)
+    return "\n".join([*([which] if which else []), caveat])
+
+
+def _held_out(held_out: Mapping[str, HeldOut]) -> list[str]:
+    if not held_out:
+        return []
+    names = dict.fromkeys(name for of_method in held_out.values() for name in of_method.metrics)
+    tables = [table.text() for table in held_out_tables(held_out, list(names), {}).values()]
+    sizes = ", ".join(f"{n} nodes, {e} epochs" for n, e in sorted({(of.nodes, of.epochs) for of in held_out.values()}))
+    return [f"nodes that took no part in the rounds: {sizes}; ± and ranges are 95 % intervals over seeds", *tables]
+
+
+def scheme(pairs: Sequence[tuple[str, str]]) -> str:
+    """A sentence that says which pairs were tested; empty if all pairs were."""
+    methods = {method for pair in pairs for method in pair}
+    if len(pairs) == len(methods) * (len(methods) - 1) // 2:
+        return ""
+    best, *first = dict.fromkeys(a for a, _ in pairs)
+    reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
+    return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"

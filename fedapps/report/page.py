@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedapps.base.report import markup
 from fedapps.base.report.figures import Drawing, collected
 from fedapps.base.report.formats import counted
+from fedapps.base.report.sections import render as render_template
 
 from .evaluated import unlike_nodes
 from .run_data import RunData, configured_methods
@@ -15,7 +15,7 @@ def render(run: RunData) -> str:
     """Render the report of a run as one HTML document."""
     shown = [section for module in sections() if (section := module.section(run))]
     started = bool(shown) and bool(run.rounds or run.summary or run.comparison)
-    return markup.render(
+    return render_template(
         FOLDER, "page.html.md", run=run, facts=_facts(run), warnings=_warnings(run), started=started, sections=shown
     )
 
@@ -27,7 +27,7 @@ def drawings(run: RunData) -> dict[str, tuple[Drawing, ...]]:
         with collected() as drawn:
             module.section(run)
         if drawn:
-            figures[module.__name__.rpartition(".")[2]] = tuple(drawn)
+            figures[module.__name__.rpartition(".")[2].removeprefix("report_")] = tuple(drawn)
     return figures
 
 

@@ -13,8 +13,8 @@ from fedapps.base.errors import ReportError
 from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.formats import counted
 from fedapps.base.report.metrics import bare, describe
-from fedapps.base.report.tables import Cell, Table, best_methods, metric_columns, reference_label, text_columns
-from fedapps.runs.comparisons import Compared
+from fedapps.base.report.tables import Cell, Row, Table, best_methods, metric_columns, reference_label, text_columns
+from fedapps.runs.comparisons import Compared, VariedPart
 
 from . import write_report
 from .caveats import SIGNIFICANT
@@ -120,7 +120,7 @@ def _table(run: RunData) -> tuple[Table, str]:
         differs = value.p_against_best is not None and value.p_against_best < SIGNIFICANT
         cell = Cell(value.estimate, best=value.is_best, differs=differs)
         cells.setdefault((value.at, value.method), {})[value.metric] = cell
-    rows = [
+    rows: list[Row] = [
         [*([at] if key else []), method, *(row.get(name, Cell()) for name in names)]
         for (at, method), row in cells.items()
     ]
@@ -143,9 +143,8 @@ def _values(run: RunData) -> Iterator[_Value]:
         rows = {m: {bare(n): Estimate(v) for n, v in row.items()} for m, row in finals.items()}
         yield from _part(run, "", Compared(table=rows))
         return
-    varied = run.comparison.varied
-    for part in varied.values if varied else [run.comparison]:
-        yield from _part(run, str(part.value) if varied else "", part)  # type: ignore[attr-defined]  # of a VariedPart
+    for part in run.comparison.varied.values if run.comparison.varied else [run.comparison]:
+        yield from _part(run, str(part.value) if isinstance(part, VariedPart) else "", part)
 
 
 def _part(run: RunData, at: str, part: Compared) -> Iterator[_Value]:

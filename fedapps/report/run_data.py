@@ -171,8 +171,8 @@ def read_run(folder: Path) -> RunData:
     torn = [name for name, flag in (("metrics.jsonl", is_torn), ("nodes.jsonl", are_torn)) if flag]
     copies = sorted(folder.glob("*.jsonl.damaged-*"))
     by_place = {  # in asynchronous runs, whose replies have seconds, a node can reply several times before a step
-        (n.method, n.phase, n.round, n.node, place if math.isfinite(n.seconds) else 0): n
-        for place, n in enumerate(nodes)
+        (n.method, n.phase, n.round, n.node, index if math.isfinite(n.seconds) else 0): n
+        for index, n in enumerate(nodes)
     }
     keys = {path_name(node.node): node.node for node in nodes}
     return RunData(

@@ -14,8 +14,7 @@ import pandas as pd
 from fedapps.comparison.matrix import Plan
 from fedapps.runs.comparisons import Compared
 
-from .frames import with_columns
-from .run_result import PipelineResult, ReportedResult, RunResult
+from .run_result import PipelineResult, ReportedResult, RunResult, with_columns
 
 
 class ComparisonResult(ReportedResult):
@@ -49,17 +48,17 @@ class ComparisonResult(ReportedResult):
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """A row per run and round; see :func:`~fedapps.results.frames.rounds_frame`."""
+        """A row per run and round; see :func:`~fedapps.results.run_result.rounds_frame`."""
         return self._joined(lambda run: run.rounds)
 
     @cached_property
     def nodes(self) -> pd.DataFrame:
-        """A row per run, round, node and phase; see :func:`~fedapps.results.frames.nodes_frame`."""
+        """A row per run, round, node and phase; see :func:`~fedapps.results.run_result.nodes_frame`."""
         return self._joined(lambda run: run.nodes)
 
     @cached_property
     def held_out(self) -> pd.DataFrame:
-        """A row per run, held-out node and model; see :func:`~fedapps.results.frames.held_out_frame`."""
+        """A row per run, held-out node and model; see :func:`~fedapps.results.run_result.held_out_frame`."""
         return self._joined(lambda run: run.held_out)
 
     @cached_property

@@ -190,7 +190,8 @@ def parsed(raw: bytes, name: str, kind: type[Record], first_line: int = 0) -> Re
     """The record in the JSON of a file. Errors name the file and, from a ``first_line`` above 0, the line."""
     where = f"{name}:{first_line}" if first_line else name
     try:
-        return _adapter(kind).validate_json(raw.decode("utf-8"), strict=True)
+        adapter: TypeAdapter[Record] = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
+        return adapter.validate_json(raw.decode("utf-8"), strict=True)
     except UnicodeDecodeError as error:
         raise ReportError(f"{where}: not UTF-8: {error}") from error
     except ValidationError as error:
@@ -217,5 +218,5 @@ def _problem(error: ErrorDetails) -> str:
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -50,7 +50,7 @@ def _held_out_table(methods: Mapping[str, MethodSummary], headline: Sequence[str
         return []
     models = [prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES]
     title = f"held-out nodes: {measured[0].removeprefix('test.')}"
-    rows = [
+    rows: list[list[str | Cell]] = [
         [method, *(Cell.of(one.get(measured[0])) for one in (of.shared, of.adapted, of.local))]
         for method, of in held_out.items()
     ]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapps.comparison.matrix import names
+from fedapps.base.options import listed
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
@@ -92,11 +92,11 @@ def tune_recipe(
     RunFailedError
         If all trials of all methods fail.
     """
-    given = dict(overrides or {})
+    keys = dict(overrides or {})
     name = timed_name(f"tune-{recipe_name(recipe)}")
-    base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
+    base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-    follow = tuple(seed_keys) or names(recipe_comparison(recipe, "seed-keys"))
+    follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
     after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),
@@ -112,7 +112,7 @@ def tune_recipe(
         final_seeds=tuple(range(after, after + finalist_seeds)) if finalists else (),
     )
     _check(plan, write)
-    with plan.new_folder(str(given.get("name", ""))) as (plan, folder):
+    with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):
         return _carry_out(plan, folder, jobs, write)
 
 
@@ -167,7 +167,7 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
     with MatrixProgress(left) as progress:
         run_chains([of.chain() for of in methods], run_trial, jobs=plan.parallel(jobs), watch=progress, log_of=log_of)
     tuning = summarise(plan, {of.method: of.study.trials() for of in methods}, {of.method: of.finals for of in methods})
-    if not any(found["label"] for found in tuning["methods"].values()):
+    if not any(tuned["label"] for tuned in tuning["methods"].values()):
         raise RunFailedError(f"nothing to write:\n\n{tuning_text(tuning)}")
     text = tuned_recipe(plan, tuning)
     (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n", encoding="utf-8")

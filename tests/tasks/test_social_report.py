@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedapps.tasks.social.report.scenes import gaze, read_scene
+from fedapps.tasks.social.report_scenes import gaze, read_scene
 from matplotlib.axes import Axes
 from report_pages import labels, page, section, write_lines
 from safetensors.numpy import save_file

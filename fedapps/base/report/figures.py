@@ -28,9 +28,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from .formats import format_length, format_number
-from .markup import part
 from .metrics import describe
 from .palette import INK, NEUTRAL, PlotStyle
+from .sections import part
 
 _GID = "series-"
 #: A line with more points stays without their values, which would make the page large.

@@ -54,10 +54,10 @@ class ColumnFormat:
         largest, smallest = max(finite), min(finite)
         if largest < _LARGEST_WHOLE and not any(halves) and all(value == int(value) for value in finite):
             return cls(0)
-        places = max(decimals(finite, halves), (not any(halves)) - math.floor(math.log10(smallest)))
-        if places + max(math.floor(math.log10(largest)), 0) >= _MOST_DIGITS:
+        digits = max(decimals(finite, halves), (not any(halves)) - math.floor(math.log10(smallest)))
+        if digits + max(math.floor(math.log10(largest)), 0) >= _MOST_DIGITS:
             return cls(3, scientific=True)
-        return cls(places)
+        return cls(digits)
 
     def __call__(self, value: float) -> str:
         """The value as text."""

@@ -39,9 +39,9 @@ def plot_styles(methods: Sequence[str]) -> dict[str, PlotStyle]:
     """The style of each method, determined by its position."""
     return {
         method: PlotStyle(
-            _COLOURS[place % len(_COLOURS)],
-            _MARKERS[place % len(_MARKERS)],
-            _DASHES[place // len(_COLOURS) % len(_DASHES)],
+            _COLOURS[index % len(_COLOURS)],
+            _MARKERS[index % len(_MARKERS)],
+            _DASHES[index // len(_COLOURS) % len(_DASHES)],
         )
-        for place, method in enumerate(methods)
+        for index, method in enumerate(methods)
     }

@@ -111,7 +111,7 @@ class Table:
     @cached_property
     def shown(self) -> list[list[str | Shown]]:
         """The cells of all rows with their numbers as text."""
-        formats = [self._formats(place) for place in range(len(self.columns))]
+        formats = [self._formats(index) for index in range(len(self.columns))]
         return [
             [
                 cell if isinstance(cell, str) else _shown(cell, of[cell.group])
@@ -125,23 +125,23 @@ class Table:
 
         Of a part, rows are left out in which all numbers are missing.
         """
-        columns = [_aligned([row[place] for row in self.shown]) for place in range(len(self.columns))]
+        columns = [_aligned([row[index] for row in self.shown]) for index in range(len(self.columns))]
         first = max(map(len, [self.columns[0].title, *columns[0]]))
         blocks: list[list[int]] = []
         room = 0
-        for place in range(1, len(self.columns)):
-            needed = 2 + max(map(len, [self.columns[place].title, *columns[place]]))
+        for index in range(1, len(self.columns)):
+            needed = 2 + max(map(len, [self.columns[index].title, *columns[index]]))
             if not blocks or (width and needed > room):
                 blocks.append([])
                 room = width - first
-            blocks[-1].append(place)
+            blocks[-1].append(index)
             room -= needed
         texts = []
         for block in blocks or [[]]:
-            rows = [[columns[place][line] for place in (0, *block)] for line in range(len(self.rows))]
+            rows = [[columns[index][line] for index in (0, *block)] for line in range(len(self.rows))]
             rows = [row for row in rows if len(blocks) < 2 or any(cell.strip("- –") for cell in row[1:])]
-            titles = [self.columns[place].title for place in (0, *block)]
-            left = [self.columns[place].is_text for place in block]
+            titles = [self.columns[index].title for index in (0, *block)]
+            left = [self.columns[index].is_text for index in block]
             texts.append(text_table(titles, rows, left=left))
         return "\n\n".join(texts)
 
@@ -174,9 +174,9 @@ class Table:
             )
         return stream.getvalue()
 
-    def _formats(self, place: int) -> dict[str, ColumnFormat]:
+    def _formats(self, index: int) -> dict[str, ColumnFormat]:
         """The format of the numbers of each group of a column."""
-        cells = [cell for row in self.rows if isinstance(cell := row[place], Cell)]
+        cells = [cell for row in self.rows if isinstance(cell := row[index], Cell)]
         return {
             group: _format_of([cell for cell in cells if cell.group == group]) for group in {c.group for c in cells}
         }
@@ -189,12 +189,12 @@ def metric_columns(metrics: Sequence[Metric], first: str = "method") -> list[Col
 
 def text_columns(titles: Sequence[str], texts: int = 1) -> list[Column]:
     """Columns of which the first ``texts`` hold texts."""
-    return [Column(title, is_text=place < texts) for place, title in enumerate(titles)]
+    return [Column(title, is_text=index < texts) for index, title in enumerate(titles)]
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool] = ()) -> str:
     """Texts as a plain table; the first column and those that ``left`` says are left-aligned, others right-aligned."""
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
     lefts = [True, *(left or [False] * (len(head) - 1))]
     lines = [
         "  ".join(
@@ -233,15 +233,15 @@ def _format_of(cells: Sequence[Cell]) -> ColumnFormat:
 
 def _shown(cell: Cell, number: ColumnFormat) -> Shown:
     paper = "" if cell.paper is None else number(cell.paper)
-    found = cell.estimate
-    if found is None:
+    estimate = cell.estimate
+    if estimate is None:
         return Shown(cell.missing, paper=paper)
     interval = ""
-    if cell.limits and found.low is not None and found.high is not None:
-        interval = f"{number(found.low)} to {number(found.high)}"
-    elif not cell.limits and found.half is not None:
-        interval = f"± {number(found.half)}"
-    return Shown(number(found.mean), interval, found.counted, paper, cell.best, cell.differs, cell.limits)
+    if cell.limits and estimate.low is not None and estimate.high is not None:
+        interval = f"{number(estimate.low)} to {number(estimate.high)}"
+    elif not cell.limits and estimate.half is not None:
+        interval = f"± {number(estimate.half)}"
+    return Shown(number(estimate.mean), interval, estimate.counted, paper, cell.best, cell.differs, cell.limits)
 
 
 def _tail(cell: Shown) -> str:
@@ -258,7 +258,7 @@ def _aligned(cells: Sequence[str | Shown]) -> list[str]:
     ]
     if all(isinstance(cell, str) for cell in cells):
         return [str(cell) for cell in cells]
-    first, *rest = [max((len(part[place]) for part in parts), default=0) for place in range(3)]
+    first, *rest = [max((len(part[index]) for part in parts), default=0) for index in range(3)]
     return [
         " ".join([mean.rjust(first), *(text.ljust(width) for text, width in zip(others, rest, strict=True) if width)])
         for mean, *others in parts

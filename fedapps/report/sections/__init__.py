@@ -1,7 +1,7 @@
 """The sections of a report. Each is a function from the run to markup; None if there is nothing to show.
 
 A section is a module with the function ``section(run)`` and the number ``ORDER``, its place on the page: results have
-small numbers, details large ones. The modules of this folder and of the folder ``report`` of each task are found by
+small numbers, details large ones. The modules of this folder, and ``report_*`` in the folders of tasks, are found by
 their names; those of other packages by the entry points of the group ``fedapps.sections``.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedapps.base.report.markup import section_markup
+from fedapps.base.report.sections import section_markup
 from fedapps.registry.classes import plugins
-from fedapps.registry.tasks import own_packages
+from fedapps.registry.tasks import own_modules
 
 GROUP = "fedapps.sections"
 #: The templates of the page and of these sections.
@@ -32,13 +32,8 @@ def sections() -> list[ModuleType]:
     ValueError
         An entry point names no module with ``section`` and ``ORDER``.
     """
-    packages = [import_module(__name__), *own_packages("report")]
-    own = [
-        import_module(f"{package.__name__}.{module.name}")
-        for package in packages
-        for module in iter_modules(package.__path__)
-    ]
-    return sorted([*own, *map(_other, plugins(GROUP))], key=lambda module: float(module.ORDER))
+    own = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    return sorted([*own, *own_modules("report_"), *map(_other, plugins(GROUP))], key=lambda module: float(module.ORDER))
 
 
 def section_of(name: str, **values: Any) -> Markup:

@@ -80,8 +80,8 @@ def _gain(run: RunData, gain: Gain) -> Markup:
     way = _share(value, other) if gain.sign else "the same as"
     against = f"{way} training alone ({gain.alone}: {format_number(other)})"
     better = [
-        f"{place} {count} of {total} {units}"
-        for place, units, (count, total) in (("on", "nodes", gain.nodes), ("in", "seeds", gain.seeds))
+        f"{preposition} {count} of {total} {units}"
+        for preposition, units, (count, total) in (("on", "nodes", gain.nodes), ("in", "seeds", gain.seeds))
         if total > 1
     ]
     where = f"; better {' and '.join(better)}" if better else ""

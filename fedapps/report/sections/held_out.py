@@ -42,20 +42,20 @@ def _tables(run: RunData, held_out: Mapping[str, HeldOut]) -> dict[str, Table]:
     return held_out_tables(methods, names, plot_styles(run.methods))
 
 
-def _of_run(found: HeldOutNodes) -> HeldOut:
+def _of_run(held_out: HeldOutNodes) -> HeldOut:
     """The means over nodes of a single seed."""
     return HeldOut(
-        epochs=found.epochs,
-        nodes=len(found.nodes),
+        epochs=held_out.epochs,
+        nodes=len(held_out.nodes),
         metrics={
             name: HeldOutMetric(
-                shared=Estimate(found.shared[name]),
+                shared=Estimate(held_out.shared[name]),
                 adapted=Estimate(value),
-                local=Estimate(found.local[name]),
-                gain=Estimate(value - found.shared[name]),
-                lead=Estimate(value - found.local[name]),
+                local=Estimate(held_out.local[name]),
+                gain=Estimate(value - held_out.shared[name]),
+                lead=Estimate(value - held_out.local[name]),
             )
-            for name, value in found.adapted.items()
-            if name in found.shared and name in found.local
+            for name, value in held_out.adapted.items()
+            if name in held_out.shared and name in held_out.local
         },
     )

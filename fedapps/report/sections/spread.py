@@ -49,11 +49,11 @@ def section(run: RunData) -> Markup | None:
             line = [values[method].get(node, math.nan) for method in methods]
             (drawn,) = axes.plot(range(len(methods)), line, color="#9ca3af", linewidth=0.7, alpha=0.7, zorder=1)
             mark(drawn, node, at=methods)
-        for place, method in enumerate(methods):
+        for index, method in enumerate(methods):
             row = np.array(list(values[method].values()))
-            axes.plot([place - 0.28, place + 0.28], [np.median(row)] * 2, color=NEUTRAL, linewidth=2.4, zorder=2)
+            axes.plot([index - 0.28, index + 0.28], [np.median(row)] * 2, color=NEUTRAL, linewidth=2.4, zorder=2)
             axes.scatter(
-                np.full(row.size, place),
+                np.full(row.size, index),
                 row,
                 s=34,
                 color=styles[method].colour,

@@ -52,13 +52,13 @@ def _per_round(run: RunData, most: float) -> Markup:
     alt = f"Bar chart of the bytes per round, to and from the nodes, by method; totals: {totals}"
     with drawing(alt, height=1.0 + 0.5 * len(styles)) as figure:
         axes = figure.axes[0]
-        for place, (method, style) in enumerate(styles.items()):
+        for index, (method, style) in enumerate(styles.items()):
             for offset, alpha, way in ((-0.2, 1.0, "bytes_down"), (0.2, 0.55, "bytes_up")):
                 sent = np.array([getattr(record, way) for record in run.of(method)]) / scale
                 if sent.size:
                     reach = [[sent.mean() - sent.min()], [sent.max() - sent.mean()]]
                     errors = reach if np.ptp(sent) > 0.02 * sent.max() else None
-                    bars = axes.barh(place + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
+                    bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
                     bars[0].set(color=style.colour, alpha=alpha)
         axes.set_yticks(range(len(styles)), list(styles))
         axes.invert_yaxis()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from browser_pages import dom_of, in_a_browser, violations
 
-from fedapps.base.report.markup import render
+from fedapps.base.report.sections import render
 from fedapps.board.server import TEMPLATES
 
 PAGE, STYLE, SCRIPT = (render(TEMPLATES, f"board.{kind}.md") for kind in ("html", "css", "js"))

@@ -16,10 +16,10 @@ from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests
 from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of, worst_tenth
-from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import profiles_class
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.comparisons import Comparison, Curve
 from fedapps.runs.owner import FolderInUseError, owned
 

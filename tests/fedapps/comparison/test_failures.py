@@ -12,8 +12,8 @@ from fedapps.comparison.compare import compare_recipe, execute, resume_compariso
 from fedapps.comparison.failures import about_failures, complete_rows, failed_row, finished_rows, with_counts
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import summarise, table_of
-from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.results.comparison_result import ComparisonResult
 from fedapps.runs.comparisons import FailedRun
 

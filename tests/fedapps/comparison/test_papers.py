@@ -12,11 +12,11 @@ from recipe_runs import recipe_runs
 from fedapps.base.report.estimates import Estimate
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import Claim, Setting, checked_claims, paper_claims, paper_of, paper_tables
-from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import packaged_keys, recipe_comparison
 from fedapps.registry.expressions import labels
 from fedapps.registry.methods import canonical
 from fedapps.report import write_report
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.comparisons import Comparison
 
 MODEL = 7_681  # parameters of the network of Elastic Transfer

@@ -16,10 +16,10 @@ from fedapps.comparison.significance import (
     chosen_pairs,
     holm,
     paired_tests,
-    scheme,
     seed_values,
     sign_flip_p,
 )
+from fedapps.report.comparison_tables import scheme
 
 WHOLE = st.lists(st.integers(-20, 20), min_size=1, max_size=6)
 

@@ -6,17 +6,16 @@ import pytest
 from drawn_houses import OPTIONS, write_world
 from report_pages import page, section
 
-import fedapps.comparison.references
+import fedapps.comparison.summary
 from fedapps.base.options import key_of
 from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.formats import number
 from fedapps.comparison.matrix import Plan, Vary
-from fedapps.comparison.references import references_of
-from fedapps.comparison.summary import summarise
-from fedapps.comparison.tables import comparison_text
+from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import Simulation, launch
 from fedapps.launch.references import add_references, find_references
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 
@@ -98,7 +97,7 @@ def test_references_are_found_once_for_each_seed_that_has_others(tmp_path, monke
         asked.append(config.run.seed)
         return {"forward": {"test.x": float(config.run.seed)}}
 
-    monkeypatch.setattr(fedapps.comparison.references, "find_references", found)
+    monkeypatch.setattr(fedapps.comparison.summary, "find_references", found)
     config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": data_dir}
     plan = Plan("mine", config, ("fedavg",), (3, 5), "inline", seed_keys=seed_keys)
     for _ in range(2):  # the second time, as after an interruption, they are in the folder

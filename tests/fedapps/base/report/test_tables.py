@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.markup import part
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.sections import part
 from fedapps.base.report.tables import Cell, Column, Strong, Table, metric_columns, text_columns
 
 FIRST, SECOND = Estimate(0.5, 3, 0.1, 0.25, 0.75, planned=5), Estimate(0.125, 5, 0.1, 0.075, 0.175)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,8 @@ from matplotlib.axes import Axes
 from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing, scale_bar, small_multiples
 from fedapps.base.report.formats import counted, format_length
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.palette import INK, plot_styles
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _COMMON = "#6b7280"
 _LINE_RATIO = 0.02  # a city at most this wide relative to its length is a line
@@ -68,7 +66,7 @@ def section(run: ReportedRun) -> Markup | None:
     wide = [city for city in chosen if not city.is_line]
     left = [city for city in cities if city not in chosen]
     return section_markup(
-        FOLDER,
+        Path(__file__).parent,
         "positions",
         nodes=len(own),
         areas=sum(bool(city.nodes) for city in cities),

@@ -16,11 +16,8 @@ from matplotlib.cm import ScalarMappable
 
 from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import panels_per_row, small_multiples
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.palette import INK
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _MOST_NODES = 4
 _PERSON = "#D55E00"
@@ -74,22 +71,24 @@ class SocialScene:
 
 def section(run: ReportedRun) -> Markup | None:
     """One scene of each of up to four nodes; None for tasks without scenes."""
-    found: dict[str, dict[str, SocialScene]] = {}
+    by_node: dict[str, dict[str, SocialScene]] = {}
     for (method, node), path in sorted(run.traces.items(), key=lambda item: item[0][1]):
         scene = read_scene(path) if method in run.methods else None
         if scene and np.isfinite(scene.shown).any():
-            found.setdefault(node, {})[method] = scene
-    if not found:
+            by_node.setdefault(node, {})[method] = scene
+    if not by_node:
         return None
-    shown = {node: {m: found[node][m] for m in run.methods if m in found[node]} for node in list(found)[:_MOST_NODES]}
+    shown = {
+        node: {m: by_node[node][m] for m in run.methods if m in by_node[node]} for node in list(by_node)[:_MOST_NODES]
+    }
     nodes = [(node, _truth(of), _figure(node, of), panels_per_row(len(of)) > 2) for node, of in shown.items()]
-    return section_markup(FOLDER, "scenes", nodes=nodes)
+    return section_markup(Path(__file__).parent, "scenes", nodes=nodes)
 
 
 def _figure(node: str, scenes: Mapping[str, SocialScene]) -> Markup:
     limits = _limits(scenes)
-    said = ", ".join(f"{method} {scene.at_robot:.2f}" for method, scene in scenes.items())
-    alt = f"Maps of the score predicted for each position in a scene of {node}; at the robot's position: {said}"
+    scores = ", ".join(f"{method} {scene.at_robot:.2f}" for method, scene in scenes.items())
+    alt = f"Maps of the score predicted for each position in a scene of {node}; at the robot's position: {scores}"
     with small_multiples(f"{alt}, rated {_truth(scenes):.2f}", len(scenes), height=2.2) as figure:
         for axes, (method, scene) in zip(figure.axes, scenes.items(), strict=True):
             colours = draw_scene(axes, scene, limits)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import shorten
 
 from markupsafe import Markup
 
 from fedapps.base.report.arrays import Arrays
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.palette import plot_styles
-from fedapps.base.report.runs import ReportedRun
-from fedapps.base.report.tables import Cell, Table, metric_columns, reference_label, text_columns
+from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.tables import Cell, Row, Table, metric_columns, reference_label, text_columns
 
-from . import FOLDER
-from .houses import recorded_paths
+from .report_houses import recorded_paths
 
 _MOST_PATHS = 6
 _LONGEST = 240  # letters of a sentence
@@ -68,14 +67,14 @@ def section(run: ReportedRun) -> Markup | None:
         for (node, _), row in _spread(sentences)
     ]
     columns = text_columns(["house", "written by a person", *methods], texts=2 + len(methods))
-    return section_markup(FOLDER, "sentences", scores=_scores(run), sentences=Table(columns, rows))
+    return section_markup(Path(__file__).parent, "sentences", scores=_scores(run), sentences=Table(columns, rows))
 
 
 def _scores(run: ReportedRun) -> Table:
     final = run.final_metrics()
     names = [name for name in _METRICS if any(name in row for row in final.values())]
     rows = {**final, **{reference_label(reference): row for reference, row in run.references.items()}}
-    cells = [[label, *(Cell.of(row.get(name)) for name in names)] for label, row in rows.items()]
+    cells: list[Row] = [[label, *(Cell.of(row.get(name)) for name in names)] for label, row in rows.items()]
     return Table(metric_columns([describe(name) for name in names]), cells, plot_styles(run.methods))
 
 

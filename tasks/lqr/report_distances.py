@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from markupsafe import Markup
 
 from fedapps.base.report.figures import dots_by_seed, drawing, mark
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.palette import PlotStyle, plot_styles
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _EXCESS, _DYNAMICS, _GAIN = "excess", "dynamics_distance", "gain_distance"
 
@@ -25,7 +23,7 @@ def section(run: ReportedRun) -> Markup | None:
     figures = [dots_by_seed(runs, styles, _EXCESS)] if _EXCESS in names else []
     if {_DYNAMICS, _GAIN} <= names:
         figures.append(_divergence(runs, styles))
-    return section_markup(FOLDER, "distances", styles=styles, figures=figures) if figures else None
+    return section_markup(Path(__file__).parent, "distances", styles=styles, figures=figures) if figures else None
 
 
 def _divergence(runs: Mapping[str, Mapping[int, Mapping[str, float]]], styles: Mapping[str, PlotStyle]) -> Markup:

@@ -1,4 +1,4 @@
-"""Refused replies by node and reason, and metrics that were left out of accepted replies."""
+"""Details: refused replies by node and reason, metrics that were left out of accepted replies, and the run config."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from . import section_of
 
 _MOST = 50
 
-ORDER = 160
+ORDER = 170
 
 
 def section(run: RunData) -> Markup | None:
+    """Both parts, if there is something to show in them."""
+    return Markup("\n").join(part for part in (_refused(run), _configuration(run)) if part) or None
+
+
+def _refused(run: RunData) -> Markup | None:
     """One row per method, node and reason; None if no reply was refused and no metric left out."""
     refused: dict[tuple[str, str, str], list[int]] = {}
     whole: dict[str, str] = {}  # a failure has another traceback in each phase
@@ -37,6 +42,14 @@ def section(run: RunData) -> Markup | None:
         left_out=sum(map(len, left_out.values())),
         lost=Table(text_columns(["method", "node", "metric", "rounds", "count"], texts=4), lost[:_MOST]),
     )
+
+
+def _configuration(run: RunData) -> Markup | None:
+    """A collapsed table of all keys; None if the folder has no config."""
+    if not run.config:
+        return None
+    rows = [[Markup("<code>{}</code>").format(key), str(value)] for key, value in run.config.items()]
+    return section_of("configuration", keys=Table(text_columns(["key", "value"], texts=2), rows))
 
 
 def _most_frequent(rounds_of: dict[tuple[str, str, str], list[int]]) -> list[list[str]]:

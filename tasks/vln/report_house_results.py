@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.base.report.figures import panels_per_row, small_multiples
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.metrics import Metric, describe
 from fedapps.base.report.palette import NEUTRAL, PlotStyle, plot_styles
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _METRICS = ("val_unseen.sr", "val_unseen.bleu", "val_seen.sr", "val_seen.bleu")
 _ROW = 0.17  # inches for each house
@@ -27,14 +25,14 @@ Values = dict[str, dict[str, float]]
 
 def section(run: ReportedRun) -> Markup | None:
     """One figure for unseen and one for seen houses; None for tasks without houses."""
-    found = {describe(name): values for name in _METRICS if (values := _values(run, name))}
-    if not found:
+    by_metric = {describe(name): values for name in _METRICS if (values := _values(run, name))}
+    if not by_metric:
         return None
     return section_markup(
-        FOLDER,
+        Path(__file__).parent,
         "house_results",
-        baseline=_baseline(next(iter(found.values()))) if len(run.methods) > 1 else "",
-        figures=[(metric.axis, *_figure(run, metric, values)) for metric, values in found.items()],
+        baseline=_baseline(next(iter(by_metric.values()))) if len(run.methods) > 1 else "",
+        figures=[(metric.axis, *_figure(run, metric, values)) for metric, values in by_metric.items()],
     )
 
 
@@ -61,9 +59,9 @@ def _figure(run: ReportedRun, metric: Metric, values: Values) -> tuple[Markup, b
     titles = {method: _title(method, before, row, metric) for method, row in others.items()}
     alt = f"Dot plots of {metric.axis} by house: {', '.join(titles.values())}"
     with small_multiples(alt, len(others), height=0.6 + _ROW * len(houses)) as figure:
-        for place, (axes, (method, row)) in enumerate(zip(figure.axes, others.items(), strict=True)):
+        for index, (axes, (method, row)) in enumerate(zip(figure.axes, others.items(), strict=True)):
             _draw(axes, houses, before, row, plot_styles(run.methods)[method], metric.better)
-            first = place % panels_per_row(len(others)) == 0
+            first = index % panels_per_row(len(others)) == 0
             axes.set_yticks(range(len(houses)), houses if first else [""] * len(houses), fontsize=7)
             axes.set_title(titles[method], fontsize=8.5)
         highest = max(value for row in values.values() for value in row.values())
@@ -84,14 +82,14 @@ def _title(method: str, before: dict[str, float], after: dict[str, float], metri
 def _draw(
     axes: Axes, houses: list[str], before: dict[str, float], after: dict[str, float], style: PlotStyle, better: int
 ) -> None:
-    for place, house in enumerate(houses):
+    for row, house in enumerate(houses):
         if house in before and house in after and before is not after:
             gain = better * (after[house] - before[house]) >= 0
             line = [before[house], after[house]]
-            axes.plot(line, [place] * 2, "-" if gain else "--", color=style.colour, linewidth=1.1, zorder=1)
-            axes.plot(before[house], place, "o", color="white", markeredgecolor=NEUTRAL, markersize=4.5, zorder=2)
+            axes.plot(line, [row] * 2, "-" if gain else "--", color=style.colour, linewidth=1.1, zorder=1)
+            axes.plot(before[house], row, "o", color="white", markeredgecolor=NEUTRAL, markersize=4.5, zorder=2)
         if house in after:
-            axes.plot(after[house], place, style.marker, color=style.colour, markersize=4.5, zorder=3)
+            axes.plot(after[house], row, style.marker, color=style.colour, markersize=4.5, zorder=3)
     axes.set_ylim(-0.7, len(houses) - 0.3)
     axes.grid(visible=True, axis="both")
     axes.tick_params(axis="y", length=0)

@@ -6,6 +6,7 @@ import base64
 import io
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from fedapps.base.report.arrays import Array, Arrays
-from fedapps.base.report.markup import section_markup
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _OPEN = 4
 _RANKS = ("1st", "2nd", "3rd")
@@ -55,15 +53,15 @@ class Matches:
 
 def section(run: ReportedRun) -> Markup | None:
     """One panel per method, four of them open; None for tasks without place recognition."""
-    found = {method: of for method in run.methods if (of := _first(run, method))}
-    if not found:
+    retrieved = {method: of for method in run.methods if (of := _first(run, method))}
+    if not retrieved:
         return None
-    _, matches = next(iter(found.values()))
+    _, matches = next(iter(retrieved.values()))
     count, depth = matches.matches.shape[:2]
     return section_markup(
-        FOLDER,
+        Path(__file__).parent,
         "matches",
-        methods=[_retrieved(run, method, *of) for method, of in found.items()],
+        methods=[_retrieved(run, method, *of) for method, of in retrieved.items()],
         shown=_OPEN,
         count=count,
         num_queries=matches.num_queries,
@@ -75,7 +73,7 @@ def section(run: ReportedRun) -> Markup | None:
 def _first(run: ReportedRun, method: str) -> tuple[str, Matches] | None:
     """The first node of a method with matches, and its matches."""
     paths = {node: path for (of, node), path in run.traces.items() if of == method}
-    return next(((node, found) for node in sorted(paths) if (found := read_matches(Arrays(paths[node])))), None)
+    return next(((node, matches) for node in sorted(paths) if (matches := read_matches(Arrays(paths[node])))), None)
 
 
 def _retrieved(run: ReportedRun, method: str, node: str, matches: Matches) -> dict[str, Any]:
@@ -92,8 +90,8 @@ def _retrieved(run: ReportedRun, method: str, node: str, matches: Matches) -> di
             {
                 "image": _image(pixels),
                 "matches": [
-                    {"image": _image(found), "correct": bool(correct), "distance": distance_text(metres)}
-                    for found, correct, metres in zip(*of_query, strict=True)
+                    {"image": _image(match), "correct": bool(correct), "distance": distance_text(metres)}
+                    for match, correct, metres in zip(*of_query, strict=True)
                 ],
             }
             for pixels, *of_query in zip(matches.queries, matches.matches, matches.correct, matches.metres, strict=True)

@@ -20,11 +20,8 @@ from matplotlib.path import Path as Outline
 
 from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.palette import INK, NEUTRAL, plot_styles
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _MOST_NODES = 4
 _MARGIN = 4.0
@@ -109,7 +106,7 @@ def section(run: ReportedRun) -> Markup | None:
     # Nodes that have traces of most methods come first, because they allow a comparison.
     nodes = sorted(by_node, key=lambda node: (-len(by_node[node]), node))[:_MOST_NODES]
     drawn = {node: figures for node in nodes if (figures := _pictures(run, node, by_node[node]))}
-    return section_markup(FOLDER, "paths", nodes=drawn) if drawn else None
+    return section_markup(Path(__file__).parent, "paths", nodes=drawn) if drawn else None
 
 
 def _pictures(run: ReportedRun, node: str, paths: dict[str, Path]) -> list[Markup]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from textwrap import fill
 
 import numpy as np
@@ -19,11 +20,8 @@ from matplotlib.collections import LineCollection
 
 from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing, scale_bar
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.palette import INK, PlotStyle, plot_styles
-from fedapps.base.report.runs import ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import ReportedRun, section_markup
 
 _MOST_NODES = 4
 _MOST_METHODS = 4
@@ -104,7 +102,7 @@ def section(run: ReportedRun) -> Markup | None:
     # Unseen houses first.
     nodes = sorted(houses, key=lambda node: not next(iter(houses[node][1])).startswith("val_unseen"))[:_MOST_NODES]
     paths = {node: [_path(run, houses[node][0], of) for of in _chosen(houses[node][1])] for node in nodes}
-    return section_markup(FOLDER, "houses", nodes=paths)
+    return section_markup(Path(__file__).parent, "houses", nodes=paths)
 
 
 def _walks(run: ReportedRun, node: str) -> tuple[House, Walks] | None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
 from markupsafe import Markup
 
 from fedapps.base.report.figures import drawing
-from fedapps.base.report.markup import section_markup
 from fedapps.base.report.palette import NEUTRAL, plot_styles
-from fedapps.base.report.runs import NodeResult, ReportedRun
-
-from . import FOLDER
+from fedapps.base.report.sections import NodeResult, ReportedRun, section_markup
 
 _MEASURES = (
     ("time_to_lane_change", "time to the start of the lane change [s]"),
@@ -45,7 +43,7 @@ def section(run: ReportedRun) -> Markup | None:
         return None
     started = {name: _started(*group) for name, group in groups.items()}
     counts = [(name, sum(map(bool, flags)), len(flags)) for name, flags in started.items() if flags]
-    return section_markup(FOLDER, "closed_loop", figures=drawn, started=counts)
+    return section_markup(Path(__file__).parent, "closed_loop", figures=drawn, started=counts)
 
 
 def _panel(run: ReportedRun, groups: dict[str, Group], key: str, title: str) -> Markup | None:
@@ -67,12 +65,12 @@ def _panel(run: ReportedRun, groups: dict[str, Group], key: str, title: str) -> 
             medianprops={"color": "white", "linewidth": 2.2},
             flierprops={"marker": ".", "markersize": 4, "alpha": 0.6},
         )
-        for place, colour in enumerate(colours):
-            drawn["boxes"][place].set(facecolor=colour, edgecolor=colour)
-            drawn["fliers"][place].set(markerfacecolor=colour, markeredgecolor=colour)
+        for index, colour in enumerate(colours):
+            drawn["boxes"][index].set(facecolor=colour, edgecolor=colour)
+            drawn["fliers"][index].set(markerfacecolor=colour, markeredgecolor=colour)
             for part in (
-                *drawn["whiskers"][2 * place : 2 * place + 2],
-                *drawn["caps"][2 * place : 2 * place + 2],
+                *drawn["whiskers"][2 * index : 2 * index + 2],
+                *drawn["caps"][2 * index : 2 * index + 2],
             ):
                 part.set(color=colour)
         axes.invert_yaxis()
