@@ -1,6 +1,5 @@
 """Vocabularies: the words that a node knows, and texts as their numbers."""
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from fedapps.tasks.words import split_words
 from torch import Tensor
 
 from fedapps.base.errors import DataError, need
@@ -32,14 +32,6 @@ RESERVED = frozenset((*SPECIAL, DIGITS))
 
 #: The file of the tokenizer in a model folder.
 TOKENIZER = "tokenizer.json"
-
-# Contractions are split as in the Penn Treebank, and therefore in GloVe and SST-2: do n't, it 's.
-_WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into words, parts of contractions and single other characters, in lower case."""
-    return _WORD.findall(text.lower())
 
 
 def is_digits(token: str) -> bool:
