@@ -20,13 +20,14 @@ from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, 
 from .options import STATES, PrivateWords, private_words, vocabulary_source
 from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
 from .profile import TextProfiles, folder_key, node_key
+from .states import check_encoder
 from .transformer import (
     digest_of,
     facts_of,
     frozen_below,
     frozen_of,
-    load_config,
     load_tokenizer,
+    longest_of,
     shaped,
     transformer_model,
 )
@@ -181,6 +182,13 @@ class TextTask(TextProfiles, Task):
 
     # -- data ----------------------------------------------------------------------------------------------
 
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raise :class:`DataError` if the encoder is not available or cannot be used
+        (:func:`~fedapps.tasks.text.states.check_encoder`)."""
+        if not self.options.recurrent:
+            _tokens(self.options.model, self.options.length)
+            check_encoder(self.options)
+
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         corpus = self.corpus(folder, partition, num_partitions)
         return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
@@ -272,8 +280,8 @@ def _vocabulary(data: NodeData) -> Vocabulary:
 
 
 def _tokens(encoder: str, length: int) -> Vocabulary:
-    longest = getattr(load_config(encoder), "max_position_embeddings", length)
-    if length > longest:
+    longest = longest_of(encoder)
+    if longest is not None and length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.tasks.encoders import check_tokens, longest_text, read_encoder
 from fedapps.tasks.profiles import PrivateParameters
 from torch import nn
 
 from fedapps.base.errors import DataError, need
 from fedapps.base.seeding import torch_seed
-from fedapps.base.text_files import without_progress_bar
 
 from .adapters import add_adapters
 from .encoder_network import Transformer
@@ -66,27 +66,43 @@ def _embeddings(encoder: Any, name: str) -> nn.Module:
 
 @lru_cache(maxsize=16)
 def load_tokenizer(name: str) -> TokenizerVocabulary:
-    """Return the tokens of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` without a
-    tokenizer.
+    """Return the tokens of the encoder ``name`` (a folder, or on the hub).
+
+    Raises
+    ------
+    DataError
+        There is no tokenizer, or it does not fit the encoder (:func:`fedapps.tasks.encoders.check_tokens`).
     """
     need("transformers", "text", f"the encoder {name!r}")
+    from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
     try:
-        return TokenizerVocabulary(AutoTokenizer.from_pretrained(name).backend_tokenizer)
+        loaded = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        content = json.loads(loaded.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         raise _unavailable(name, "tokenizer.json", error) from error
+    encoder = _outline(name)
+    _embeddings(encoder, name)
+    # The library adds a token for masks where the file has none. No text needs it, and the encoder has no row for it.
+    rows = len(encoder.get_input_embeddings().weight)
+    content["added_tokens"] = [
+        token for token in content["added_tokens"] if token["content"] != loaded.mask_token or token["id"] < rows
+    ]
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    check_tokens(tokenizer.get_vocab(), encoder, _subject(name))
+    return TokenizerVocabulary(tokenizer)
 
 
 @lru_cache(maxsize=4)
 def _pretrained(name: str) -> Any:
     need("transformers", "text", f"the encoder {name!r}")
-    from transformers import AutoModel
-
-    # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
-    with torch_seed(0, "text", "pretrained"), without_progress_bar():
+    # The weights of a pooler that the file lacks are drawn, identically in every process.
+    with torch_seed(0, "text", "pretrained"):
         try:
-            return AutoModel.from_pretrained(name, dtype=torch.float32)
+            return read_encoder(name, _subject(name))
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
             raise _unavailable(name, "config.json, model.safetensors", error) from error
 
@@ -98,19 +114,35 @@ def _drawn(name: str) -> Any:
 
 
 @lru_cache(maxsize=16)
+def _outline(name: str) -> Any:
+    """The encoder without memory for its weights."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return _drawn(name)
+
+
+def longest_of(name: str) -> int | None:
+    """Return how many tokens the encoder ``name`` reads at most (:func:`fedapps.tasks.encoders.longest_text`)."""
+    return longest_text(_outline(name))
+
+
+@lru_cache(maxsize=16)
 def load_config(name: str) -> Any:
     """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
     need("transformers", "text", f"the encoder {name!r}")
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise _unavailable(name, "config.json", error) from error
 
 
+def _subject(name: str) -> str:
+    return f"the encoder {name!r} (text.model, text.own-starts)"
+
+
 def _unavailable(name: str, files: str, error: Exception) -> DataError:
-    subject = f"the encoder {name!r} (text.model, text.own-starts)"
+    subject = _subject(name)
     if Path(name).is_dir():
         return DataError(
             f"{subject}: the folder has no readable {files}; it must hold what save_pretrained of an encoder and its "
@@ -173,9 +205,9 @@ def frozen_of(options: Options) -> tuple[str, ...]:
     """Return glob patterns of what the options freeze."""
     if not options.frozen_layers:
         return ("embedding.*",) if options.frozen_embedding else ()
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        encoder = _drawn(options.model)
-    return frozen_patterns(encoder, options.model, options.frozen_layers, embedding=options.frozen_embedding)
+    return frozen_patterns(
+        _outline(options.model), options.model, options.frozen_layers, embedding=options.frozen_embedding
+    )
 
 
 def transformer_model(
