@@ -110,7 +110,7 @@ def _pretrained(name: str) -> Any:
 def _drawn(name: str) -> Any:
     from transformers import AutoModel
 
-    return AutoModel.from_config(load_config(name))
+    return AutoModel.from_config(load_config(name), trust_remote_code=False)
 
 
 @lru_cache(maxsize=16)

@@ -149,7 +149,8 @@ def language_model(folder: Path) -> LanguageModel:
 
     subject = f"{_KEY} = '{folder}'"
     try:
-        encoder = read_encoder(folder, subject, local=True, pools=False)
+        with torch.device("cpu"):
+            encoder = read_encoder(folder, subject, local=True, pools=False)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except DataError:
         raise
