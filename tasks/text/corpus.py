@@ -280,7 +280,7 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
             f"{folder}: {len(found)} different labels in the training files ({', '.join(found[:9])}), but "
             f"text.classes = {classes}: correct it, or list all labels in text.labels"
         )
-    examples = [
+    train_examples, test_examples = (
         Examples(
             tuple(text for part in rows for text in part.texts),
             np.concatenate(
@@ -288,6 +288,6 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
             ),
         )
         for rows in (training, testing)
-    ]
-    files = (tuple(part.path for part in rows) for rows in (training, testing))
-    return Corpus(folder, found, *examples, *files)
+    )
+    train_files, test_files = (tuple(part.path for part in rows) for rows in (training, testing))
+    return Corpus(folder, found, train_examples, test_examples, train_files, test_files)
