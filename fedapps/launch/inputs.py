@@ -11,7 +11,7 @@ from fedapps.config.keys import path_keys
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.tasks import profiles_class, task_names
-from fedapps.tasks.base import DataError, Task
+from fedapps.tasks.base import DataError, NodeData, Task
 
 from .job_folder import timed_name
 
@@ -74,7 +74,18 @@ def check_data(config: Config) -> None:
     check_folder(config, task)
     if config.run.data_dir:
         for partition in range(config.run.num_nodes):
-            task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes)
+            check_plateau(config, task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes))
+
+
+def check_plateau(config: Config, data: NodeData) -> None:
+    """Raise ``DataError`` if a method lowers the learning rate by the validation loss, of which a node has no data."""
+    for label in config.methods:
+        patience = config.run_of(label).training.plateau_patience
+        if patience and data.count("train") and not data.count("validation"):
+            raise DataError(
+                f"plateau-patience = {patience}: node {data.key} has no validation examples to measure the loss on; "
+                "set it to 0 for a constant learning rate, or hold out validation examples"
+            )
 
 
 def check_folder(config: Config, task: Task) -> None:
