@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def _absolute(name: str) -> str:
 
 
 def check_data(config: Config) -> None:
-    """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
+    """Read the data of all nodes once, and print what they were taken for.
+
+    Raises ``DataError`` if data are missing or invalid, or can be read in two ways.
+    """
     if config.run.clock.on:
         devices_of(config.run.clock, config.run.num_nodes, config.run.seed)
     task = config.task
@@ -75,6 +79,14 @@ def check_data(config: Config) -> None:
     if config.run.data_dir:
         for partition in range(config.run.num_nodes):
             check_plateau(config, task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes))
+        _say_once(task.describe_data(Path(config.run.data_dir)))
+
+
+@cache
+def _say_once(line: str) -> None:
+    """Print what the data were taken for, once for all runs of a comparison."""
+    if line:
+        print(f"data: {line}", file=sys.stderr)
 
 
 def check_plateau(config: Config, data: NodeData) -> None:

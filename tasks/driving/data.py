@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 STEP = 0.1  # seconds
 SPLITS = ("train", "validation", "test")
+_NAMES_OF_SPLITS = frozenset([*SPLITS, "training", "val", "valid", "testing", "dev", "eval"])
 COUNTERS = ("trial", "block", "step", "t")
 ACCELERATIONS = ("ayr", "axr", "ayh", "axh")
 _WAY, _UNIT = 10.0, 2.0  # metres of way, and the ratio of ways, from which units are checked and wrong
@@ -146,6 +147,7 @@ def files_of(folder: Path, block: int, road: Road) -> list[Path]:
 
 
 def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
+    """The sessions of some files."""
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()
     files: dict[tuple[int, int], Path] = {}
@@ -154,8 +156,13 @@ def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
         kinds.add(kind)
         if len(kinds) > 1:
             raise DataError(
-                f"{place}: mixes files with and without throttle columns, or with and without a gray car; expected "
-                "files of one kind"
+                f"{place}: mixes files with and without throttle columns, with and without a gray car, or with and "
+                "without a column split; expected files of one kind"
+            )
+        if not kind[2] and path.name.split(".", 1)[0].lower() in _NAMES_OF_SPLITS:
+            raise DataError(
+                f"{path}: is named like a split, but has no column split, without which the last fifth of each block "
+                "is the test; add the column (train, validation, test), or rename the file"
             )
         for block, trial in trials:
             if (other := files.setdefault((block, trial), path)) != path:
@@ -174,8 +181,9 @@ def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
 @lru_cache(maxsize=64)
 def _read_file(
     path: Path, modified: int, road: Road
-) -> tuple[tuple[str, int], dict[int, tuple[Session, ...]], list[tuple[int, int]]]:
-    """The dynamics and number of cars of a file, its sessions by block, and the block and number of each trial.
+) -> tuple[tuple[str, int, bool], dict[int, tuple[Session, ...]], list[tuple[int, int]]]:
+    """The dynamics and number of cars of a file, whether it names splits, its sessions by block, and the block and
+    number of each trial.
 
     ``modified`` is the file's time stamp.
     """
@@ -212,7 +220,7 @@ def _read_file(
             session = _face_the_same_way(*session, road.lane_line)
         blocks.setdefault(block, []).append(Session(int(numbers[first]), split[first], *session))
     done = {block: _with_splits(sessions) for block, sessions in blocks.items()}
-    return ("bicycle" if simulated else "point", len(cars)), done, list(begun)
+    return ("bicycle" if simulated else "point", len(cars), "split" in table), done, list(begun)
 
 
 def _check_units(table: Table, states: np.ndarray, sessions: Sequence[tuple[int, int]], cars: str) -> None:

@@ -10,7 +10,7 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles
 
 from fedapps.base.errors import DataError
 
-from .data import Recording, files_of, read_sessions, with_validation
+from .data import SPLITS, Recording, files_of, read_sessions, with_validation
 from .options import Options as DrivingOptions
 
 #: The floor of a comparison: the human keeps its velocity.
@@ -65,6 +65,16 @@ class DrivingProfiles(TaskProfiles):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         recording = self.checked(folder, read_sessions(folder, self.road))
         return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        recording = self.checked(folder, read_sessions(folder, self.road))
+        sessions = [session for of_block in recording.blocks.values() for session in of_block]
+        counts = ", ".join(f"{sum(s.split == split for s in sessions)} {split}" for split in SPLITS)
+        line = f"{len(recording.blocks)} drivers (column block), sessions: {counts}; m and m/s, x along the road"
+        if recording.dynamics == "bicycle":
+            return line
+        left_out = self.options.demonstrations or "none"
+        return f"{line}; line between the lanes at y = {self.road.lane_line:g} m; blocks left out: {left_out}"
 
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         """A simulated node also has ``world.json``, with which it can simulate its driver again."""

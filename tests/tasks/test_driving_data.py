@@ -114,6 +114,20 @@ def test_the_last_fifth_of_a_block_is_the_test_split(tmp_path, trials, tests):
     assert splits == ["train"] * (trials - tests) + ["test"] * tests
 
 
+def test_a_file_named_like_a_split_needs_the_column(tmp_path):
+    recorded(tmp_path, [(0, 1)]).rename(tmp_path / "train.csv")
+    with pytest.raises(DataError, match=r"train\.csv: is named like a split, but has no column split, without which"):
+        read_folder(tmp_path)
+
+
+def test_a_line_says_what_was_taken_for_what(tmp_path):
+    recorded(tmp_path, [(trial, block) for block in (1, 2, 99) for trial in range(5)])
+    assert DrivingProfiles(Options(scenario="trials")).describe_data(tmp_path) == (
+        "2 drivers (column block), sessions: 8 train, 0 validation, 2 test; m and m/s, x along the road; line between "
+        "the lanes at y = -4 m; blocks left out: 99"
+    )
+
+
 def test_demonstrations_are_left_out(tmp_path):
     recorded(tmp_path, [(0, 0), (1, 99)])
     assert list(read_folder(tmp_path).blocks) == [0]
