@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.report.formats import headline_of
+from fedapps.base.errors import headline_of
 from fedapps.strategies import RunEndedError
 
 from .run_folder import RunFolder

@@ -54,9 +54,7 @@ def spoilt(tmp_path):
 
 
 def test_one_bad_node_is_refused_and_the_run_goes_on_to_an_error_that_names_it(federate, spoilt, tmp_path, capsys):
-    error = (
-        r"these nodes.*\n  sfl, node-\d: training refused 3 times: .*column next_y: 'nan'; expected a finite number"
-    )
+    error = r"these nodes.*\n  sfl, node-\d: training refused 3 times: .*column next_y: 'nan'; expected a finite number"
     with pytest.raises(RefusedNodesError, match=error):
         federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", "nan"))
     folder = RunFolder(tmp_path / "run" / "run", "")
