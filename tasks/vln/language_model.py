@@ -147,8 +147,8 @@ def language_model(folder: Path) -> LanguageModel:
     from transformers import AutoModel
 
     try:
-        with without_progress_bar():
-            encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+        with without_progress_bar(), torch.device("cpu"):
+            encoder = AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:
         # The libraries raise errors of many kinds for files that are truncated or of another kind.
