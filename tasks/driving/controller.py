@@ -113,9 +113,7 @@ class Controller:
         return found[0] if single else found
 
     def _checked(self, given: ArrayLike | Tensor, width: int, what: str) -> Tensor:
-        found = torch.tensor(
-            finite_numbers(given, what), dtype=torch.float32
-        )  # a copy: the caller may write into its own
+        found = torch.tensor(finite_numbers(given, what), dtype=torch.float32)  # a copy, which stays as it is
         if found.ndim not in (2, 3) or found.shape[-2:] != (self.setting.cars, width):
             cars = self.setting.cars
             raise DataError(
