@@ -58,7 +58,7 @@ class Options:
         "deployed node needs them if it lacks a class",
     )
     classes: int = option(
-        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, maximum=100_000
+        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, maximum=10**5
     )
     height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0)
     width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0)

@@ -71,7 +71,7 @@ class Options:
         0,
         "Number of classes of a data set that is not known, if labels is empty",
         minimum=0,
-        maximum=100_000,
+        maximum=10**5,
         data=True,
     )
     partition: str = option(

@@ -15,6 +15,7 @@ from fedapps.tasks.predictions import Predictions
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from torch.nn.functional import softmax
 
+from fedapps.base.errors import DataError
 from fedapps.base.rows import lines_of, with_kind
 from fedapps.base.seeding import torch_seed
 from fedapps.base.tables import stream_rows

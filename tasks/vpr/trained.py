@@ -239,11 +239,8 @@ class VprTrained(TrainedModel):
             describe(network, store.load(given.rows[start : start + batch_size], self._options.size), chunk=batch_size)
             for start in range(0, len(given), batch_size)
         ]
-        return (
-            finite_answer(torch.cat(found).numpy(), "descriptors")
-            if found
-            else np.zeros((0, network.width), dtype=np.float32)
-        )
+        described = torch.cat(found).numpy() if found else np.zeros((0, network.width), dtype=np.float32)
+        return finite_answer(described, "descriptors")
 
     def _indexed(
         self, given: GivenImages, names: Sequence[str] | None = None, cities: Sequence[str] | None = None
