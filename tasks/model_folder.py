@@ -38,6 +38,8 @@ FILES = "files"
 _LARGEST = 64 << 20
 #: How deeply values of a config may be nested, and between which limits its whole numbers are.
 _DEEPEST, _WHOLE = 20, 2**63
+#: The largest whole number of an option but a seed: sizes of tensors, whose products must not overflow.
+_LARGEST_OPTION = 2**27
 #: Parameters of a model for each tensor in its file, and beside them: parts of a network are built and replaced.
 _PARAMETERS, _MORE_PARAMETERS = 4, 1000
 #: Bytes of tensors that a model may build beside those in its file, such as tables of positions.
@@ -139,6 +141,11 @@ class StoredModel:
         """
         kind = find_task(self.name)
         values, errors = parse_options(kind.Options, dict(self.options), f"{self.name}.")
+        errors += [
+            f"{self.name}.{key} = {value}: at most {_LARGEST_OPTION} in a model folder"
+            for key, value in self.options.items()
+            if type(value) is int and value > _LARGEST_OPTION and not key.endswith("seed")
+        ]
         if errors:
             raise ValueError("; ".join(errors))
         return kind(with_values(kind.Options(), values)).under(self.private)
