@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import fields
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 
 import torch
 from fedapps.tasks.encoders import check_tokens, longest_text, read_encoder
+from fedapps.tasks.model_folder import field_of
 from fedapps.tasks.profiles import PrivateParameters
 from torch import nn
 
 from fedapps.base.errors import DataError, need
 from fedapps.base.seeding import torch_seed
+from fedapps.base.text_files import shown
 
 from .adapters import add_adapters
 from .encoder_network import Transformer
@@ -26,6 +29,10 @@ from .options import Options, PrivateWords, is_private, private_words
 from .pieces import PieceVocabulary, keep_own_rows
 from .vocabulary import TokenizerVocabulary, Vocabulary, is_digits
 from .word_vectors import assigned_start, private_seed
+
+#: The limits of the numbers in a configuration of a stranger, and the ends of the names of counts that may be 0.
+_MOST_WHOLE, _MOST = 2**20, 1e9
+_MAY_BE_ZERO = ("token_id", "type_vocab_size")
 
 
 def transformer(options: Options, classes: int) -> Transformer:
@@ -183,21 +190,75 @@ def shaped(
         The words whose vectors stayed on the node.
     classes : int
     """
-    model = Transformer(_of_config(encoder), classes, options)
+    model = Transformer(_of_config(encoder, "encoder"), classes, options)
     if options.adapter:
         _adapt(model, options)
     if embedding is not None:
-        model.embedding = _of_config(embedding).embeddings
+        model.embedding = _of_config(embedding, "embedding").embeddings
     if kept is PrivateWords.DIGITS:
         _split(model.embedding, tuple(words), options)
     return model
 
 
-def _of_config(facts: Mapping[str, Any]) -> Any:
-    need("transformers", "text", f"the encoder {facts['model_type']!r}")
-    from transformers import AutoConfig, AutoModel
+def _of_config(facts: Mapping[str, Any], name: str) -> Any:
+    """The encoder of a configuration that anybody may have written; ``name`` is that of the fact.
 
-    return AutoModel.from_config(type(AutoConfig.for_model(facts["model_type"])).from_dict(dict(facts)))
+    Only what describes the network is taken from it, in the ranges in which the library builds one. Switches, such as
+    that of the implementation of attention, and the names of code and files are left out.
+    """
+    need("transformers", "text", f"facts.{name}")
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, AutoModel, PreTrainedConfig
+    from transformers.models.auto import modeling_auto as families
+
+    kind = field_of(facts, "model_type", str)
+    known = families.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() | families.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.keys()
+    if kind not in known:
+        raise DataError(
+            f"{name}.model_type = {shown(kind)}: must be a kind of text encoder of the library transformers"
+        )
+    default = AutoConfig.for_model(kind)
+    own = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
+    values = {key: value for key, value in facts.items() if key in own}
+    try:
+        for key, value in values.items():
+            _check_setting(f"{name}.{key}", value, getattr(default, key))
+        config = type(default)(**values)
+        _check_config(config, name)
+        encoder = AutoModel.from_config(config, trust_remote_code=False)
+    except StrictDataclassError as error:
+        raise DataError(f"{name}: {error}") from error
+    _embeddings(encoder, name)
+    return encoder
+
+
+def _check_setting(name: str, value: object, default: object) -> None:
+    """Raise :class:`DataError` for a value of a configuration that is out of the range in which networks are built."""
+    from transformers.activations import ACT2FN
+
+    if isinstance(value, dict | list):
+        members = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, member in members:
+            _check_setting(f"{name}.{key}", member, None)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        counts = type(default) is int and default > 0 and not name.endswith(_MAY_BE_ZERO)
+        least = 1 if counts else min(0, default) if isinstance(default, int | float) else 0
+        most = _MOST_WHOLE if isinstance(value, int) else _MOST
+        if not least <= value <= most:
+            raise DataError(f"{name} = {value!r}: must be from {least} to {most}")
+    elif isinstance(value, str) and default in ACT2FN and value not in ACT2FN:
+        raise DataError(f"{name} = {shown(value)}: must be a name of an activation, such as {default!r}")
+
+
+def _check_config(config: Any, name: str) -> None:
+    """Raise :class:`DataError` if the numbers of a configuration do not fit each other."""
+    rows, width, heads = config.vocab_size, config.hidden_size, config.num_attention_heads
+    if width % heads:
+        raise DataError(f"{name}: a width of {width} cannot be divided among {heads} heads of attention")
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        number = getattr(config, token, None)
+        if number is not None and not number < rows:
+            raise DataError(f"{name}.{token} = {shown(number)}: must be below {rows}, the number of tokens")
 
 
 @lru_cache(maxsize=8)
