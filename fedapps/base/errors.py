@@ -1,4 +1,4 @@
-"""Errors that all folders raise, and the check that a package is installed."""
+"""Errors that all folders raise, what a person reads of one, and the check that a package is installed."""
 
 from importlib.util import find_spec
 
@@ -9,6 +9,13 @@ class DataError(ValueError):
 
 class ReportError(ValueError):
     """A run folder has missing or malformed files; the message names the file, the line and the problem."""
+
+
+def headline_of(reason: str) -> str:
+    """The line of a reason that says most: the last one of a traceback, and the first one of any other text."""
+    lines = [line.removeprefix("  | ").strip() for line in reason.splitlines()]
+    filled = [line for line in lines if line] or [""]
+    return filled[-1] if filled[0].startswith("Traceback") else filled[0]
 
 
 def need(package: str, extra: str, purpose: str) -> None:

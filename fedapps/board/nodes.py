@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from fedapps.base.report.formats import headline_of
+from fedapps.base.errors import headline_of
 from fedapps.report import RunData
 
 _MOST_REASONS = 50

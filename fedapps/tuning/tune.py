@@ -9,7 +9,7 @@ from fedapps.base.options import listed
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.launch.launch import check_engine
+from fedapps.launch.launch import check_engine, check_machine
 from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
@@ -152,6 +152,7 @@ def _check(plan: TuningPlan, write: Path | None) -> None:
         raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
     plan.check_seed_keys(plan.trial_config)
     check_engine(plan.engine, plan.trial_config.run)
+    check_machine(plan.engine, plan.trial_config.run)
     check_data(plan.trial_config)
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import isfinite, nan, sqrt
 from statistics import fmean, stdev
 
-from scipy.special import stdtrit
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -82,4 +80,6 @@ class Estimate:
 
 def half_width(sd: float, count: int, confidence: float = 0.95) -> float:
     """Half the width of the interval of a mean of ``count`` ≥ 2 values with the sample standard deviation ``sd``."""
+    from scipy.special import stdtrit  # one seed needs no quantile, and this takes long to import
+
     return float(stdtrit(count - 1, (1 + confidence) / 2)) * sd / sqrt(count)

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from .formats import counted, headline_of
+from fedapps.base.errors import headline_of
+
+from .formats import counted
 from .tables import Strong
 
 _PARTS = Path(__file__).with_name("templates")

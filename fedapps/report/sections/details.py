@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from fedapps.base.report.formats import headline_of
+from fedapps.base.errors import headline_of
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import RunData
 
