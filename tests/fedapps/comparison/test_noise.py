@@ -77,10 +77,5 @@ def test_identical_results_are_noise():
     assert verdicts(same, same) == ["within noise"]
     sample = Sample(same[0].mean(axis=1).tolist(), {})
     (test,) = paired_tests("accuracy", {"one": sample, "other": sample})
-    assert (
-        test.difference.p,
-        test.difference.p_holm,
-        test["mean_difference"],
-        test.difference.low,
-        test.difference.high,
-    ) == (1, 1, 0, 0, 0)
+    gap = test.difference
+    assert (gap.p, gap.p_holm, gap.mean, gap.low, gap.high) == (1, 1, 0, 0, 0)
