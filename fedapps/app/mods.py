@@ -12,6 +12,7 @@ from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
 
+from .disclosure import Disclosure
 from .errors import Handler
 
 
@@ -19,6 +20,17 @@ def limited_work(message: Message, context: Context, call_next: Handler) -> Mess
     """Work within the limits of the node config."""
     with NodeLimits.of(context.node_config).applied():
         return call_next(message, context)
+
+
+def disclosed_reply(message: Message, context: Context, call_next: Handler) -> Message:
+    """Let only those parts of the reply leave that the run's privacy and the node's rules allow."""
+    disclosure = Disclosure(context)
+    if message.metadata.message_type.startswith("train"):
+        disclosure.check_budget()
+    reply = call_next(message, context)
+    if reply.has_content():
+        disclosure.reply(reply)
+    return reply
 
 
 def timed_reply(message: Message, context: Context, call_next: Handler) -> Message:
@@ -43,10 +55,19 @@ def compressed_reply(message: Message, context: Context, call_next: Handler) -> 
 def private_reply(message: Message, context: Context, call_next: Handler) -> Message:
     """Clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
     from .node import run_config_of
-    from .privacy import node_mod
+    from .privacy import hiding_divergence, node_mod
 
-    mod = node_mod(run_config_of(context).run, message, context)
-    return mod(message, context, call_next) if mod else call_next(message, context)
+    run = run_config_of(context).run
+    mod = node_mod(run, message, context)
+    if mod is None:
+        return call_next(message, context)
+    if run.dp != "local":
+        return mod(message, context, call_next)
+    disclosure = Disclosure(context)
+    reply = mod(message, context, call_next if disclosure.simulated else hiding_divergence(call_next))
+    if reply.has_content():
+        disclosure.count(message)
+    return reply
 
 
 class StateMemory:

@@ -49,6 +49,12 @@ def main(grid: Grid, context: Context) -> None:
         config.run.check_separate_nodes()
         if not simulates_nodes(grid):
             config.check_real_nodes()
+    if config.run.dp == "local":
+        log(
+            INFO,
+            "dp = local: nodes with their own data send noised updates alone, no metrics; simulated nodes are evaluated "
+            "exactly, which epsilon does not count",
+        )
     if config.run.dp != "none":
         for method in config.methods:
             model = initial_model(config, method)

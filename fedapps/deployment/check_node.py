@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from fedapps.app.node import DEFAULT_STATE, choose_device
+from fedapps.app.disclosure import DEFAULT_STATE
+from fedapps.app.node import choose_device
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.data import cached_load
