@@ -110,18 +110,18 @@ class Guard:
         Raises
         ------
         PrivateParametersError
-            A record has parameters that stay, or may not leave.
+            A record has parameters that stay, or may not leave. In a record that the operator lists, names that no
+            parameter of the model has, such as ``counts``, match no pattern.
         """
-        keeps_all = bool(records) and make_model is not None and self._keeps_all(make_model)
+        parameters = set(make_model().state_dict()) if records and self.node and make_model else set()
+        keeps_all = bool(parameters) and all(matches(name, self.node) for name in parameters)
         for name, record in records.items():
-            self.check_names(record)
+            listed = self.rules.lets_out(name, otherwise=False)
+            self.check_names(parameters.intersection(record) if listed and parameters else record)
             if name != ARRAYS and not self.rules.lets_out(name, otherwise=not keeps_all):
                 raise PrivateParametersError(
                     f"{name}: may not leave this node, by the keys private and may-leave of its node config"
                 )
-
-    def _keeps_all(self, make_model: Callable[[], nn.Module]) -> bool:
-        return bool(self.node) and all(matches(name, self.node) for name in make_model().state_dict())
 
 
 _SCOPE = "keep-private"

@@ -14,7 +14,7 @@ from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import report_errors
-from .mods import compressed_reply, disclosed_reply, limited_work, private_reply, timed_reply
+from .mods import compressed_reply, disclosed_reply, hidden_divergence, limited_work, private_reply, timed_reply
 from .profile_query import profile_record
 
 app = ClientApp(mods=[report_errors, limited_work])
@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
     return Node(message, context).train()
 
 
-@app.evaluate(mods=[disclosed_reply, timed_reply])
+@app.evaluate(mods=[disclosed_reply, timed_reply, hidden_divergence])
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on this node's data, after what the method trains before an evaluation."""
     with timed("import"):

@@ -1,16 +1,18 @@
 """What surrounds the training of a message on a node: its timings, the compression of the reply, and its noise."""
 
 import time
+from logging import WARNING
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
 
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
-from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
+from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED
 
 from .disclosure import Disclosure
 from .errors import Handler
@@ -31,6 +33,20 @@ def disclosed_reply(message: Message, context: Context, call_next: Handler) -> M
     if reply.has_content():
         disclosure.reply(reply)
     return reply
+
+
+def hidden_divergence(message: Message, context: Context, call_next: Handler) -> Message:
+    """Under local privacy, reply to EVALUATE as always where training before the evaluation diverges."""
+    disclosure = Disclosure(context)
+    if not disclosure.hides or disclosure.simulated:
+        return call_next(message, context)
+    from fedapps.clients.training import DivergedError
+
+    try:
+        return call_next(message, context)
+    except DivergedError as error:
+        log(WARNING, "%s: this node was not evaluated", error)
+        return Message(RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=message)
 
 
 def timed_reply(message: Message, context: Context, call_next: Handler) -> Message:

@@ -52,8 +52,8 @@ def main(grid: Grid, context: Context) -> None:
     if config.run.dp == "local":
         log(
             INFO,
-            "dp = local: nodes with their own data send noised updates alone, no metrics; simulated nodes are evaluated "
-            "exactly, which epsilon does not count",
+            "dp = local: nodes with their own data send noised updates and no metrics; simulated nodes are "
+            "evaluated exactly, which epsilon does not count",
         )
     if config.run.dp != "none":
         for method in config.methods:

@@ -222,8 +222,8 @@ def _privacy_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterato
     if run.dp == "local" and run.weighting != "uniform":
         yield (
             {"dp", "weighting"},
-            f"weighting = {run.weighting!r}: must be 'uniform' with dp = 'local', under which nodes do not tell how many "
-            "examples they have",
+            f"weighting = {run.weighting!r}: must be 'uniform' with dp = 'local', under which nodes do not tell how "
+            "many examples they have",
         )
     if run.dp.startswith("central") and run.weighting != "uniform":
         yield (

@@ -194,8 +194,8 @@ class RunConfig:
         """
         if self.dp == "local" and self.track_metric:
             raise ValueError(
-                f"track-metric = {self.track_metric!r}: must be empty on a fleet with dp = 'local', whose nodes send no "
-                "metrics of their data; simulated nodes do, so `fedapps run` can choose rounds and settings"
+                f"track-metric = {self.track_metric!r}: must be empty on a fleet with dp = 'local', whose nodes send "
+                "no metrics of their data; simulated nodes do, so `fedapps run` can choose rounds and settings"
             )
         if self.pace.mode == "async" and not self.pace.deadline:
             raise ValueError(
