@@ -1,7 +1,11 @@
 """The rules of a node's operator, as keys of the node config."""
 
+from pathlib import Path
+
 import pytest
 from fedapps.clients.rules import NodeRules, RulesError
+
+from fedapps.base.options import option_fields
 
 
 def test_without_keys_any_run_may_come_and_a_deployed_node_sends_no_mean_of_one_or_two_examples():
@@ -37,3 +41,9 @@ def test_the_operator_names_what_may_leave():
 def test_all_that_a_run_lacks_is_named_at_once():
     with pytest.raises(RulesError, match=r"dp-noise = 0\.5: must be at least 1; dp-clip = 3: must be at most 2; dp"):
         NodeRules.of({"dp": "local", "dp-clip": 2}).check_run("local", 0.5, 3.0, seeded=True)
+
+
+def test_the_reference_of_the_node_config_lists_every_rule():
+    table = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text().partition("## State of a node")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert not [key for key in option_fields(NodeRules) if not any(f"`{key}`" in cell for cell in first_cells)]
