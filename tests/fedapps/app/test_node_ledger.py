@@ -1,7 +1,7 @@
 """The ledger of a node: what it counts, what it refuses, and what damage does to it."""
 
 import json
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fedapps.clients.rules import NodeRules, RulesError
@@ -46,16 +46,12 @@ def test_damaged_and_missing_lines_count_with_the_least_noise_that_is_allowed(tm
     assert ledger.spent().epsilon(1e-5) == float("inf")
 
 
-def add_many(folder):
-    for _ in range(10):
-        NodeLedger(folder, rules()).add(1.0)
-
-
 def test_workers_of_one_node_take_turns(tmp_path):
-    workers = [get_context("fork").Process(target=add_many, args=(tmp_path,)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    def add_many(_):
+        for _ in range(10):
+            NodeLedger(tmp_path, rules()).add(1.0)
+
+    with ThreadPoolExecutor(3) as workers:
+        list(workers.map(add_many, range(3)))
     numbers = [json.loads(line)["number"] for line in (tmp_path / LEDGER).read_text().splitlines()]
     assert numbers == list(range(1, 31))
