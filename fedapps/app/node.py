@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.common.logger import log
 from torch import nn
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base.atomic import UnwritableError, remove_leftovers
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
@@ -182,7 +182,9 @@ class Node:
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+        state = DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+        remove_leftovers(state.folder)
+        return state
 
     def _keeps_models(self) -> bool:
         if "keep-model" not in self.context.node_config:
@@ -208,7 +210,6 @@ class Node:
             stage=settings.stage,
             rounds=run.rounds,
             seed=run.seed,
-            nodes=run.num_nodes,
             examples=data.count("train"),
             metrics=result.metrics,
             versions=versions(),

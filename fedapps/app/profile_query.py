@@ -4,7 +4,10 @@ A deployed node starts a worker for every message. A worker that only answers th
 costs: on a small machine many of them would keep each other from answering in time.
 """
 
+from logging import INFO
+
 from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
 
 from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
@@ -29,7 +32,10 @@ def profile_record(context: Context) -> ConfigRecord:
         disclosure = Disclosure(context)
         disclosure.check_budget()
         task = _task(config)
-        profile = config.run.source(task, context.node_config).profile(task)
+        source = config.run.source(task, context.node_config)
+        profile = source.profile(task)
+        if source.partition is None and (line := task.describe_data(source.folder, own=True)):
+            log(INFO, "data: %s", line)
     except (DataError, RulesError, OSError) as error:
         if is_simulated(context.node_config):
             raise
