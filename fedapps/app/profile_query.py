@@ -1,8 +1,4 @@
-"""The answer to the profile query: no torch is imported, no model built, no picture decoded.
-
-A deployed node starts a worker for every message. A worker that only answers this query must not cost what training
-costs: on a small machine many of them would keep each other from answering in time.
-"""
+"""The answer to the profile query: no model is built, no picture decoded."""
 
 from functools import lru_cache
 from logging import INFO
@@ -15,7 +11,6 @@ from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.config.parsing import Config, read
 from fedapps.strategies.wire import GROUP_PREFIX, KEY, NO_DATA, NUM_EXAMPLES
-from fedapps.tasks.profiles import TaskProfiles
 
 from .errors import reported
 
@@ -28,7 +23,7 @@ def profile_record(context: Context) -> ConfigRecord:
     """
     config = _read(tuple(sorted(context.run_config.items())))
     try:
-        task = _task(config)
+        task = config.task_of(next(iter(config.methods.values())))
         source = config.run.source(task, context.node_config)
         profile = source.profile(task)
         if source.partition is None and (line := task.describe_data(source.folder, own=True)):
@@ -40,14 +35,6 @@ def profile_record(context: Context) -> ConfigRecord:
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
     groups = {GROUP_PREFIX + name: label for name, label in profile.groups.items()}
     return ConfigRecord({KEY: profile.key, NUM_EXAMPLES: profile.num_examples, **groups})
-
-
-def _task(config: Config) -> TaskProfiles:
-    """The task as the nodes of the first method see it; the whole task where the method looks at its model."""
-    first = next(iter(config.methods.values()))
-    if first.needs_model:
-        return config.task_of(first)
-    return config.profiles.under(first.private(config.profiles))
 
 
 @lru_cache(maxsize=8)
