@@ -148,7 +148,7 @@ def all_tests(
         The metrics to test. A method without a finite value for every seed is not tested in this metric.
     rivals : mapping, optional
         By metric, the name and the metric of a rival that every run measures
-        (:attr:`fedapps.tasks.profiles.TaskProfiles.rivals`).
+        (:attr:`fedapps.tasks.base.Task.rivals`).
     """
     rivals, tests = rivals or {}, list[PairedTest]()
     measured_as = {metric for _, metric in rivals.values()}

@@ -13,7 +13,7 @@ from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.references import References, find_references
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.report.caveats import below_floors
 from fedapps.runs.comparisons import (
     Compared,
@@ -96,7 +96,7 @@ def _compared(
     paper: Table,
 ) -> Compared:
     """What follows from the runs at one value of the varied key, or from all."""
-    complete, profiles = complete_rows(rows), profiles_class(task)
+    complete, profiles = complete_rows(rows), task_class(task)
     return Compared(
         rows=tuple(map(_run, finished_rows(rows))),
         table=with_counts(table_of(finished_rows(rows)), rows),
@@ -132,14 +132,14 @@ def _about_paper(plan: Plan, setting: Setting, values: Values) -> list[str]:
 
 def setting_of(plan: Plan) -> Setting:
     """The data of a comparison and their nodes, to hold them against those of a paper."""
-    simulates = bool(plan.config.get("data-dir")) and plan.configs()[0].profiles.has_world
+    simulates = bool(plan.config.get("data-dir")) and plan.configs()[0].task.has_world
     return Setting(plan.recipe, plan.config, simulates, plan.vary.key if plan.vary else "")
 
 
 def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The metrics to test: the main metrics of the task, each as the average over stages if the runs have stages."""
     measured = {name for row in rows for name in row["metrics"]}
-    averages = {main: measure_names(main)[0] for main in profiles_class(task).headline}
+    averages = {main: measure_names(main)[0] for main in task_class(task).headline}
     return [average if bare(average) in measured else main for main, average in averages.items()]
 
 

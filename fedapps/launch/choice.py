@@ -13,7 +13,7 @@ from fedapps.base.report.formats import format_bytes
 from fedapps.config.conflicts import conflicts
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 
 #: The columns of the table of a task.
 HEAD = ("method", "stays on the node", "travels", "down", "up", "local work", "helps")
@@ -64,7 +64,7 @@ def choices(task: str) -> Iterator[Choice]:
     ValueError
         There is no such task.
     """
-    profiles_class(task)
+    task_class(task)
     default = read({"task": task})
     largest = max(_bytes(ArrayRecord(initial_model(default, name).state_dict())) for name in default.methods)
     for name in METHODS.usable():

@@ -8,7 +8,7 @@ from math import ceil, log2
 
 from fedapps.base.report.formats import counted
 from fedapps.base.report.metrics import bare, describe
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.runs.continual import measure_names
 
 Values = Mapping[str, Mapping[str, float]]
@@ -74,7 +74,7 @@ def below_floors(task: str, methods: Values, references: Values) -> list[str]:
     """
     if task not in task_names():
         return []
-    known = profiles_class(task)
+    known = task_class(task)
     main = dict.fromkeys(bare(name) for metric in known.headline for name in (measure_names(metric)[0], metric))
     ours, theirs = _bare(methods), _bare(references)
     sentences = []

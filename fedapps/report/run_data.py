@@ -16,7 +16,7 @@ from fedapps.base.errors import ReportError
 from fedapps.base.report.metrics import Metric, describe, main_metric
 from fedapps.base.text_files import flattened
 from fedapps.registry.expressions import read_expressions
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.runs.comparisons import Comparison
 from fedapps.runs.records import (
     MethodSummary,
@@ -108,7 +108,7 @@ class RunData:
     @property
     def headline(self) -> tuple[str, ...]:
         """The main metrics of the task; none for a task that is not installed."""
-        return profiles_class(self.task).headline if self.task in task_names() else ()
+        return task_class(self.task).headline if self.task in task_names() else ()
 
     @property
     def seed_metrics(self) -> dict[str, dict[int, Metrics]]:

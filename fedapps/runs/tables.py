@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedapps.base.report.tables import Cell, Column, Table, reference_label, text_columns
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
 from .continual import measure_names
@@ -19,7 +19,7 @@ def summary_table(folder: RunFolder) -> str:
     References follow, if the run has any, and a table of the nodes that were held out, if there are such nodes.
     """
     summary = read_json(folder.path / "summary.json", RunSummary) or RunSummary()
-    headline = profiles_class(summary.task).headline
+    headline = task_class(summary.task).headline
     wanted = [name for main in headline for name in (*measure_names(main), main)]
     names = [name for name in wanted if any(name in of.final for of in summary.methods.values())]
     titles = ["method", *(name.removeprefix("test.") for name in names), *_COSTS]

@@ -18,7 +18,7 @@ from fedapps.comparison.significance import all_tests
 from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of, worst_tenth
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.comparisons import Comparison, Curve
 from fedapps.runs.owner import FolderInUseError, owned
@@ -166,7 +166,7 @@ def test_the_closed_loop_is_also_tested_against_the_plain_robot():
 
     rows = [row("sfl", 0, 1.0, 5.0), row("apfl", 0, 1.5, 5.0), row("sfl", 1, 2.0, 6.0), row("apfl", 1, 1.0, 6.0)]
     metrics = ["closed_loop.mean_cost", "non_proactive.mean_cost"]
-    tests = all_tests(rows, ["sfl", "apfl"], metrics, profiles_class("driving").rivals)
+    tests = all_tests(rows, ["sfl", "apfl"], metrics, task_class("driving").rivals)
     assert [(t.metric, t.a, t.b, t.difference.mean) for t in tests] == [
         ("closed_loop.mean_cost", "sfl", "apfl", 0.25),
         ("closed_loop.mean_cost", "sfl", "non-proactive", -4.0),
