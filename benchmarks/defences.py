@@ -139,22 +139,22 @@ def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs:
     """Run every defence with every seed."""
     cells = [{"settings": own, "seed": seed} for own in settings.values() for seed in seeds]
     finals = iter(run_matrix(cells, final_metrics, jobs=jobs, watch=Lines(len(cells))))
-    found: dict[str, Accuracies] = {}
+    measured: dict[str, Accuracies] = {}
     for name in settings:
         own = [next(finals) for _ in seeds]
         by_test = [
             [final[key] for final in own if key in final] for key in ("test.global_accuracy", "test.local_accuracy")
         ]
-        found[name] = (by_test[0], by_test[1])
-    return found
+        measured[name] = (by_test[0], by_test[1])
+    return measured
 
 
 def read_accuracies(path: Path) -> dict[str, Accuracies]:
     """Read the accuracies of all defences from a file of an earlier run. Raise ``ValueError`` if one is missing."""
-    found = json.loads(path.read_text(encoding="utf-8"))["methods"]
-    if missing := [defence.name for defence in DEFENCES if defence.name not in found]:
+    measured = json.loads(path.read_text(encoding="utf-8"))["methods"]
+    if missing := [defence.name for defence in DEFENCES if defence.name not in measured]:
         raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")
-    return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in found.items()}
+    return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in measured.items()}
 
 
 def _words_read(
@@ -175,8 +175,8 @@ def _words_read(
     )
     print(f"{defence.name}:", flush=True)
     with TemporaryDirectory(prefix="fedapps-defences-") as folder:
-        found = audit_recipe(recipe, plan, jobs=1, overrides={**changed, **defence.settings}, output_dir=folder)
-    return {row["attack"]: float(row["recall"]) for row in found["rows"]}
+        measured = audit_recipe(recipe, plan, jobs=1, overrides={**changed, **defence.settings}, output_dir=folder)
+    return {row["attack"]: float(row["recall"]) for row in measured["rows"]}
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,8 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
         "global": [_changes(cost.global_accuracy, first.global_accuracy) for cost in costs],
         "local": [_changes(cost.local_accuracy, first.local_accuracy) for cost in costs],
     }
-    for panel, (name, found) in zip(panels[1:], changes.items(), strict=True):
-        for row, values in enumerate(found):
+    for panel, (name, measured) in zip(panels[1:], changes.items(), strict=True):
+        for row, values in enumerate(measured):
             if values:
                 change = Estimate.of(values)
                 panel.errorbar(change.mean, row, xerr=change.half or 0.0, color=_STYLE.colour, marker="o", capsize=3)

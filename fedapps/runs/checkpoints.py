@@ -128,8 +128,8 @@ class DiskCheckpoints:
         return self.folder / f"round-{server_round:06d}.safetensors"
 
     def _rounds(self) -> list[int]:
-        found = (re.fullmatch(r"round-(\d{6})", p.stem) for p in self.folder.glob("round-*.safetensors"))
-        return [int(match[1]) for match in found if match]
+        matches = (re.fullmatch(r"round-(\d{6})", p.stem) for p in self.folder.glob("round-*.safetensors"))
+        return [int(match[1]) for match in matches if match]
 
     def _record(self, snapshot: Snapshot) -> None:
         """Add the new rounds to the history. The first call replaces the file, which may have later rounds."""
