@@ -315,7 +315,7 @@ def without_memory(parameters: int) -> Iterator[None]:
             raise ValueError(f"its options describe a model with more than {parameters} parameters")
         return parameter if parameter.is_meta else nn.Parameter(parameter.to("meta"), parameter.requires_grad)
 
-    handle = register_module_parameter_registration_hook(to_meta)
+    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # may return a parameter
     try:
         with torch.device("meta"):
             yield
