@@ -152,7 +152,7 @@ def method_text(method: str) -> str:
         "data": "in stages (continual learning)" if kind.needs_stages else "",
         "aliases": ", ".join(f"{a} = {meaning.label}" for a, meaning in aliases().items() if meaning.name == name),
     }
-    lines = [f"method {name}: {kind.line}", *_facts(facts)]
+    lines = [f"method {name}: {kind.summary}", *_facts(facts)]
     if options := described(methods=[name]).get(f"method {name}"):
         example = next(iter(options)).removeprefix(f"{name}.")
         lines += [f"options, written {name}({example}=VALUE) or --set {name}.{example}=VALUE"]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.prototypes import Prototypes
 from fedapps.strategies import FedProto, Profile, Reply, to_record
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 from fedapps.tasks.base import NodeData, Task
@@ -14,6 +13,8 @@ from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, StagedPoints, run_method
 from torch import nn
 from toys import same_bits
+
+from fedapps.methods.fedproto import FedProtoOptions, FedProtoPart
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 
@@ -170,7 +171,7 @@ def test_classes_without_a_prototype_pull_nothing():
         features = task.features(model, batch)
     of_one = {"classes": np.array([1, 9]), "prototypes": np.zeros((2, 4), np.float32)}
     node_round = type("Round", (), {"task": task, "device": torch.device("cpu")})
-    loss = Prototypes(2.0, prototypes=of_one).loss(task.loss, model, node_round)
+    loss = FedProtoPart(FedProtoOptions(weight=2.0), of_one).loss(task.loss, model, node_round)
     pull = 2 * (features[batch["label"] == 1] ** 2).sum() / features.numel()
     assert (loss(model, batch) - task.loss(model, batch)).item() == pytest.approx(float(pull), rel=1e-4)
 
@@ -183,7 +184,7 @@ def test_the_head_that_stands_for_the_nearest_prototype():
     with torch.no_grad():
         features = task.features(model, batch)
         node_round = type("Round", (), {"task": task})
-        Prototypes(proto_nearest=True, prototypes=table).before_evaluation(model, node_round)
+        FedProtoPart(FedProtoOptions(predict="prototypes"), table).before_evaluation(model, node_round)
         found = model(batch["x"]).softmax(dim=1)
     wanted = (-(torch.cdist(features, torch.from_numpy(table["prototypes"])) ** 2)).softmax(dim=1)
     torch.testing.assert_close(found[:, [0, 2]], wanted, atol=1e-5, rtol=1e-4)

@@ -38,8 +38,8 @@ def test_every_method_has_a_name_a_line_and_options_that_build_it():
     for name in method_names():
         kind = method_class(name)
         assert kind.name == name
-        assert kind.line
-        assert "\n" not in kind.line
+        assert kind.summary
+        assert "\n" not in kind.summary
         assert kind().options == kind.Options()
         assert all(f.metadata["doc"] for f in fields(kind.Options))
 
@@ -110,7 +110,7 @@ class Gossip(Method):
     """A method that another package brings."""
 
     name = "gossip"
-    line = "every node tells a few others"
+    summary = "every node tells a few others"
     aliases: ClassVar = {"rumour": "gossip(fan-out=1)", "sfl": "gossip", "fedprox": "gossip"}
     Options = GossipOptions
 
@@ -131,7 +131,7 @@ def installed(monkeypatch):
 def test_a_method_of_another_package_is_found_by_its_entry_point(installed):
     installed("gossip_package:Gossip")
     assert method_names()[-1] == "gossip"
-    assert method_lines()["gossip"] == f"{Gossip.line} [also: rumour]"
+    assert method_lines()["gossip"] == f"{Gossip.summary} [also: rumour]"
     assert build("gossip(fan-out=3)").options.fan_out == 3
     assert [key_of(f.name) for f in fields(method_class("gossip").Options)] == ["fan-out"]
 
