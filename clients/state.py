@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -20,9 +20,7 @@ from safetensors.numpy import load_file, save
 
 from fedapps.base.atomic import path_name, write_whole
 
-if TYPE_CHECKING:
-    from .arrays import Arrays  # needs torch, and this module does not
-
+from .arrays import Arrays
 
 logger = logging.getLogger(__name__)
 _VERSION = re.compile(r"round-(\d{6})")

@@ -13,6 +13,8 @@ from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
 
 from .errors import Handler
+from .node import Node, run_config_of
+from .privacy import node_mod
 
 
 def limited_work(message: Message, context: Context, call_next: Handler) -> Message:
@@ -42,9 +44,6 @@ def compressed_reply(message: Message, context: Context, call_next: Handler) -> 
 
 def private_reply(message: Message, context: Context, call_next: Handler) -> Message:
     """Clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
-    from .node import run_config_of
-    from .privacy import node_mod
-
     mod = node_mod(run_config_of(context).run, message, context)
     return mod(message, context, call_next) if mod else call_next(message, context)
 
@@ -73,7 +72,5 @@ class StateMemory:
 
 
 def _error_memory(message: Message, context: Context) -> ErrorMemory:
-    from .node import Node
-
     node = Node(message, context)
     return StateMemory(node.compression_state(), node.settings)

@@ -16,6 +16,7 @@ from fedapps.base.atomic import UnwritableError
 from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
+from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.messages import check_real
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
@@ -29,6 +30,7 @@ from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
+from fedapps.tasks.trained import Origin, trained_class, versions
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -105,7 +107,7 @@ class Node:
             seed=run.seed,
             device=choose_device(run.device),
             guard=self._guard(),
-            keep=partial(self._keep, task, own) if self._keeps_models() else None,
+            keep=partial(self._keep, task, own) if keeps_models(self.context.node_config) else None,
         )
 
     def _check_files(self, task: Task) -> None:
@@ -179,20 +181,10 @@ class Node:
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
         return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
 
-    def _keeps_models(self) -> bool:
-        if "keep-model" not in self.context.node_config:
-            return False  # without the modules that write models
-        from fedapps.clients.kept_models import keeps_models
-
-        return keeps_models(self.context.node_config)
-
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
     ) -> None:
         """Keep the node's personal model for other programs. If it cannot be written, the round goes on."""
-        from fedapps.clients.kept_models import KeptModels
-        from fedapps.tasks.trained import Origin, trained_class, versions
-
         run = self.config.run
         name = run.name or settings.run
         origin = Origin(

@@ -7,10 +7,10 @@ docs/privacy.md says which methods can be combined with what.
 
 from collections.abc import Iterable, Mapping
 from math import inf, log, sqrt
-from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from torch import nn
 
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats
@@ -19,9 +19,6 @@ from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CENTRAL = ("central-server", "central-client")
 #: The neighbouring relation of epsilon, as part of its name and as a sentence.
@@ -45,7 +42,7 @@ def central_privacy(run: RunConfig) -> CentralPrivacy | None:
     )
 
 
-def check_statistics(run: RunConfig, label: str, model: "nn.Module", shared: Iterable[str]) -> None:
+def check_statistics(run: RunConfig, label: str, model: nn.Module, shared: Iterable[str]) -> None:
     """Check that the shared arrays of a method have no statistics of a normalisation that training changes.
 
     Raises

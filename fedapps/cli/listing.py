@@ -33,15 +33,15 @@ def overview() -> str:
 
 
 def _method_lines() -> Mapping[str, str]:
-    """As ``method_lines`` of the registry; where no other package or file has methods, without importing Flower."""
+    """As ``method_lines`` of the registry; where no other package or file has methods, without importing torch."""
     if plugins("fedapps.methods") or os.environ.get("FEDAPPS_METHODS"):
         from fedapps.registry.methods import method_lines
 
         return method_lines()
     lines = {}
-    for name, of_method in stated(methods, ("line", "aliases")).items():
+    for name, of_method in stated(methods, ("summary", "aliases")).items():
         others = ", ".join(of_method.get("aliases", {}))
-        lines[name] = of_method["line"] + (f" [also: {others}]" if others else "")
+        lines[name] = of_method["summary"] + (f" [also: {others}]" if others else "")
     return lines
 
 
