@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapps.tasks.profiles import NodeProfile, TaskProfiles
 
+from fedapps.base.atomic import remove_leftovers, temporary_name
 from fedapps.base.errors import DataError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def is_simulated(node_config: Mapping[str, Any]) -> bool:
 
 def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
-    name = _world_name(task, num_nodes, seed)
+    name = world_name(task, num_nodes, seed)
     folder = cache_dir / name
     if folder.exists():
         return folder
@@ -103,7 +103,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     with _locked(cache_dir / f".{name}.lock"):
         if not folder.exists():
             logger.warning("simulating the data of %s nodes for task %s in %s", num_nodes, task.name, folder)
-            unfinished = cache_dir / f".{name}.{secrets.token_hex(8)}"
+            remove_leftovers(cache_dir)
+            unfinished = temporary_name(folder)
             unfinished.mkdir()
             try:
                 task.make_world(unfinished, num_nodes, seed)
@@ -116,7 +117,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     return folder
 
 
-def _world_name(task: TaskProfiles, num_nodes: int, seed: int) -> str:
+def world_name(task: TaskProfiles, num_nodes: int, seed: int) -> str:
+    """The name of :func:`world_folder`, which differs between worlds."""
     identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
     return f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 

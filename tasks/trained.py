@@ -3,11 +3,11 @@
 Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel.read` and PyTorch alone.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedapps.base.seeding import torch_seed
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
 from .label_shares import added_logits, adjust_logits
-from .model_folder import FILES, StoredModel, load_weights
+from .model_folder import FILES, StoredModel, foreign_names, further_files, load_weights
 from .profiles import PrivateParameters
 
 
@@ -42,7 +42,7 @@ class Origin:
     seed : int
         The seed of the run, from which evaluation draws.
     nodes : int
-        The number of nodes that took part.
+        The number of nodes that took part; 0 if unknown, as on a deployed node.
     examples : int
         Their training examples; 0 if unknown.
     adapted_epochs : int
@@ -53,7 +53,7 @@ class Origin:
         By metric, the unweighted ``mean`` over the ``nodes`` that the run evaluated after this round, and the limits
         ``low`` and ``high`` of its 95 % confidence interval (Student's t); no limits with one node.
     guarantee : str
-        What the run guarantees about differential privacy, as a sentence; empty if nothing.
+        What the run guarantees about differential privacy, as a sentence; empty if nothing, or if it is unknown.
     versions : mapping of str to str
         Versions of fedapps, torch and Flower.
     settings : mapping
@@ -149,6 +149,8 @@ class TrainedModel:
 
     #: What Hugging Face calls the use of these models, such as "text-classification"; empty if it has no name for it.
     pipeline_tag: ClassVar[str] = ""
+    #: The names of all files that :meth:`save_files` can write, with the largest sizes that are read, in bytes.
+    file_sizes: ClassVar[Mapping[str, int]] = {}
 
     def __init__(
         self,
@@ -275,7 +277,9 @@ class TrainedModel:
     def save(self, folder: str | Path) -> Path:
         """Write the model folder, from which :meth:`read` makes the same model on any machine.
 
-        It is written completely or not at all. A model folder that exists is replaced.
+        It is written completely or not at all. A folder that exists is replaced if it is empty, or if it is a model
+        folder of fedapps with no other files in it. What was not written here, such as a card or the tokenizer of a
+        Hugging Face model, is never deleted.
 
         Returns
         -------
@@ -285,14 +289,12 @@ class TrainedModel:
         Raises
         ------
         ValueError
-            The folder exists and has other content.
+            The folder exists and has other content, which the message names, or the name is that of a file or a link.
         UnwritableError
             It cannot be written.
         """
         path = Path(folder).expanduser()
-        if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or StoredModel.is_in(path))):
-            raise ValueError(f"{path} exists and is no model folder: choose another name, or remove it")
-        with whole_folder(path) as unfinished:
+        with whole_folder(path, partial(foreign_names, known=self.file_sizes)) as unfinished:
             self.write(unfinished)
         return path
 
@@ -312,10 +314,10 @@ class TrainedModel:
 
     def save_files(self, folder: Path) -> None:
         """Write into ``folder``, which is empty, what the task's ``model_of`` needs beside the facts, such as a
-        tokenizer. By default the files of the folder that the model was read from are copied.
+        tokenizer, under the names in :attr:`file_sizes`; by default nothing.
+
+        Write what was read, and do not copy files: a model folder from elsewhere can have any files.
         """
-        if self.files:
-            shutil.copytree(self.files, folder, dirs_exist_ok=True)
 
     def write_files(self, folder: Path) -> bool:
         """Write the folder ``files`` of a model folder into ``folder``; return whether there is anything to write."""
@@ -356,19 +358,20 @@ class TrainedModel:
         Raises
         ------
         ValueError
-            The folder is no model folder, or it is damaged or of another version. The message names the file.
+            The folder is no model folder, or it is damaged or of another version, or it has a link, a special file or
+            a file that is too large. The message names the file.
         """
         path = Path(folder).expanduser()
         stored = StoredModel.read(path)
         task = stored.task(find_task)
-        files = path / FILES
-        kept = files if files.is_dir() else None
+        kind = trained_class(task)
+        kept = further_files(path, kind.file_sizes)
         module = task.model_of(stored.facts, kept)
         load_weights(path, module)
         if stored.added_logits:
             adjust_logits(module, torch.tensor(stored.added_logits, dtype=torch.float64))
         origin = Origin.read(stored.origin)
-        return trained_class(task)(task, module, stored.facts, origin, private=stored.private, files=kept).to(device)
+        return kind(task, module, stored.facts, origin, private=stored.private, files=kept).to(device)
 
     def __repr__(self) -> str:
         origin = self.origin

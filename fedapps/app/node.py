@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.common.logger import log
 from torch import nn
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base.atomic import UnwritableError, remove_leftovers
 from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
@@ -179,7 +179,9 @@ class Node:
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+        state = DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+        remove_leftovers(state.folder)
+        return state
 
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
@@ -195,7 +197,6 @@ class Node:
             stage=settings.stage,
             rounds=run.rounds,
             seed=run.seed,
-            nodes=run.num_nodes,
             examples=data.count("train"),
             metrics=result.metrics,
             versions=versions(),

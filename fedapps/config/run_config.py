@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.options import listed, option, option_fields
-from fedapps.clients.data import DataSource, find_source
+from fedapps.clients.data import DataSource, find_source, world_name
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
@@ -217,8 +217,15 @@ class RunConfig:
 
     def source(self, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
         """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
-        cache_dir = Path(self.cache_dir or "~/fedapps/worlds").expanduser()
-        return find_source(task, node_config, data_dir=self.data_dir, cache_dir=cache_dir, seed=self.seed)
+        return find_source(task, node_config, data_dir=self.data_dir, cache_dir=self._cache, seed=self.seed)
+
+    def has_data(self, task: TaskProfiles) -> bool:
+        """Whether :meth:`source` has nothing to simulate: there is a ``data-dir``, or the world is in ``cache-dir``."""
+        return bool(self.data_dir) or (self._cache / world_name(task, self.num_nodes, self.seed)).exists()
+
+    @property
+    def _cache(self) -> Path:
+        return Path(self.cache_dir or "~/fedapps/worlds").expanduser()
 
     def training_in(self, server_round: int) -> LocalTraining:
         """The settings of local training in a round, counted from 1.

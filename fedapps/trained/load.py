@@ -103,8 +103,7 @@ def _shared_facts(stored: StoredRun, task: Task) -> Mapping[str, Any]:
     try:
         return task.facts(None)
     except DataError:  # the facts depend on data: those of any node
-        place = {"partition-id": 0, "num-partitions": stored.config.run.num_nodes}
-        return task.facts(stored.config.run.source(task, place).load(task))
+        return task.facts(stored.source(task, 0).load(task))
 
 
 # -- the model of a node -----------------------------------------------------------------------------------------

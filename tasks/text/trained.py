@@ -1,6 +1,6 @@
 """Use a trained model of the task "text": labels and probabilities of texts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice
@@ -32,6 +32,7 @@ class TextTrained(TrainedModel):
     """A classifier of texts with its vocabulary, which may be that of one node."""
 
     pipeline_tag: ClassVar[str] = "text-classification"
+    file_sizes: ClassVar[Mapping[str, int]] = {TOKENIZER: 1 << 27}
 
     @property
     def _task(self) -> TextTask:

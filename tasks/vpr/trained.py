@@ -1,6 +1,6 @@
 """A trained model of the task "vpr" in use: descriptors of images, and the place of an image in an index."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from itertools import groupby
@@ -44,6 +44,7 @@ class VprTrained(TrainedModel):
     """
 
     pipeline_tag: ClassVar[str] = "image-feature-extraction"
+    file_sizes: ClassVar[Mapping[str, int]] = {INDEX_FILE: 1 << 34}
 
     def __init__(self, *arguments: Any, **further: Any) -> None:
         super().__init__(*arguments, **further)
