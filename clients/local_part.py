@@ -123,20 +123,10 @@ class LocalPart:
     exclusive: ClassVar[frozenset[str]] = frozenset()
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """Return the part with what a message brings; by default the part as it is.
+        """Return the part with what a message brings, its config and all its records; by default the part as it is.
 
-        Parameters
-        ----------
-        config : mapping
-            The config of the message, from which :func:`~fedapps.clients.messages.with_config` reads values within the
-            limits of their fields.
-        content : RecordDict
-            All records of the message.
-
-        Raises
-        ------
-        ValueError
-            A value has the wrong type or is out of range, or a record is malformed.
+        :func:`~fedapps.clients.messages.with_config` reads values of the config within the limits of their fields.
+        Raises ``ValueError`` for a value of the wrong type or out of range, and for a malformed record.
         """
         return self
 
@@ -190,7 +180,7 @@ class LocalPart:
     # -- training ----------------------------------------------------------------------------------------------
 
     def seed_labels(self) -> tuple[int | str, ...]:
-        """Return further labels for the seed of training, beside the round and the node."""
+        """Return labels for the seed of training, beside the round and the node."""
         return ()
 
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
@@ -276,16 +266,9 @@ class LocalPart:
         return {}
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
-        """Return the most bytes that the part adds on disk, with any hyper-parameters.
+        """Return the most bytes that the part adds on disk, whatever its hyper-parameters.
 
-        Parameters
-        ----------
-        model_bytes : int
-            The size of the model.
-        version_bytes : int
-            The size of all versions of the private arrays after one stage.
-        stages : int
-            The number of stages, at least 1.
+        ``version_bytes`` is the size of all versions of the private arrays after one of the ``stages``.
         """
         return 0
 

@@ -53,10 +53,10 @@ class Attempts:
         ValueError
             The text has another form, or the rounds do not ascend.
         """
-        found = [_ATTEMPT_WORD.fullmatch(word) for word in text.split()]
-        begun = tuple((int(match[1]), match[2]) for match in found if match)
+        matches = [_ATTEMPT_WORD.fullmatch(word) for word in text.split()]
+        begun = tuple((int(match[1]), match[2]) for match in matches if match)
         rounds = [after for after, _ in begun]
-        if len(begun) < len(found) or rounds != sorted(set(rounds)):
+        if len(begun) < len(matches) or rounds != sorted(set(rounds)):
             raise ValueError(f"config attempts = {text!r}: must be ascending rounds with identifiers, such as '0:5f0c'")
         return cls(begun)
 

@@ -23,15 +23,9 @@ Role = Literal["federated", "alone", "reference"]
 
 
 def required(run: RunConfig, method: str, why: str, **wanted: Scalar) -> Iterator[Conflict]:
-    """What in the keys of a run, by field, does not have the value that a method needs.
+    """What in the keys of a run does not have the value that a method needs; ``why`` is the reason, for the message.
 
-    Parameters
-    ----------
-    run : RunConfig
-    method, why : str
-        Its name and the reason, for the message.
-    **wanted
-        Values by the field of the run config or of its local training, such as ``optimizer="sgd"``.
+    ``wanted`` are values by the field of the run config or of its local training, such as ``optimizer="sgd"``.
     """
 
     def shown(value: Scalar) -> str:
@@ -134,10 +128,7 @@ class Method:
     # -- server --------------------------------------------------------------------------------------------------
 
     def private(self, task: TaskProfiles) -> PrivateParameters:
-        """The parameters that never leave their node.
-
-        Where they depend on the modules of the task's model, set :attr:`needs_model`; ``task`` is then the whole task.
-        """
+        """The parameters that never leave their node. Set :attr:`needs_model` if this builds the task's model."""
         return PrivateParameters()
 
     def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:

@@ -171,11 +171,11 @@ class _Mixture:
     weights: dict[str, Tensor]
 
     def values(self) -> dict[str, Tensor]:
-        found = {}
+        mixed = {}
         for name, weight in self.weights.items():
             last, received = self.last[name], self.received[name]
-            found[name] = torch.where(weight == 1, received, last + (received - last) * weight)
-        return found
+            mixed[name] = torch.where(weight == 1, received, last + (received - last) * weight)
+        return mixed
 
     def step(self, gradients: Mapping[str, Tensor | None], rate: float) -> None:
         for name, gradient in gradients.items():

@@ -150,8 +150,8 @@ class FedProtoPart(LocalPart):
         counts = torch.zeros(task.num_classes, dtype=torch.int64)
         model.eval()
         for batch in task.examples(node_round.data, "train", EXAMPLES_AT_ONCE):
-            here = {name: tensor.to(node_round.device) for name, tensor in batch.items()}
-            features, label = task.features(model, here).cpu().double(), batch["label"].cpu().long()
+            tensors = {name: tensor.to(node_round.device) for name, tensor in batch.items()}
+            features, label = task.features(model, tensors).cpu().double(), batch["label"].cpu().long()
             sums = sums if len(sums) else torch.zeros(task.num_classes, features.shape[1], dtype=torch.float64)
             sums.index_add_(0, label, features)
             counts += torch.bincount(label, minlength=task.num_classes)

@@ -64,8 +64,8 @@ class Flora(Method):
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if not all(rank.isdecimal() and int(rank) for rank in listed(self.options.ranks)):
-            given = f"flora.ranks = {self.options.ranks!r}"
-            yield {"methods"}, f"{given}: must be whole numbers from 1, separated by commas"
+            setting = f"flora.ranks = {self.options.ranks!r}"
+            yield {"methods"}, f"{setting}: must be whole numbers from 1, separated by commas"
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FloraPart(self.options)]

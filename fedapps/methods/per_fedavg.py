@@ -105,8 +105,8 @@ class PerFedAvgPart(LocalPart):
         adapted = _moved(theta, -self.options.inner_rate, _gradients(of, theta, for_step)[1])
         loss, meta = _gradients(of, adapted, for_gradient)
         if exact and (length := _norm(meta)):
-            here = next(iter(theta.values()))
-            delta = torch.finfo(here.dtype).eps ** (1 / 3) * (1 + _norm(theta)) / length
+            parameter = next(iter(theta.values()))
+            delta = torch.finfo(parameter.dtype).eps ** (1 / 3) * (1 + _norm(theta)) / length
             same_draws = TorchState()  # of dropout, or the difference would be one of masks
             up = _gradients(of, _moved(theta, delta, meta), for_hessian[0])[1]
             with same_draws:
@@ -161,9 +161,9 @@ def descend(loss: Loss, model: nn.Module, batches: Iterator[Batch], update: Upda
     for batch in batches:
         if examples:
             spend_step()
-        here = {name: tensor.to(device) for name, tensor in batch.items()}
-        size = len(next(iter(here.values())))
-        summed = loss(model, here) * size
+        tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+        size = len(next(iter(tensors.values())))
+        summed = loss(model, tensors) * size
         summed.backward()
         total, examples = total + summed.detach(), examples + size
     for parameter in update.named.values():
@@ -177,8 +177,8 @@ def _gradients(of: ModelWithLoss, at: _Named, batch: Batch) -> tuple[Tensor, dic
     """The loss of a batch at some parameters, and its gradients, without those of parameters that it does not use."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
     loss = of.with_parameters(leaves, batch)
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    return loss.detach(), {name: g for name, g in zip(leaves, found, strict=True) if g is not None}
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return loss.detach(), {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
 
 
 def _moved(at: _Named, distance: float, along: _Named) -> dict[str, Tensor]:

@@ -109,8 +109,8 @@ class ScaffoldPart(LocalPart):
         for name, control in self.server_control.items():
             received = node_round.received.get(name)
             if received is None or received.shape != control.shape:
-                found = "it was not received" if received is None else f"the parameter is {list(received.shape)}"
-                raise ValueError(f"{SCAFFOLD_CONTROL}: {name!r} is {list(control.shape)}, but {found}")
+                reason = "it was not received" if received is None else f"the parameter is {list(received.shape)}"
+                raise ValueError(f"{SCAFFOLD_CONTROL}: {name!r} is {list(control.shape)}, but {reason}")
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound

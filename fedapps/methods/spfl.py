@@ -109,13 +109,13 @@ class Personalisation(LocalPart):
         return self._phase(node_round, phase.training.epochs)
 
     def _phase(self, node_round: NodeRound, epochs: int) -> Phase:
-        given = node_round.settings.training
+        training = node_round.settings.training
         return Phase(
             LocalTraining(
                 epochs=epochs,
                 learning_rate=self.learning_rate,
-                batch_size=given.batch_size,
-                optimizer=given.optimizer,
+                batch_size=training.batch_size,
+                optimizer=training.optimizer,
             ),
             rates=None if self.rates is None else {n: torch.as_tensor(r) for n, r in self.rates.items()},
         )
