@@ -106,10 +106,10 @@ def evaluation_loss(prepared: PreparedModel) -> float:
     split = next((name for name in splits if data.count(name)), "")
     if not split:
         raise ValueError(f"node {data.key} has no examples to measure a loss on: leave it out of evaluations")
-    if not mined:
-        return mean_loss(task, model, data, split, device)
     total, examples = 0.0, 0
     with node_round.torch_seed("loss"), torch.no_grad():
+        if not mined:
+            return mean_loss(task, model, data, split, device)
         for batch in node_round.epochs(model, data)(EXAMPLES_AT_ONCE):
             size = len(next(iter(batch.values())))
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
