@@ -201,6 +201,25 @@ class TaskProfiles(ABC):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         """The profile of one node; parameters and errors are those of :meth:`fedapps.tasks.base.Task.load_node`."""
 
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        """Return in one line what the files of a folder are taken for: splits, classes or columns, and units.
+
+        Runs and ``check-node`` print it before they start. By default it is empty.
+
+        Parameters
+        ----------
+        folder : Path
+            The folder of the data.
+        own : bool
+            Whether it is the folder of one deployed node, and not that of all nodes.
+
+        Raises
+        ------
+        DataError
+            As :meth:`own_profile`.
+        """
+        return ""
+
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> Sequence[Path]:
         """Return the files in ``folder`` with which one node could be deployed; none if nodes share files.
 

@@ -5,9 +5,11 @@ costs: on a small machine many of them would keep each other from answering in t
 """
 
 from functools import lru_cache
+from logging import INFO
 from typing import Any
 
 from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
 
 from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
@@ -27,7 +29,10 @@ def profile_record(context: Context) -> ConfigRecord:
     config = _read(tuple(sorted(context.run_config.items())))
     try:
         task = _task(config)
-        profile = config.run.source(task, context.node_config).profile(task)
+        source = config.run.source(task, context.node_config)
+        profile = source.profile(task)
+        if source.partition is None and (line := task.describe_data(source.folder, own=True)):
+            log(INFO, "data: %s", line)
     except (DataError, OSError) as error:
         if is_simulated(context.node_config):
             raise

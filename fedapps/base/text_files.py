@@ -76,6 +76,22 @@ def found_in(folder: Path, *patterns: str) -> list[Path]:
     return sorted(path for path in found if not is_made(path.relative_to(folder)))
 
 
+def refuse_several(folder: Path, readings: Mapping[str, bool], advice: str) -> None:
+    """Raise :class:`DataError` if a folder can be read in two ways.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    readings : mapping of str to bool
+        Files or folders that decide how it is read, as text, and whether it has them.
+    advice : str
+        What to do, for the message.
+    """
+    if len(found := [name for name, there in readings.items() if there]) > 1:
+        raise DataError(f"{folder}: has {' and '.join(found)}, and could be read in {len(found)} ways; {advice}")
+
+
 def refuse_copies(paths: Iterable[Path]) -> None:
     """Raise :class:`DataError` if a file lies beside a compressed copy, such as ``a.csv`` and ``a.csv.gz``."""
     known: dict[Path, Path] = {}

@@ -140,6 +140,8 @@ class NodeCheck:
                 found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")
+        if found and (line := task.describe_data(self.data_dir, own=True)):
+            self._say(f"read:   {line}")
         for label, data in found.items():
             task_of_node = self.config.task_of(self.config.methods[label])
             sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())

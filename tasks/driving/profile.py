@@ -10,7 +10,7 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles
 
 from fedapps.base.errors import DataError
 
-from .data import Recording, files_of, read_sessions, with_validation
+from .data import SPLITS, Recording, files_of, read_sessions, with_validation
 from .options import Options as DrivingOptions
 
 #: The floor of a comparison: the human keeps its velocity.
@@ -40,6 +40,11 @@ class DrivingProfiles(TaskProfiles):
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
 
+    def __init__(self, options: DrivingOptions | None = None) -> None:
+        """Raise :class:`~fedapps.base.errors.DataError` if an option is invalid (:attr:`Options.road`)."""
+        super().__init__(options)
+        self.road = self.options.road
+
     @property
     def roles(self) -> ModelRoles:
         """The head turns the decoder's states into the human's controls."""
@@ -58,23 +63,34 @@ class DrivingProfiles(TaskProfiles):
         simulate_world(folder, self.options, num_nodes, seed)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        recording = self.checked(folder, read_sessions(folder))
+        recording = self.checked(folder, read_sessions(folder, self.road))
         return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        recording = self.checked(folder, read_sessions(folder, self.road))
+        sessions = [session for of_block in recording.blocks.values() for session in of_block]
+        counts = ", ".join(f"{sum(s.split == split for s in sessions)} {split}" for split in SPLITS)
+        line = f"{len(recording.blocks)} drivers (column block), sessions: {counts}; m and m/s, x along the road"
+        if recording.dynamics == "bicycle":
+            return line
+        left_out = self.options.demonstrations or "none"
+        return f"{line}; line between the lanes at y = {self.road.lane_line:g} m; blocks left out: {left_out}"
 
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         """A simulated node also has ``world.json``, with which it can simulate its driver again."""
-        (block,) = block_of(folder, read_sessions(folder), partition, num_partitions)
-        own, world = files_of(folder, block), folder / WORLD_FILE
+        (block,) = block_of(folder, read_sessions(folder, self.road), partition, num_partitions)
+        own, world = files_of(folder, block, self.road), folder / WORLD_FILE
         return [*own, world] if own and world.exists() else own
 
     def own_profile(self, folder: Path) -> NodeProfile:
-        recording = self.checked(folder, read_sessions(folder))
+        recording = self.checked(folder, read_sessions(folder, self.road))
         return self._profile(folder, recording, list(recording.blocks))
 
     @property
     def world_options(self) -> dict[str, object]:
-        """All but the share of the training sessions for validation, which is held out when the files are read."""
-        return {name: value for name, value in asdict(self.options).items() if name != "validation_share"}
+        """All but what decides only how files are read."""
+        reading = ("validation_share", "lane_line", "demonstrations")
+        return {name: value for name, value in asdict(self.options).items() if name not in reading}
 
     def checked(self, folder: Path, recording: Recording) -> Recording:
         """Return the sessions with those for validation.

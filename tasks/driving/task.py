@@ -65,11 +65,11 @@ class DrivingTask(DrivingProfiles, Task):
         return self.has_world
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        recording = self.checked(folder, read_folder(folder))
+        recording = self.checked(folder, read_folder(folder, self.road))
         return self._node(recording, block_of(folder, recording, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
-        recording = self.checked(folder, read_folder(folder))
+        recording = self.checked(folder, read_folder(folder, self.road))
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:

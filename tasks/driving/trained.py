@@ -151,10 +151,11 @@ class DrivingTrained(TrainedModel):
             H, 2] of both. ``along`` is x in the files; ``lateral`` is y, in recorded trials measured from the line
             between the lanes, towards the human's.
         """
+        road = cast(DrivingTask, self.task).road
         for given in inputs:
             if not isinstance(given, Path):
                 raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
-            read = read_sessions(given) if given.is_dir() else read_file(given)
+            read = read_sessions(given, road) if given.is_dir() else read_file(given, road)
             recording = cast(DrivingTask, self.task).checked(given, read)
             listed = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
             for start in range(0, len(listed), batch_size):

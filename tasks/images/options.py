@@ -26,6 +26,8 @@ class Layout:
     size : (int, int, int)
         Height, width and channels of the network's input.
     columns : Columns
+    label_named : bool
+        Whether the column of the label is known, and not only usual.
     published : bool
         Whether the classes are those of a known data set, in its order.
     """
@@ -34,6 +36,7 @@ class Layout:
     classes: int
     size: tuple[int, int, int]
     columns: Columns
+    label_named: bool
     published: bool
 
 
@@ -196,5 +199,6 @@ class Options:
                 self.label_column.strip() or columns.label,
                 self.group_column.strip() or columns.group,
             ),
+            known is not None or bool(self.label_column.strip()),
             known is not None and not listed(self.labels),
         )

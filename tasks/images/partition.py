@@ -1,7 +1,7 @@
 """The images of every node: which it trains on, which it holds out, and which are the test common to all nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from fedapps.base.seeding import generator
 
 from .formats import Folder, read_folder
 from .image_set import ImageSet, joined
-from .options import Layout, Options
+from .options import Options
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,8 @@ def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> 
     """
     layout = options.layout()
     if labels:
-        layout = Layout(labels, len(labels), layout.size, layout.columns, layout.published and labels == layout.labels)
+        published = layout.published and labels == layout.labels
+        layout = replace(layout, labels=labels, classes=len(labels), published=published)
     read = read_folder(folder, layout)
     given = {split: Images(images, np.arange(len(images))) for split, images in read.splits.items()}
     splits = {split: images for split, images in given.items() if split != "common"}

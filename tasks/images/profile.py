@@ -7,10 +7,12 @@ from typing import ClassVar
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles, check_partition
 
 from .download import fetch, write_digits
+from .formats import Folder, read_folder
 from .options import Options as ImagesOptions
 from .partition import NodeImages, node_images, own_images
 from .published import DIGITS
 
+_LISTED = 10  # classes that a line lists
 #: The floor that predicts the most frequent class of the training images.
 FREQUENT = "most frequent class"
 
@@ -55,12 +57,31 @@ class ImagesProfiles(TaskProfiles):
             known = self.options.known
             fetch(known.hub if known else self.options.dataset, self.layout.columns, folder)
 
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        read = read_folder(folder, self.layout)
+        splits = [
+            f"{split}: {len(images)} from {_within(folder, read, split)}" for split, images in read.splits.items()
+        ]
+        if "test" not in read.splits:
+            share = self.options.test_share if own else self.options.global_share
+            splits.append(f"test: {share:.0%} of these, drawn")
+        classes = ", ".join(f"{number} {name}" for number, name in enumerate(read.classes[:_LISTED]))
+        more = f" and {len(read.classes) - _LISTED} more" if len(read.classes) > _LISTED else ""
+        height, width, channels = self.layout.size
+        size = f"resized to {height}x{width} with {channels} channel{'s'[: channels - 1]}"
+        return f"images, {'; '.join(splits)}; classes {classes}{more}; {size}"
+
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         check_partition(partition, num_partitions)
         return _profile(node_images(folder, self.options, partition, num_partitions))
 
     def own_profile(self, folder: Path) -> NodeProfile:
         return _profile(own_images(folder, self.options))
+
+
+def _within(folder: Path, read: Folder, split: str) -> str:
+    """What a split was read from, relative to the folder."""
+    return read.sources[split].removeprefix(str(folder)).lstrip("/") or "folders of classes"
 
 
 def _profile(node: NodeImages) -> NodeProfile:

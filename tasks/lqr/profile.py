@@ -192,6 +192,12 @@ class LqrProfiles(TaskProfiles):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         return self._profile([robot_file(folder, partition, num_partitions)])
 
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        files = robot_files(folder)
+        tables = read_rollouts(files, self.options.validation_share).tables
+        counts = ", ".join(f"{len(tables.get(split, ()))} {split}" for split in SPLITS)
+        return f"{len(files)} robots ({files[0].name} to {files[-1].name}), steps by the column split: {counts}"
+
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         return [robot_file(folder, partition, num_partitions)]
 

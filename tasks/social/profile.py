@@ -155,6 +155,18 @@ class SocialProfiles(TaskProfiles):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         return self._profile(self.node(folder, partition, num_partitions))
 
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        files = participant_files(folder)
+        groups = self.whole(folder).stages if own else self.nodes
+        read = [name for group in groups for name in group]
+        splits, unused = self.scenes(folder, read), sorted(set(files) - set(read))
+        counts = ", ".join(f"{len(scenes)} {split}" for split, scenes in splits.items())
+        mirrored = ", with mirror images" if self.options.augment else ""
+        return (
+            f"participants {', '.join(read)}; other files: {', '.join(unused) or 'none'}; scenes drawn for {counts}"
+            f"{mirrored}; cm and degrees, scores from 0 (worst) to 100"
+        )
+
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         files, stages = participant_files(folder), self.node(folder, partition, num_partitions).stages
         return [files[participant] for stage in stages for participant in stage]

@@ -10,6 +10,7 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles
 from fedapps.base.errors import DataError
 
 from .dataset import Dataset, house_of, own_house, read_dataset
+from .instructions import find_dataset
 from .options import Options as VlnOptions
 
 
@@ -90,6 +91,16 @@ class VlnProfiles(TaskProfiles):
     def own_profile(self, folder: Path) -> NodeProfile:
         dataset = read_dataset(folder, self.options)
         return self._profile(dataset, own_house(dataset, self.options))
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        dataset = read_dataset(folder, self.options)
+        name = find_dataset(folder, self.options.dataset) or "no instructions"
+        counts = ", ".join(f"{len(dataset.of(split, [*dataset.graphs]))} {split}" for split in dataset.paths)
+        features = self.options.feature_file or "computed from the boxes of objects and rooms"
+        return (
+            f"{name}, {len(dataset.graphs)} houses, {len(dataset.seen)} seen and {len(dataset.unseen)} unseen; paths: "
+            f"{counts}; features of views {features}; m and radians"
+        )
 
     def _profile(self, dataset: Dataset, scan: str) -> NodeProfile:
         human, sampled = dataset.training_paths([scan], self.options)

@@ -13,13 +13,14 @@ from fedapps.tasks.vpr.world.world import StreetWorld, write_streets
 from fedapps.base.errors import DataError
 
 from .clients import Client
-from .datasets import Dataset
+from .datasets import Dataset, kind_of
 from .msls import CONTINENTS_FILE
 from .options import Options as VprOptions
 from .options import require_weights
 from .places import Places
 from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train_on
 
+_LISTED = 10  # cities that a line lists
 #: The floor of a comparison: a database in random order.
 RANDOM_ORDER = "random order"
 
@@ -99,9 +100,28 @@ class VprProfiles(TaskProfiles):
         dataset = dataset_of(folder, self.options, own=True)
         return self._profile(dataset, folder.resolve().name, dataset.training, groups_of(dataset.training))
 
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        dataset = dataset_of(folder, self.options, own=own)
+        sets = {"training": dataset.training, "common test": dataset.test, "common validation": dataset.validation}
+        parts = [
+            f"{name}: {len(places.queries)} queries and {len(places.database)} database images of {_cities(places)}"
+            for name, places in sets.items()
+            if places is not None
+        ]
+        return (
+            f"data set {kind_of(folder, self.options)}, {'; '.join(parts)}; positions in m, right within "
+            f"{self.options.recall_radius:g} m"
+        )
+
     def _profile(self, dataset: Dataset, key: str, places: Places, groups: dict[str, str]) -> NodeProfile:
         dataset.inspection.require_readable(places)
         return NodeProfile(key, len(queries_to_train_on(key, places, self.options)), groups)
+
+
+def _cities(places: Places) -> str:
+    named = [city for city in places.cities[:_LISTED] if city]
+    more = f" and {len(places.cities) - _LISTED} more" if len(places.cities) > _LISTED else ""
+    return f"{', '.join(named)}{more}" if named else "one city"
 
 
 @lru_cache(maxsize=4)

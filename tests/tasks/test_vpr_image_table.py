@@ -83,6 +83,10 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
         ),
         ("path;sequence;role\n1;s;query\n", r"no column path.* \(separate the columns of a \.csv file by commas"),
         ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y .*a sequence is a drive"),
+        (
+            "path,sequence,role,x,y,lon,lat\n1,s,query,0,0,1,1\n",
+            r"has both x and y and lon and lat; keep the positions in",
+        ),
         ("path,sequence,role,x\n1,s,query,0\n", r"no columns x and y, nor lon and lat; found path, sequence, role, x"),
         ("path,sequence,role,x,y\n1,s,test,0,0\n", r"column role: 'test'; expected one of query, database, gallery"),
         (

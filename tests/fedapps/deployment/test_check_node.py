@@ -39,6 +39,8 @@ def test_a_node_that_can_join_prints_its_requirements(place, capsys):
     )
     assert status == 0, lines
     assert lines[-1] == "this node can join"
+    assert lines[0].startswith("read:   1 robots (robot-00.csv")
+    del lines[0]
     assert lines[0].startswith("data:   node robot-00: ")
     assert "train examples" in lines[0]
     assert [line.partition(":")[0].strip() for line in lines[1:-1]] == ["device", "local", "apfl", "memory", "disk"]

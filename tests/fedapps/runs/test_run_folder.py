@@ -180,7 +180,7 @@ def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
             "method": "sfl", "stage": "given data", "round": 1, "seconds": 1.5, "bytes_down": 0, "bytes_up": 0,
             "train_messages": 0, "train_replies": 0, "train_bytes_down": 0, "train_bytes_up": 0,
             "replies": 1, "train": {}, "evaluate": {"loss": 0.5}, "strategy": {},
-            "refused": [{"node": "b", "phase": "train", "reason": "NaN"}], "left_out": [],
+            "refused": [{"node": "b", "phase": "train", "reason": "NaN", "answered": True}], "left_out": [],
         }
     ]  # fmt: skip
     assert folder.lines("nodes.jsonl") == [
