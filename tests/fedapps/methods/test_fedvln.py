@@ -370,4 +370,4 @@ def test_a_context_keeps_the_model_as_a_disk_does(tmp_path):
 
 def test_no_other_part_may_choose_the_evaluated_model():
     with pytest.raises(ValueError, match="cannot be combined: both need the evaluated model for themselves"):
-        composed([FedVlnPart(), Personalisation()])
+        composed([FedVlnPart(), Personalisation(1, 0.1)])
