@@ -115,13 +115,21 @@ class Task(TaskProfiles):
         """Return a module whose weights are loaded afterwards: it has the right shapes, and reads no data and no file
         but those in ``files``.
 
+        It is first called with torch's default device ``meta``
+        (:func:`fedapps.tasks.model_folder.without_memory`), so that it must not compute with the values of tensors.
+
         Parameters
         ----------
         facts : mapping
-            As :meth:`facts` returned them.
+            As :meth:`facts` returned them, or what a stranger wrote in their place.
         files : Path, optional
             The further files of the model's folder (:meth:`fedapps.tasks.trained.TrainedModel.save_files`), if there
             are any.
+
+        Raises
+        ------
+        ValueError
+            The facts or the files are malformed, or do not describe a model of this task.
         """
         return self.build_model()
 

@@ -6,7 +6,7 @@ Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -20,11 +20,24 @@ from torch import Tensor, nn
 from fedapps.base.atomic import whole_folder
 from fedapps.base.options import option_values
 from fedapps.base.seeding import torch_seed
+from fedapps.base.text_files import shown
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
 from .label_shares import added_logits, adjust_logits
-from .model_folder import FILES, StoredModel, foreign_names, further_files, load_weights
+from .model_folder import (
+    CONFIG,
+    FILES,
+    StoredModel,
+    built,
+    field_of,
+    foreign_names,
+    further_files,
+    problems_of,
+    texts_of,
+)
 from .profiles import PrivateParameters
+
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -78,9 +91,42 @@ class Origin:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """The origin from its dictionary. Names of other versions of fedapps are left out."""
-        known = {own.name for own in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        """The origin from its dictionary. Names of other versions of fedapps are left out.
+
+        Raises
+        ------
+        ValueError
+            A value is of another type, or a number is below 0.
+        """
+        found: dict[str, Any] = {}
+        for own in fields(cls):
+            if own.name not in stored:
+                continue
+            kind = dict if own.default is MISSING else type(own.default)
+            found[own.name] = value = field_of(stored, own.name, kind)
+            if kind is int and value < 0:
+                raise ValueError(f"origin.{own.name} = {value}: must be at least 0")
+        for name, members in (
+            ("metrics", (int, float, list)), ("spread", (dict,)), ("versions", (str,)),
+            ("settings", (bool, int, float, str)),
+        ):  # fmt: skip
+            _check_members(f"origin.{name}", found.get(name, {}), members)
+        for name, limits in found.get("spread", {}).items():
+            _check_members(f"origin.spread.{name}", limits, (int, float))
+        for name, numbers in found.get("metrics", {}).items():
+            if isinstance(numbers, list):
+                _check_members(f"origin.metrics.{name}", dict(enumerate(numbers)), (int, float))
+        threads = found.get("settings", {}).get("node-cpus", 1)
+        if type(threads) is not int or not 1 <= threads <= _MOST_THREADS:
+            raise ValueError(f"origin.settings.node-cpus = {threads!r}: must be a number from 1 to {_MOST_THREADS}")
+        return cls(**found)
+
+
+def _check_members(name: str, table: Mapping[Any, object], kinds: tuple[type, ...]) -> None:
+    for key, value in table.items():
+        if type(value) not in kinds:
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{name}.{key} = {shown(value)}: must be of type {expected}")
 
 
 @dataclass(frozen=True)
@@ -357,21 +403,26 @@ class TrainedModel:
 
         Raises
         ------
-        ValueError
-            The folder is no model folder, or it is damaged or of another version, or it has a link, a special file or
+        ModelFolderError
+            The folder is no model folder, malformed, damaged or of another version, or it has a link, a special file or
             a file that is too large. The message names the file.
         """
         path = Path(folder).expanduser()
         stored = StoredModel.read(path)
-        task = stored.task(find_task)
+        with problems_of(path / CONFIG):
+            task, origin = stored.task(find_task), Origin.read(stored.origin)
+            added = stored.added_logits
+            if added and "classes" in stored.facts and len(added) != len(texts_of(stored.facts, "classes")):
+                raise ValueError(f"added-logits has {len(added)} numbers: must be one for each class")
         kind = trained_class(task)
-        kept = further_files(path, kind.file_sizes)
-        module = task.model_of(stored.facts, kept)
-        load_weights(path, module)
+        with problems_of(path / FILES):
+            kept = further_files(path, kind.file_sizes)
+        module = built(path, lambda: task.model_of(stored.facts, kept))
         if stored.added_logits:
             adjust_logits(module, torch.tensor(stored.added_logits, dtype=torch.float64))
-        origin = Origin.read(stored.origin)
-        return kind(task, module, stored.facts, origin, private=stored.private, files=kept).to(device)
+        with problems_of(path / FILES):
+            model = kind(task, module, stored.facts, origin, private=stored.private, files=kept)
+        return model.to(device)
 
     def __repr__(self) -> str:
         origin = self.origin

@@ -13,6 +13,7 @@ from fedapps.tasks.pictures import ENDINGS, decoded, problem_in
 from PIL import Image
 
 from fedapps.base.errors import DataError
+from fedapps.base.tables import refuse_spellings
 from fedapps.base.text_files import arrays_in, found_in, refuse_several
 
 from .image_set import ImageSet, Pictures
@@ -115,7 +116,9 @@ def _classes_in(parts: Sequence[_Found]) -> tuple[str, ...]:
     """The names of the classes that images have, sorted; by value, if they are numbers."""
     if named := [part.names for part in parts if part.names]:
         return named[0]
-    distinct = {str(label) for part in parts for label in np.unique(part.labels).tolist()}
+    labels = [str(label) for part in parts for label in part.labels.tolist()]
+    refuse_spellings(labels, parts[0].where, "images.labels")
+    distinct = set(labels)
     try:
         return tuple(sorted(distinct, key=int))
     except ValueError:

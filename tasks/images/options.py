@@ -60,9 +60,11 @@ class Options:
         "Names of the classes in their order, separated by commas; '' = the data set's, or those found, sorted. A "
         "deployed node needs them if it lacks a class",
     )
-    classes: int = option(0, "Number of classes of a data set that is not known, if labels is empty", minimum=0)
-    height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0)
-    width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0)
+    classes: int = option(
+        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, maximum=10**5
+    )
+    height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0, maximum=4096)
+    width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0, maximum=4096)
     channels: int = option(0, "1 for grey, 3 for colour; 0 = the data set's, or 3", minimum=0, maximum=3)
     partition: str = option(
         "dirichlet",

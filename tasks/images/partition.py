@@ -10,6 +10,7 @@ from fedapps.tasks.partitioners import Part, flower_partition
 
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
+from fedapps.base.tables import refuse_spellings
 
 from .formats import Folder, read_folder
 from .image_set import ImageSet, joined
@@ -191,6 +192,7 @@ def _natural(pool: Images, options: Options, num_nodes: int) -> tuple[list[str],
             f"images.partition = 'natural': the images have no column {column} (images.group-column); Parquet files "
             "and .npz archives can have one"
         )
+    refuse_spellings(pool.images.groups[pool.rows].tolist(), "images.group-column", "")
     names, group, counts = np.unique(pool.images.groups[pool.rows], return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= options.min_examples)
     if len(enough) < num_nodes:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.model_folder import numbers_of, texts_of
 from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -71,8 +72,13 @@ class ImagesTask(ImagesProfiles, Task):
         return facts
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> ImageClassifier:
-        statistics = (tuple(facts["mean"]), tuple(facts["deviation"])) if "mean" in facts else None
-        return image_classifier(self.options, len(facts["classes"]), statistics)
+        classes, statistics = texts_of(facts, "classes", least=2), None
+        if self.options.normalise != "image":
+            statistics = numbers_of(facts, "mean"), numbers_of(facts, "deviation")
+            channels = self.layout.size[2]
+            if any(len(numbers) != channels for numbers in statistics) or not min(statistics[1]) > 0:
+                raise DataError(f"mean, deviation: must be {channels} numbers each, and deviations above 0")
+        return image_classifier(self.options, len(classes), statistics)
 
     # -- data ----------------------------------------------------------------------------------------------
 

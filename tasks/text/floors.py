@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 from fedapps.tasks.base import Metrics
 from fedapps.tasks.partitioners import Part
+from fedapps.tasks.words import word
 
 from fedapps.base.seeding import generator
 
@@ -85,7 +86,7 @@ def _by_tfidf(corpus: Corpus, train: Part, test: Part) -> np.ndarray | None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+")
+    words = TfidfVectorizer(sublinear_tf=True, token_pattern=word())
     texts = corpus.train.texts_at(train)
     analyse = words.build_analyzer()
     if not any(analyse(text) for text in texts):

@@ -11,6 +11,7 @@ import numpy as np
 from fedapps.tasks.partitioners import Part, flower_partition
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 from fedapps.tasks.text.world import write_corpus
+from fedapps.tasks.words import doubtful_words, split_words
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import parse_options
@@ -23,6 +24,8 @@ from .partition import deal, dirichlet_shares, label_shares
 from .published import fetch
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
+_LISTED = 10  # files and classes that a line lists
+_LOOKED_AT = 2000  # training texts whose words are checked, about
 SHARED = PrivateParameters()
 #: The names of A, B and frozen weight of an adapted layer.
 LORA = LowRank("encoder.*.lora_A.default.weight", "encoder.*.lora_B.default.weight", "encoder.*.base_layer.weight")
@@ -202,6 +205,30 @@ class TextProfiles(TaskProfiles):
                 "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "
                 "text.vocabulary-file that all nodes have, or use a method that keeps embedding.* private"
             )
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        corpus, columns = read_corpus(folder, self.layout), self.layout.columns
+        train, test = (
+            f"{len(part.texts):,} from {', '.join(path.name for path in files[:_LISTED]) or 'no file'}"
+            f"{f' and {len(files) - _LISTED} more' if len(files) > _LISTED else ''}"
+            for part, files in ((corpus.train, corpus.train_files), (corpus.test, corpus.test_files))
+        )
+        counts = np.bincount(corpus.train.labels, minlength=len(corpus.classes)).tolist()
+        sizes = list(zip(corpus.classes, counts, strict=True))
+        classes = ", ".join(f"{name} ({count:,})" for name, count in sizes[:_LISTED])
+        more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+        line = (
+            f"texts in the column {', '.join(columns.text)} and labels in the column {columns.label}; train: {train}; "
+            f"test: {test}; classes, with training texts: {classes}{more}"
+        )
+        doubt = self._doubt(corpus) if self.options.recurrent else ""
+        return f"{line}; {doubt}" if doubt else line
+
+    def _doubt(self, corpus: Corpus) -> str:
+        """Why the words of training texts are hardly words, and what to do; empty if they are."""
+        texts = corpus.train.texts
+        doubt = doubtful_words(split_words(text) for text in texts[:: max(1, len(texts) // _LOOKED_AT)])
+        return f"{doubt}; name a pretrained encoder of this language in text.model" if doubt else ""
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         corpus = self.corpus(folder, partition, num_partitions)

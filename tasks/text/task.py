@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.model_folder import FILES, field_of, texts_of
 from fedapps.tasks.profiles import check_partition
 from fedapps.tasks.tensors import fingerprint
 from torch import Tensor, nn
@@ -15,18 +17,19 @@ from torch.nn.functional import cross_entropy
 
 from .corpus import Corpus, read_corpus
 from .floors import node_floors
-from .networks import TextClassifier, recurrent_model
+from .networks import TextClassifier, recurrent_model, shaped_lstm
 from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, whole_data
 from .options import STATES, PrivateWords, private_words, vocabulary_source
 from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
 from .profile import TextProfiles, folder_key, node_key
+from .states import check_encoder
 from .transformer import (
     digest_of,
     facts_of,
     frozen_below,
     frozen_of,
-    load_config,
     load_tokenizer,
+    longest_of,
     shaped,
     transformer_model,
 )
@@ -143,20 +146,30 @@ class TextTask(TextProfiles, Task):
         return facts
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> TextClassifier:
-        words, classes = self.vocabulary_of(facts, files), len(facts["classes"])
-        if not self.options.recurrent:
-            model = shaped(facts["encoder"], facts.get("embedding"), words.words, self.options, self._kept, classes)
-            if "pieces" in facts:
-                keep_own_rows(model.embedding, tuple(facts["pieces"]))
-            return model
-        source = vocabulary_source(self.options, self.privacy)
-        unread = replace(self.options, glove="", own_starts="", vocabulary=source)
-        return recurrent_model(unread, self.privacy, classes, words, None)
+        if not ("words" in facts or (files is not None and (files / TOKENIZER).is_file())):
+            raise DataError(f"facts have no words, and the folder has no {FILES}/{TOKENIZER}")
+        words, classes = self.vocabulary_of(facts, files), len(texts_of(facts, "classes", least=2))
+        if self.options.recurrent:
+            return shaped_lstm(self.options, self.privacy, classes, words.words)
+        embedding = field_of(facts, "embedding", dict) if "embedding" in facts else None
+        encoder = field_of(facts, "encoder", dict)
+        model = shaped(encoder, embedding, words.words, self.options, self._kept, classes)
+        if "pieces" in facts:
+            pieces = field_of(facts, "pieces", list)
+            if not all(type(piece) is int and 0 <= piece < len(words.words) for piece in pieces):
+                raise DataError(f"pieces: must be numbers from 0 to {len(words.words) - 1}")
+            if any(one >= other for one, other in pairwise(pieces)):
+                raise DataError("pieces: must be in ascending order")
+            keep_own_rows(model.embedding, tuple(pieces))
+        return model
 
     def vocabulary_of(self, facts: Mapping[str, Any], files: Path | None) -> Vocabulary:
         """Return the vocabulary of a trained model, from its facts, its files, or else the file of the options."""
         if "words" in facts:
-            return WordVocabulary(tuple(facts["words"]))
+            words = texts_of(facts, "words", distinct=True)
+            if words[: len(SPECIAL)] != SPECIAL:
+                raise DataError(f"words: must begin with {', '.join(SPECIAL)}")
+            return WordVocabulary(words)
         if files is not None and (files / TOKENIZER).is_file():
             return read_tokenizer(files / TOKENIZER)
         if "tokenizer" in facts:
@@ -180,6 +193,13 @@ class TextTask(TextProfiles, Task):
         return node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 
     # -- data ----------------------------------------------------------------------------------------------
+
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raise :class:`DataError` if the encoder is not available or cannot be used
+        (:func:`~fedapps.tasks.text.states.check_encoder`)."""
+        if not self.options.recurrent:
+            _tokens(self.options.model, self.options.length)
+            check_encoder(self.options)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         corpus = self.corpus(folder, partition, num_partitions)
@@ -272,8 +292,8 @@ def _vocabulary(data: NodeData) -> Vocabulary:
 
 
 def _tokens(encoder: str, length: int) -> Vocabulary:
-    longest = getattr(load_config(encoder), "max_position_embeddings", length)
-    if length > longest:
+    longest = longest_of(encoder)
+    if longest is not None and length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
 

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.model_folder import texts_of
 from torch import Tensor, nn
 
 from fedapps.base.errors import need
@@ -24,7 +26,7 @@ from .nodes import TESTED, node_data
 from .profile import VlnProfiles
 from .references import References, sentence_references, walker_references
 from .speaker import Speaker, speaker_of
-from .vocabulary import Vocabulary
+from .vocabulary import RESERVED, Vocabulary
 from .weights import load_weights
 
 
@@ -74,9 +76,16 @@ class VlnTask(VlnProfiles, Task):
         return {"vocabulary": list(Vocabulary.read(in_folder(named)).words)}
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
+        words = Vocabulary(texts_of(facts, "vocabulary", distinct=True))
+        if len(words) > self.options.vocabulary_size:
+            raise DataError(
+                f"vocabulary has {len(words)} words with {len(RESERVED)} reserved ones: at most "
+                f"vln.vocabulary-size = {self.options.vocabulary_size} are possible"
+            )
         model = self._drawn(files)
         if self.options.language_model:
-            model.learn_words(Vocabulary(tuple(facts["vocabulary"])))
+            with torch.device("cpu"):  # the vectors are computed, and are no part of the weights
+                model.learn_words(words)
         return model
 
     def _model(self, folder: Path | None) -> Agent | Speaker:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedapps.base.errors import DataError
-from fedapps.base.tables import Table, read_table
+from fedapps.base.tables import Table, read_table, refuse_spellings
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places
@@ -59,7 +59,11 @@ def read_image_table(path: Path) -> Places:
 
 
 def _labels(table: Table, column: str) -> list[str]:
-    return table.texts(column) if column in table else [""] * len(table)
+    if column not in table:
+        return [""] * len(table)
+    labels = table.texts(column)
+    refuse_spellings(labels, f"{table.path}, column {column}", "")
+    return labels
 
 
 def coordinates(table: Table) -> tuple[np.ndarray, bool]:

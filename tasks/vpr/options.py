@@ -182,8 +182,10 @@ class Options:
         "Batch normalisation in the trained layers; frozen suits small batches",
         choices=("frozen", "trained"),
     )
-    height: int = option(288, "Height in pixels to which images are resized", minimum=16)
-    width: int = option(0, "Width in pixels to which images are resized; 0 = 4/3 of the height", minimum=0)
+    height: int = option(288, "Height in pixels to which images are resized", minimum=16, maximum=4096)
+    width: int = option(
+        0, "Width in pixels to which images are resized; 0 = 4/3 of the height", minimum=0, maximum=4096
+    )
 
     negatives: int = option(5, "Negatives per query", minimum=1)
     margin: float = option(0.1, "Margin of the triplet loss", minimum=0)

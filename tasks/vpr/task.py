@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 import numpy as np
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.model_folder import field_of
 from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
+
+from fedapps.base.text_files import shown
 
 from .evaluation import AMONG, CommonSet, own_metrics, traces
 from .networks import (
@@ -56,7 +59,10 @@ class VprTask(VprProfiles, Task):
         return {"normalisation": normalisation_for(self.options.backbone, self.options.given_weights)}
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> PlaceNetwork:
-        return unloaded_network(self.options, cast(Normalisation, facts["normalisation"]))
+        kind = field_of(facts, "normalisation", str)
+        if kind not in get_args(Normalisation):
+            raise DataError(f"normalisation = {shown(kind)}: must be one of {', '.join(get_args(Normalisation))}")
+        return unloaded_network(self.options, cast(Normalisation, kind))
 
     @property
     def fixed(self) -> tuple[str, ...]:

@@ -240,3 +240,12 @@ def test_a_transparent_image_in_a_parquet_file_is_named(tmp_path):
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=r"image of image 0: has transparent pixels"):
         found.pixels(np.arange(1), LAYOUT.size)
+
+
+def test_classes_that_differ_in_case_or_blanks_are_refused(tmp_path):
+    for name in ("cat", "Cat", "dog"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "1.png").write_bytes(png(np.zeros((8, 8, 3), dtype=np.uint8)))
+    options = Options(dataset="pets", classes=3, height=8)
+    with pytest.raises(DataError, match=r"differ only in case or blanks: 'Cat' \(1 rows\) and 'cat' \(1 rows\)"):
+        read_folder(tmp_path, options.layout())

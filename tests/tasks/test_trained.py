@@ -231,7 +231,7 @@ def test_tensors_that_share_memory_are_stored(tmp_path):
     ("change", "message"),
     [
         (lambda config: config | {"format": 99}, "config.json: format = 99; this version of fedapps reads format 1"),
-        (lambda config: {k: v for k, v in config.items() if k != "task"}, r"config.json is damaged \(KeyError: 'task'"),
+        (lambda config: {k: v for k, v in config.items() if k != "task"}, r"config\.json: task is missing"),
         (lambda config: config | {"task": "chess"}, "task = 'chess': must be one of"),
         (lambda config: config | {"options": {"sails": 3}}, "lqr.sails: unknown key"),
         (lambda config: config | {"options": {"horizon": 0}}, "lqr.horizon = 0: must be a whole number at least 1"),
@@ -248,10 +248,10 @@ def test_a_damaged_config_is_named(tmp_path, change, message):
 def test_damaged_and_missing_files_are_named(tmp_path):
     folder = trained().save(tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"half")
-    with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         TrainedModel.read(folder, task_class)
     (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is damaged \(JSONDecodeError"):
+    with pytest.raises(ValueError, match=r"config\.json: no JSON: Expecting"):
         TrainedModel.read(folder, task_class)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="model is no model folder"):

@@ -108,3 +108,10 @@ def test_tables_that_are_not_understood(tmp_path, text, message):
     write(tmp_path / "list.csv", text)
     with pytest.raises(DataError, match=message):
         read_image_table(tmp_path / "list.csv")
+
+
+def test_cities_that_differ_in_case_or_blanks_are_refused(tmp_path):
+    rows = "1,r,query,0,0,Oslo\n2,s,database,1,0,oslo \n"
+    write(tmp_path / "list.csv", "path,sequence,role,x,y,city\n" + rows)
+    with pytest.raises(DataError, match=r"list\.csv, column city: labels differ only in case or blanks: 'Oslo' \(1"):
+        read_image_table(tmp_path / "list.csv")
