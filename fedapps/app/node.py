@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import lru_cache, partial
 from logging import WARNING
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,16 +13,16 @@ from torch import nn
 
 from fedapps.base.atomic import UnwritableError, remove_leftovers
 from fedapps.clients.base import FederatedClient, RoundResult
-from fedapps.clients.data import cached_load, is_simulated
+from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.messages import check_real
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
+from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
-from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
@@ -32,10 +31,9 @@ from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, trained_class, versions
 
-Client = TypeVar("Client", bound=FederatedClient)
+from .disclosure import Disclosure, state_root
 
-#: Where a deployed node keeps its private state if its node config has no state-dir.
-DEFAULT_STATE = "~/fedapps/nodes"
+Client = TypeVar("Client", bound=FederatedClient)
 
 
 class Node:
@@ -86,7 +84,15 @@ class Node:
         return self._client(NewNode)
 
     def numpy_client(self) -> NumPyClientAdapter:
-        """The client as Flower's ``NumPyClient``."""
+        """The client as Flower's ``NumPyClient``.
+
+        Raises
+        ------
+        RulesError
+            The run has local privacy, which the mods of the ClientApp add, and a ``NumPyClient`` does not pass.
+        """
+        if Disclosure(self.context).hides:
+            raise RulesError("dp = 'local': a NumPyClient sends its updates without noise; use the app of client_app")
         return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
 
     def compression_state(self) -> PrivateState:
@@ -224,18 +230,6 @@ class Node:
 def run_config_of(context: Context) -> Config:
     """The validated run config of a node."""
     return _parsed(tuple(sorted(context.run_config.items())))
-
-
-def state_root(run: RunConfig, context: Context) -> Path:
-    """Where this node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
-
-    The run config, which comes from the server, does not choose where a deployed node writes.
-    """
-    if own := context.node_config.get("state-dir"):
-        return Path(str(own)).expanduser()
-    if is_simulated(context.node_config):
-        return run.folder(context.run_id) / "nodes"
-    return Path(DEFAULT_STATE).expanduser()
 
 
 def choose_device(wanted: str) -> torch.device:

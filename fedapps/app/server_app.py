@@ -60,6 +60,12 @@ def main(grid: Grid, context: Context) -> None:
             check_named_cluster()
         else:
             config.check_real_nodes()
+    if config.run.dp == "local":
+        log(
+            INFO,
+            "dp = local: nodes with their own data send noised updates and no metrics; simulated nodes are "
+            "evaluated exactly, which epsilon does not count",
+        )
     if config.run.dp != "none":
         for method in config.methods:
             model = initial_model(config, method)

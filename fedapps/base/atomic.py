@@ -184,6 +184,20 @@ def _host() -> str:
     return hashlib.sha256(f"{socket.gethostname()} {machine()}".encode()).hexdigest()[:16]
 
 
+def append_line(file: BinaryIO, line: bytes) -> None:
+    """Add a line to a file that was opened with ``"ab+"``, and return when it is on the disk.
+
+    If the last line of the file has no line break, because a process was killed while it wrote, it gets one.
+    """
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    file.write(line + b"\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def synced(path: Path) -> None:
     """Return when the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -189,8 +189,14 @@ class RunConfig:
         Raises
         ------
         ValueError
-            Time is simulated, or an asynchronous run could wait for a node that sleeps.
+            Time is simulated, an asynchronous run could wait for a node that sleeps, or a metric is tracked under
+            local privacy, where nodes send none.
         """
+        if self.dp == "local" and self.track_metric:
+            raise ValueError(
+                f"track-metric = {self.track_metric!r}: must be empty on a fleet with dp = 'local', whose nodes send "
+                "no metrics of their data; simulated nodes do, so `fedapps run` can choose rounds and settings"
+            )
         if self.pace.mode == "async" and not self.pace.deadline:
             raise ValueError(
                 f"deadline = 0: must be above 0 on a fleet with mode = 'async', or an evaluation waits up to timeout = "

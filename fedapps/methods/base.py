@@ -114,7 +114,11 @@ class Method:
         yield from ()
 
     def privacy_conflict(self, dp: str) -> str:
-        """Why the method cannot be combined with a kind of differential privacy; empty if it can."""
+        """Why the method cannot be combined with a kind of differential privacy; empty if it can.
+
+        Under "local", neither metrics nor further records of the local parts leave a node, and all nodes have
+        ``num-examples`` 1: a method that needs more must say so here.
+        """
         return "" if self.covered_by_local_noise and dp == "local" else self.Strategy.privacy_gap
 
     def robustness_conflict(self) -> str:

@@ -48,7 +48,6 @@ class FedNova(Method):
     good_for = "nodes take different numbers of steps"
     Options = FedNovaOptions
     Strategy = FedNovaStrategy
-    covered_by_local_noise = True
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         why = "updates are divided by the length of steps of SGD at one learning rate"
@@ -62,6 +61,11 @@ class FedNova(Method):
                 {"learning_rate", "methods"},
                 f"fednova.mu = {self.options.mu:g}: times learning-rate = {rate:g} must be below 1",
             )
+
+    def privacy_conflict(self, dp: str) -> str:
+        if dp == "local":
+            return "nodes send the number of their steps, which depends on how many examples they have"
+        return super().privacy_conflict(dp)
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [Proximal(self.options.mu), FedNovaPart(self.options)]

@@ -13,7 +13,8 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from fedapps.app.node import Node, choose_device, received_arrays, state_root
+from fedapps.app.disclosure import state_root
+from fedapps.app.node import Node, choose_device, received_arrays
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
 from fedapps.base.seeding import torch_seed
