@@ -127,13 +127,13 @@ for run_config, folder, nodes in json.loads(sys.argv[1]):
     context = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config=run_config)
     with flower_identity():
         reply = app(Message(RecordDict(), dst_node_id=2, message_type="query.profile"), context)
-    heavy = ("torch", "torchvision", "transformers", "datasets", "matplotlib", "ray")
+    heavy = ("torchvision", "transformers", "datasets", "matplotlib", "ray")
     print(json.dumps([dict(reply.content["profile"]), [name for name in heavy if name in sys.modules]]))
 """
 
 
 @pytest.mark.subprocesses
-def test_a_worker_answers_the_profile_query_without_torch(worlds):
+def test_a_worker_answers_the_profile_query_without_what_training_alone_needs(worlds):
     methods = {"driving": "apfl", "lqr": "apfl", "text": "fedvocab"}
     given, expected = [], []
     for name in sorted(SMALL, key="images".__eq__):  # the last one divides its images by flwr-datasets
