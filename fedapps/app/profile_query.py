@@ -1,8 +1,4 @@
-"""The answer to the profile query: no torch is imported, no model built, no picture decoded.
-
-A deployed node starts a worker for every message. A worker that only answers this query must not cost what training
-costs: on a small machine many of them would keep each other from answering in time.
-"""
+"""The answer to the profile query: no model is built, no picture decoded."""
 
 from logging import INFO
 
@@ -12,9 +8,7 @@ from flwr.common.logger import log
 from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import RulesError
-from fedapps.config.parsing import Config
 from fedapps.strategies.wire import KEY, NO_DATA, NUM_EXAMPLES
-from fedapps.tasks.profiles import TaskProfiles
 
 from .disclosure import Disclosure, config_read
 from .errors import reported
@@ -31,7 +25,7 @@ def profile_record(context: Context) -> ConfigRecord:
     try:
         disclosure = Disclosure(context)
         disclosure.check_budget()
-        task = _task(config)
+        task = config.task_of(next(iter(config.methods.values())))
         source = config.run.source(task, context.node_config)
         profile = source.profile(task)
         if source.partition is None and (line := task.describe_data(source.folder, own=True)):
@@ -42,11 +36,3 @@ def profile_record(context: Context) -> ConfigRecord:
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
     return ConfigRecord({KEY: profile.key, **disclosure.profile(profile.num_examples, profile.groups)})
-
-
-def _task(config: Config) -> TaskProfiles:
-    """The task as the nodes of the first method see it; the whole task where the method looks at its model."""
-    first = next(iter(config.methods.values()))
-    if first.needs_model:
-        return config.task_of(first)
-    return config.profiles.under(first.private(config.profiles))

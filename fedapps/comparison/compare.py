@@ -20,7 +20,7 @@ from fedapps.launch.job_folder import new_folder, timed_name
 from fedapps.launch.launch import check_engine, check_machine, execute
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.evaluated import pair
 from fedapps.report.json_files import Entry
@@ -267,13 +267,13 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     last = max((row["round"] for row in evaluated), default=0)
     run = parse(config).run
     final = [row for row in evaluated if row["round"] == last]
-    worst = worst_tenth([row["metrics"] for row in final], profiles_class(run.task).headline)
+    worst = worst_tenth([row["metrics"] for row in final], task_class(run.task).headline)
     row = {
         "method": method,
         "seed": seed,
         "metrics": {bare(name): value for name, value in found["final"].items()} | worst,
-        "curves": _curves(folder.lines("metrics.jsonl"), profiles_class(run.task).headline),
-        "paired": _paired(folder.lines("metrics.jsonl"), evaluated, profiles_class(run.task).headline),
+        "curves": _curves(folder.lines("metrics.jsonl"), task_class(run.task).headline),
+        "paired": _paired(folder.lines("metrics.jsonl"), evaluated, task_class(run.task).headline),
         "nodes": final,
     }
     matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)

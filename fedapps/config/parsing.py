@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedapps.base.options import key_of, option_values, parse_options, with_values
 from fedapps.methods.base import Method
@@ -18,16 +18,13 @@ from fedapps.registry.methods import (
     resolved,
     typed_argument,
 )
-from fedapps.registry.tasks import profiles_class, task_class, task_names
+from fedapps.registry.tasks import task_class, task_names
+from fedapps.tasks.base import Task
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
 from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
-
-if TYPE_CHECKING:
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 
 class ConfigError(ValueError):
@@ -70,16 +67,11 @@ class Config:
             self.run_of(label).check_real_nodes()
 
     @cached_property
-    def task(self) -> "Task":
+    def task(self) -> Task:
         """The task with its options, before a method leaves parameters to the nodes."""
         return task_class(self.run.task)(self.options)
 
-    @cached_property
-    def profiles(self) -> "TaskProfiles":
-        """The half of the task that needs no torch."""
-        return profiles_class(self.run.task)(self.options)
-
-    def task_of(self, method: Method) -> "Task":
+    def task_of(self, method: Method) -> Task:
         """The task as the nodes of a method see it."""
         return self.task.under(method.private(self.task))
 
@@ -193,7 +185,7 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
         try:
-            kind = profiles_class(name).Options
+            kind = task_class(name).Options
         except ValueError as error:
             errors.append(str(error))
             known = known and name != run.task

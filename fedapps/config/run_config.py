@@ -14,7 +14,7 @@ from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_nam
 from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.wire import LAST_ROUND
-from fedapps.tasks.profiles import TaskProfiles
+from fedapps.tasks.base import Task
 
 from .clock import SimulatedTime
 from .pace import Pace
@@ -221,11 +221,11 @@ class RunConfig:
         parent = Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
         return parent / (self.name or f"{self.task}-{run_id}")
 
-    def source(self, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
+    def source(self, task: Task, node_config: Mapping[str, Any]) -> DataSource:
         """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
         return find_source(task, node_config, data_dir=self.data_dir, cache_dir=self._cache, seed=self.seed)
 
-    def has_data(self, task: TaskProfiles) -> bool:
+    def has_data(self, task: Task) -> bool:
         """Whether :meth:`source` has nothing to simulate: there is a ``data-dir``, or the world is in ``cache-dir``."""
         return bool(self.data_dir) or (self._cache / world_name(task, self.num_nodes, self.seed)).exists()
 

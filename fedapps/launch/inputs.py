@@ -11,7 +11,7 @@ from fedapps.config.clock import devices_of
 from fedapps.config.keys import path_keys
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import DataError, NodeData, Task
 
 from .job_folder import timed_name
@@ -55,7 +55,7 @@ def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any
         return {}, ""
     prefix = f"{task}."
     own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-    found, line = profiles_class(task).found_keys(own, folder)
+    found, line = task_class(task).found_keys(own, folder)
     return {prefix + key: value for key, value in found.items()}, line
 
 

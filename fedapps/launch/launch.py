@@ -171,7 +171,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
 def _without_main_metric(config: Config) -> str:
     """Why the table of results has no main metric of the task; empty if it has one, or test data are withheld."""
     finals = [facts["final"] for facts in RunFolder(config.run.folder(0), "").summary()["methods"].values()]
-    headline = config.profiles.headline
+    headline = config.task.headline
     if config.run.withhold_test or any(name in final for final in finals for name in headline):
         return ""
     found = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})

@@ -11,7 +11,7 @@ from fedapps.clients.settings import LocalTraining
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.tasks.base import Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 
 from .strategy_parts import StrategyParts
 
@@ -131,7 +131,7 @@ class Method:
 
     # -- server --------------------------------------------------------------------------------------------------
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         """The parameters that never leave their node. Set :attr:`needs_model` if this builds the task's model."""
         return PrivateParameters()
 

@@ -15,7 +15,7 @@ from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.config.run_config import RunConfig
 from fedapps.tasks.base import Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
 from .fedprox import Proximal
@@ -43,7 +43,7 @@ class ContinualMethod(Method):
     def role(self) -> Role:
         return "alone" if self.options.local else "federated"
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return EVERYTHING if self.options.local else PrivateParameters()
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:

@@ -16,8 +16,8 @@ from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeR
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
-from fedapps.tasks.base import NodeData
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.profiles import PrivateParameters
 
 from .partial import PartialMethod
 from .strategy_parts import StrategyParts
@@ -52,7 +52,7 @@ class FedBabu(PartialMethod):
     needs = ("head",)
     Options = FedBabuOptions
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.head)
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

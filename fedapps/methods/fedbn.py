@@ -1,10 +1,9 @@
 """FedBN: the normalisation layers stay on the nodes."""
 
 from glob import escape
-from typing import cast
 
 from fedapps.tasks.base import Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.roles import normalisation_names
 
 from .base import Method
@@ -23,5 +22,5 @@ class FedBN(Method):
     needs = ("normalisation",)
     needs_model = True
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
-        return PrivateParameters(tuple(map(escape, normalisation_names(cast(Task, task)))))
+    def private(self, task: Task) -> PrivateParameters:
+        return PrivateParameters(tuple(map(escape, normalisation_names(task))))

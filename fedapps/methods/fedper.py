@@ -1,6 +1,7 @@
 """FedPer: the head of the model stays on the nodes."""
 
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.base import Task
+from fedapps.tasks.profiles import PrivateParameters
 
 from .partial import PartialMethod
 
@@ -16,5 +17,5 @@ class FedPer(PartialMethod):
     good_for = "labels mean different things on nodes"
     needs = ("head",)
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.head)

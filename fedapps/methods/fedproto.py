@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from glob import escape
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from fedapps.clients.training import EXAMPLES_AT_ONCE, Loss
 from fedapps.strategies import FedProto as FedProtoStrategy
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 from fedapps.tasks.base import Batch, Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.roles import with_features
 
 from .base import Method
@@ -74,9 +74,9 @@ class FedProto(Method):
     Options = FedProtoOptions
     Strategy = FedProtoStrategy
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         """All parameters by name: the pattern ``*`` would also keep the prototypes on the node."""
-        return PrivateParameters(tuple(map(escape, _names(cast(Task, task)))))
+        return PrivateParameters(tuple(map(escape, _names(task))))
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FedProtoPart(self.options)]

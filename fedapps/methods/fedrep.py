@@ -14,8 +14,8 @@ from fedapps.base.options import option
 from fedapps.base.search import Range
 from fedapps.clients.local_part import PHASES, LocalPart, NodeRound
 from fedapps.clients.training import Phase
-from fedapps.tasks.base import NodeData
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.profiles import PrivateParameters
 
 from .partial import PartialMethod
 
@@ -43,7 +43,7 @@ class FedRep(PartialMethod):
     needs = ("head",)
     Options = FedRepOptions
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.head)
 
     def local_parts(self) -> Sequence[LocalPart]:

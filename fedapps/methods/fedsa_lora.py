@@ -1,6 +1,7 @@
 """FedSA-LoRA: the factors A of all adapters are averaged, B stays on the nodes."""
 
-from fedapps.tasks.profiles import LowRank, PrivateParameters, TaskProfiles
+from fedapps.tasks.base import Task
+from fedapps.tasks.profiles import LowRank, PrivateParameters
 
 from .partial import PartialMethod
 
@@ -17,5 +18,5 @@ class FedSaLora(PartialMethod):
     good_for = "personal models, with adapters"
     needs = ("factors",)
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(((task.roles.factors or LowRank("", "", "")).b,))

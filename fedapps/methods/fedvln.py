@@ -12,7 +12,7 @@ from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Pr
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, PartialAggregation, StratifiedFraction
 from fedapps.tasks.base import Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
@@ -64,7 +64,7 @@ class FedVln(Method):
     def role(self) -> Role:
         return "alone" if self.options.share == "none" else "federated"
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(PRIVATE[self.options.share])
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

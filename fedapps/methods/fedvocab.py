@@ -27,7 +27,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict
 from .fedavg import logit_adjustment_option
@@ -70,7 +70,7 @@ class FedVocab(PartialMethod):
     patterns = ("embedding.*",)
     Options = FedVocabOptions
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(self.patterns, self.options.own_start)
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

@@ -13,7 +13,7 @@ from fedapps.clients.settings import LocalTraining
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, InTurn
 from fedapps.tasks.base import Task
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
@@ -28,7 +28,7 @@ class Alone(Method):
     def role(self) -> Role:
         return "alone"
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return EVERYTHING
 
 

@@ -8,7 +8,8 @@ from torch import nn
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.strategies import PartialAggregation
-from fedapps.tasks.profiles import PrivateParameters, TaskProfiles
+from fedapps.tasks.base import Task
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Method
 
@@ -20,7 +21,7 @@ class PartialMethod(Method):
     #: Glob patterns of the parameters that stay.
     patterns: ClassVar[tuple[str, ...]] = ()
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(self.patterns)
 
 
@@ -41,5 +42,5 @@ class LgFedAvg(PartialMethod):
     good_for = "inputs differ, outputs mean the same"
     needs = ("body",)
 
-    def private(self, task: TaskProfiles) -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.body)

@@ -24,7 +24,7 @@ from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
-from fedapps.tasks.profiles import TaskProfiles
+from fedapps.tasks.base import Task
 
 from .intervals import mean_and_interval
 
@@ -72,7 +72,7 @@ class StoredRun:
         config = parse(given, on_node=True)
         return config if config.run.has_data(config.task) else parse(given | {"cache-dir": ""}, on_node=True)
 
-    def source(self, task: TaskProfiles, partition: int) -> DataSource:
+    def source(self, task: Task, partition: int) -> DataSource:
         """Where a simulated node has its data.
 
         Raises

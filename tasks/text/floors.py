@@ -15,13 +15,14 @@ from fedapps.tasks.words import word
 from fedapps.base.seeding import generator
 
 from .corpus import Corpus
-from .nodes import common_rows
+from .nodes import common_rows, node_key, partitions, splits_of
 from .options import Options
-from .profile import FREQUENT, PROBE, TFIDF, node_key, partitions, splits_of
 from .states import mean_vectors
 from .transformer import load_tokenizer
 from .vocabulary import padded
 
+#: The floors of a comparison (:func:`node_floors`).
+FREQUENT, TFIDF, PROBE = "most frequent class", "TF-IDF, pooled", "linear probe, pooled"
 #: Inverse regularisation and maximum number of iterations of the logistic regression.
 _INVERSE, _ITERATIONS = 10.0, 200
 #: The same of that on vectors of norm 1, and how many training texts it reads at most.

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 from drawn_houses import task_with, write_world
-from fedapps.tasks.lqr.profile import LqrProfiles
+from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.social.options import Options as SocialOptions
-from fedapps.tasks.social.profile import SocialProfiles
+from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.vpr.datasets import read_dataset
 from fedapps.tasks.vpr.options import Options as VprOptions
-from fedapps.tasks.vpr.profile import VprProfiles
+from fedapps.tasks.vpr.task import VprTask
 
 from fedapps.base.errors import DataError
 from fedapps.cli.commands import main
@@ -23,13 +23,13 @@ def line(folder):
 
 
 def test_robots(tmp_path):
-    LqrProfiles().make_world(tmp_path, 2, 0)
+    LqrTask().make_world(tmp_path, 2, 0)
     expected = "2 robots (robot-00.csv to robot-01.csv), steps by the column split: 2160 train, 0 validation, 240 test"
-    assert LqrProfiles().describe_data(tmp_path) == expected
+    assert LqrTask().describe_data(tmp_path) == expected
 
 
 def test_participants(tmp_path):
-    task = SocialProfiles(SocialOptions(source="simulated", participants="a,b", world_scenes=20, augment=False))
+    task = SocialTask(SocialOptions(source="simulated", participants="a,b", world_scenes=20, augment=False))
     task.make_world(tmp_path, 1, 0)
     (tmp_path / "notes.json").write_text(json.dumps({}))
     expected = (
@@ -40,7 +40,7 @@ def test_participants(tmp_path):
 
 def test_places(tmp_path):
     line(tmp_path)
-    assert VprProfiles(VprOptions(nordland_stretches=5)).describe_data(tmp_path) == (
+    assert VprTask(VprOptions(nordland_stretches=5)).describe_data(tmp_path) == (
         "data set nordland, training: 32 queries and 32 database images of region-0, region-1, region-2, region-3; "
         "common test: 8 queries and 8 database images of region-4; positions in m, right within 25 m"
     )
@@ -50,8 +50,8 @@ def test_places(tmp_path):
     with pytest.raises(
         DataError, match=r"has nordland_64x32\.npz \(nordland\) and places\.csv \(table\), and could be"
     ):
-        VprProfiles().describe_data(tmp_path)
-    assert VprProfiles(VprOptions(dataset="nordland", nordland_stretches=5)).describe_data(tmp_path)
+        VprTask().describe_data(tmp_path)
+    assert VprTask(VprOptions(dataset="nordland", nordland_stretches=5)).describe_data(tmp_path)
 
 
 def test_houses(tmp_path):
@@ -61,7 +61,7 @@ def test_houses(tmp_path):
 
 
 def test_check_node_says_it(tmp_path, capsys):
-    LqrProfiles().make_world(tmp_path / "data", 1, 0)
+    LqrTask().make_world(tmp_path / "data", 1, 0)
     keys = ["--set", "num-nodes=1", "--set", "methods=fedavg"]
     main(["check-node", "lqr", "--data-dir", str(tmp_path / "data"), "--state-dir", str(tmp_path), *keys])
     assert "read:   1 robots (robot-00.csv to robot-00.csv), steps by the column split" in capsys.readouterr().out

@@ -11,8 +11,8 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.driving.closed_loop import as_sessions, encounters
 from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.driving.options import Options
-from fedapps.tasks.driving.profile import DrivingProfiles
 from fedapps.tasks.driving.setting import to_bicycle, to_motion
+from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.world.drivers import lane_swap_drivers
 from fedapps.tasks.driving.world.files import write_sessions
 from fedapps.tasks.driving.world.scenarios import LANE_SWAP, THREE_CARS, initial_states
@@ -122,7 +122,7 @@ def test_a_file_named_like_a_split_needs_the_column(tmp_path):
 
 def test_a_line_says_what_was_taken_for_what(tmp_path):
     recorded(tmp_path, [(trial, block) for block in (1, 2, 99) for trial in range(5)])
-    assert DrivingProfiles(Options(scenario="trials")).describe_data(tmp_path) == (
+    assert DrivingTask(Options(scenario="trials")).describe_data(tmp_path) == (
         "2 drivers (column block), sessions: 8 train, 0 validation, 2 test; m and m/s, x along the road; line between "
         "the lanes at y = -4 m; blocks left out: 99"
     )
@@ -136,7 +136,7 @@ def test_demonstrations_are_left_out(tmp_path):
         read_folder(tmp_path)
     assert list(read_folder(tmp_path, Options(demonstrations="").road).blocks) == [99]
     with pytest.raises(DataError, match=r"driving\.demonstrations = '7, x': 'x' is no block"):
-        DrivingProfiles(Options(demonstrations="7, x"))
+        DrivingTask(Options(demonstrations="7, x"))
 
 
 @pytest.mark.parametrize(

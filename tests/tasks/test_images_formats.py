@@ -10,8 +10,8 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.images.download import fetch
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
-from fedapps.tasks.images.profile import ImagesProfiles
 from fedapps.tasks.images.published import PUBLISHED, Columns
+from fedapps.tasks.images.task import ImagesTask
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
 from PIL import Image
 
@@ -188,11 +188,11 @@ def test_the_option_names_one_of_two_columns_of_labels(write, tmp_path):
 def test_a_line_says_what_was_taken_for_what(tmp_path):
     folders(tmp_path)
     said = "images, train: 9 from train; test: 6 from test; classes 0 cat, 1 dog, 2 owl; resized to 6x5 with 3 channels"
-    assert ImagesProfiles(PETS).describe_data(tmp_path) == said
+    assert ImagesTask(PETS).describe_data(tmp_path) == said
     other = tmp_path / "other"
     other.mkdir()
     keras(other)
-    assert "train: 9 from pets.npz, y_train; test: 6 from pets.npz, y_test" in ImagesProfiles(PETS).describe_data(other)
+    assert "train: 9 from pets.npz, y_train; test: 6 from pets.npz, y_test" in ImagesTask(PETS).describe_data(other)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
     with pytest.raises(DataError, match=said):
         found.pixels(np.arange(9), LAYOUT.size)
     with pytest.raises(DataError, match=r"1 of \d images cannot be read: .*00000\.png \(.*\); replace or remove"):
-        ImagesProfiles(PETS).own_profile(tmp_path)
+        ImagesTask(PETS).own_profile(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import csv
 import numpy as np
 import pytest
 from fedapps.strategies import TooFewRepliesError
-from fedapps.tasks.lqr.profile import LqrOptions
-from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.task import LqrOptions, LqrTask
 from small_runs import LQR
 
 from fedapps.cli.commands import main

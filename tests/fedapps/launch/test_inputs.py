@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fedapps.tasks.lqr.profile import LqrOptions
-from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.task import LqrOptions, LqrTask
 
 from fedapps.base.errors import DataError
 from fedapps.comparison.compare import compare_recipe
