@@ -37,9 +37,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from matplotlib.figure import Figure
 
-from fedapps.report.palette import plot_styles
+from fedapps.base.report.formats import number
+from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.tables import text_table
 from fedapps.runs.checkpoints import DiskCheckpoints
-from fedapps.runs.tables import number, text_table
 
 from .sides import megabytes, peak_megabytes, resident_megabytes
 

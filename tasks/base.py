@@ -79,6 +79,8 @@ class Task(ABC):
     headline: ClassVar[tuple[str, ...]]
     #: The references (:meth:`fedapps.tasks.base.Task.references`) that a trained model should exceed.
     floors: ClassVar[tuple[str, ...]] = ()
+    #: By main metric, the name and the metric of a rival that every run measures beside the methods, for paired tests.
+    rivals: ClassVar[Mapping[str, tuple[str, str]]] = {}
     #: The files of the data that people have, each with its columns or content and their units, as in docs/data.md.
     files: ClassVar[Mapping[str, str]] = {}
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.

@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord
 
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.options import key_of
+from fedapps.base.report.formats import format_bytes
 from fedapps.config.conflicts import conflicts
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS
 from fedapps.registry.tasks import task_class
-from fedapps.report.formats import format_bytes
 
 #: The columns of the table of a task.
 HEAD = ("method", "stays on the node", "travels", "down", "up", "local work", "good for")

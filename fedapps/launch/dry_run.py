@@ -14,12 +14,12 @@ from fedapps.app.client_app import app
 from fedapps.app.errors import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
+from fedapps.base.report.formats import format_bytes
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
 from fedapps.config.pace import Pace
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Method
-from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid

@@ -9,11 +9,11 @@ from math import ceil
 from pathlib import Path
 
 from fedapps.base.processes import usable_cores
+from fedapps.base.report.formats import format_bytes, format_duration
+from fedapps.base.report.tables import text_table
 from fedapps.clients.data import cached_load
 from fedapps.config.parsing import Config
-from fedapps.report.formats import format_bytes, format_duration
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
-from fedapps.runs.tables import text_table
 
 from .dry_run import DryRun
 from .inputs import check_data

@@ -24,6 +24,17 @@ def own_tasks() -> tuple[str, ...]:
     return tuple(name for name in folders if _has_module(name, "task"))
 
 
+def own_modules(prefix: str) -> list[ModuleType]:
+    """The modules in the folders of the tasks of this package whose names begin with ``prefix``."""
+    packages = [import_module(f"fedapps.tasks.{task}") for task in own_tasks()]
+    return [
+        import_module(f"{package.__name__}.{module.name}")
+        for package in packages
+        for module in iter_modules(package.__path__)
+        if module.name.startswith(prefix)
+    ]
+
+
 def task_names() -> tuple[str, ...]:
     """The names of all tasks, this package's first."""
     return (*own_tasks(), *(name for name in plugins(GROUP) if name not in own_tasks()))

@@ -77,10 +77,10 @@ class ReleaseLedger:
         ValueError
             It has fewer releases, so it is not the ledger of this run or not all of it.
         """
-        if (found := sum(self.by_round().values())) < rounds:
+        if (releases := sum(self.by_round().values())) < rounds:
             raise ValueError(
-                f"{self.path} has {found} releases of {self.method}, which trained {rounds} rounds: restore the file, "
-                "without which the privacy of this run is unknown, or start a new run with another name"
+                f"{self.path} has {releases} releases of {self.method}, which trained {rounds} rounds: restore the "
+                "file, without which the privacy of this run is unknown, or start a new run with another name"
             )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedapps.base.report.formats import counted, format_number
+from fedapps.base.report.metrics import columns, describe
 from fedapps.config.keys import defaults, path_keys
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import method_class, resolved
 from fedapps.registry.tasks import task_lines
-from fedapps.report.formats import counted, format_number
-from fedapps.report.metrics import columns, describe
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.trained import Origin, TrainedModel
 

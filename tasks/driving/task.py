@@ -59,6 +59,10 @@ class DrivingTask(Task):
         ),
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
+    #: The robot without a forecaster.
+    rivals: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "closed_loop.mean_cost": ("non-proactive", "non_proactive.mean_cost")
+    }
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
     trained_model: ClassVar[str] = "fedapps.tasks.driving.trained:DrivingTrained"
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
