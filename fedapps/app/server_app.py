@@ -14,7 +14,6 @@ from torch import nn
 
 from fedapps.base.console import accept_all_text
 from fedapps.base.seeding import torch_seed
-from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
 from fedapps.methods.base import Method
 from fedapps.report import write_report
@@ -167,7 +166,7 @@ def initial_model(config: Config, label: str = "") -> nn.Module:
     """The untrained model of a method, or of the task without a label."""
     with torch_seed(config.run.seed, "model"):
         method = config.methods[label] if label else Method()
-        return ComposedParts(composed(method.local_parts())).extend(config.task_of(method).build_model())
+        return config.task_of(method).build_model()
 
 
 def strategy_for(config: Config, label: str, model: nn.Module) -> tuple[BaseStrategy, ArrayRecord]:

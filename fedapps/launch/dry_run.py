@@ -82,8 +82,6 @@ class DryRun:
         node_config: Mapping[str, str | int | bool],
         state: Path,
         steps_of: Sequence[Callable[[Sequence[float]], int]] = (lambda seconds: 1,),
-        *,
-        personalise: bool = False,
     ) -> "DryRun":
         """Dry-run a method.
 
@@ -101,8 +99,6 @@ class DryRun:
             Scratch folder for the node's private state.
         steps_of : sequence of functions
             The training steps of each dry round, from the seconds that the earlier ones took.
-        personalise : bool
-            Whether to train before the evaluation, which follows the last dry round, where the method does.
         """
         # The node of the dry run has no public key, and whether it may join is no matter of its data.
         # One node has no pace to keep.
@@ -118,8 +114,7 @@ class DryRun:
         node = {**node_config, "state-dir": str(state), SEND_ERRORS: True}
         grid = InProcessGrid(_Timed(seconds), [node], config.flat(), errors="reply")  # type: ignore[arg-type]
         planned = train_config(alone, method, _LABEL, 1)
-        only = {"collect": False, "final": False} | ({} if personalise else {"personalise": False})
-        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **only})
+        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), "collect": False, "final": False})
         try:
             with flower_identity(), _quiet():
                 strategy.start(

@@ -57,7 +57,7 @@ class Estimate:
             many[0] = max(2, min(int(_SECONDS / max(seconds[-1], 1e-6)), _MOST_STEPS))
             return many[0]
 
-        dry = DryRun.of(config, label, data, node, state, (_one_step, _one_step, third), personalise=True)
+        dry = DryRun.of(config, label, data, node, state, (_one_step, _one_step, third))
         if dry.problems:
             raise ValueError("\n".join(dry.problems))
         _, one, several = dry.train_seconds

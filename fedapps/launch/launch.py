@@ -159,7 +159,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
     for note in below_floors(config.run.task, finals, folder.references()):
         print(f"  {note}")
     for label, method in config.methods.items():
-        print(f"  {label}: {method.line}")
+        print(f"  {label}: {method.summary}")
     if remark := _without_main_metric(config):
         print(remark)
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")

@@ -78,7 +78,8 @@ def task_class(name: str) -> "type[Task]":
 
     if name in own_tasks():
         module = import_module(f"fedapps.tasks.{name}.task")
-        own: type[Task] = next(kind for kind in vars(module).values() if _is_task(kind, name, module))
+        own: type[Task]
+        (own,) = (kind for kind in vars(module).values() if _is_task(kind, name, module))
         return own
     if name not in plugins(GROUP):
         listed = ", ".join(task_names())

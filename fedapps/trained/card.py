@@ -122,7 +122,7 @@ def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
     whose = f" (of node {origin.node})" if origin.node else ""
     return {
         "task": f"`{model.task.name}`: {task_lines().get(model.task.name, '')}",
-        "method": f"`{origin.method}`{f': {kind.line}' if kind else ''}" if origin.method else "",
+        "method": f"`{origin.method}`{f': {kind.summary}' if kind else ''}" if origin.method else "",
         "paper of the method": kind.citation if kind else "",
         "run": f"{origin.run}, seed {origin.seed}" if origin.run else "",
         "round": f"{origin.round} of {origin.rounds}" if origin.rounds else "",

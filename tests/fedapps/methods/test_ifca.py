@@ -83,7 +83,7 @@ def test_other_first_models_have_the_same_scale_and_the_same_constants():
 
 
 def test_a_choice_that_is_no_model_is_refused(monkeypatch):
-    part = "fedapps.clients.parts.nearest_model.NearestModel.metrics"
+    part = "fedapps.methods.ifca.IfcaPart.metrics"
     monkeypatch.setattr(part, lambda *given: {"ifca.choice": 2.0})
     with pytest.raises(Exception, match=r"ifca.choice is 2.0: must be the number of a model, from 0 to 1"):
         run_method("ifca", rounds=1)

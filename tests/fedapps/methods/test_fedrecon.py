@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-from fedapps.clients.parts.reconstruction import Reconstruction, Stateless, _split
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.tasks.base import NodeData
-from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_nodes import NAMES, at, initial, node, staged
+from toy_nodes import NAMES, adaptive_updating, at, initial, node, staged
 from toys import ToyOptions, ToyTask, same_bits
 
 from fedapps.base.options import with_values
 from fedapps.base.seeding import generator
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.methods.fedrecon import FedReconOptions, FedReconPart, _split
+from fedapps.methods.partial import Stateless
 
 ENCODER = ["encoder.weight"]
 TASK = ToyTask()
@@ -25,7 +25,7 @@ SETTINGS = RoundSettings(training=LocalTraining(epochs=2, learning_rate=0.05, ba
 
 
 def reconstructing(folder, *, task=TASK):
-    return node(folder, Reconstruction(reconstruct_epochs=3, support_share=0.5), data=task.data(1), task=task)
+    return node(folder, FedReconPart(FedReconOptions(epochs=3, support_share=0.5)), data=task.data(1), task=task)
 
 
 def round_at(server_round, **changes):
@@ -97,13 +97,6 @@ def test_nothing_is_kept_and_the_past_changes_nothing(tmp_path):
     assert not same_bits(new.train_round(sent, round_at(4)).arrays, new.train_round(sent, round_at(3)).arrays)
 
 
-def test_private_state_of_another_method_is_not_read(tmp_path):
-    sent = initial(ENCODER)
-    node(tmp_path / "run").train_round(sent, round_at(1))
-    found = reconstructing(tmp_path / "run").train_round(sent, round_at(2))
-    assert same_bits(found.arrays, reconstructing(tmp_path / "new").train_round(sent, round_at(2)).arrays)
-
-
 def test_where_all_is_shared_it_is_fedavg_on_the_query_examples(tmp_path):
     query = parts(1)[1]
     data = replace(
@@ -142,15 +135,15 @@ def test_the_split_differs_by_round_and_node_and_can_be_repeated():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"support-share": 0.0}, r"support-share = 0\.0: must be a number above 0 and at most 1"),
-        ({"support-share": 1.0}, r"support-share = 1\.0: must be between 0 and 1"),
-        ({"support-share": "half"}, r"support-share = 'half': must be of type float"),
-        ({"reconstruct-epochs": 0}, r"reconstruct-epochs = 0: must be a whole number at least 1"),
+        ({"support-share": 0.0}, r"fedrecon\.support-share = 0\.0: must be a number above 0 and at most 0\.99"),
+        ({"support-share": 1.0}, r"fedrecon\.support-share = 1\.0: must be a number above 0 and at most 0\.99"),
+        ({"support-share": "half"}, r"fedrecon\.support-share = 'half': must be a number above 0"),
+        ({"epochs": 0}, r"fedrecon\.epochs = 0: must be a whole number at least 1"),
     ],
 )
 def test_values_out_of_range_are_errors(config, message):
-    with pytest.raises(ValueError, match=message):
-        Reconstruction().read(config, RecordDict())
+    with pytest.raises(ConfigError, match=message):
+        parse({"task": "text", "methods": "fedrecon", **{f"fedrecon.{key}": value for key, value in config.items()}})
 
 
 def test_the_learning_rate_cannot_follow_a_plateau(tmp_path):
@@ -165,7 +158,7 @@ def test_a_node_with_one_example_cannot_reconstruct(tmp_path):
 
 
 def adapting(state, *parts):
-    return node(state, AdaptiveUpdating(2, adapt_before_evaluation=True), *parts)
+    return node(state, adaptive_updating(2, before_evaluation=True), *parts)
 
 
 def test_the_first_round_is_that_of_a_node_that_keeps_its_parameters(tmp_path):

@@ -14,8 +14,6 @@ from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.tasks.label_shares import adjust_logits
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-
 
 @dataclass(frozen=True)
 class LogitAdjustment(LocalPart):
@@ -23,17 +21,17 @@ class LogitAdjustment(LocalPart):
 
     Parameters
     ----------
-    logit_adjustment : float
+    tau : float
         τ ≥ 0. With 0 the loss is the plain cross-entropy; 1 makes the classifier's scores those of balanced labels.
     """
 
-    logit_adjustment: float = option(0.0, "the factor τ", minimum=0)
+    tau: float = 0.0
 
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
-        if self.logit_adjustment == 0 or node_round.data.count("train") == 0:
+        if self.tau == 0 or node_round.data.count("train") == 0:
             return model
         shares = smoothed_shares(node_round.data.splits["train"]["label"], node_round.task.num_classes)
-        adjust_logits(model, self.logit_adjustment * shares.log())
+        adjust_logits(model, self.tau * shares.log())
         return model
 
 

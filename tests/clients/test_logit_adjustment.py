@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.local_part import NodeRound
-from fedapps.clients.parts.logit_adjustment import LogitAdjustment, smoothed_shares
+from fedapps.clients.logit_adjustment import LogitAdjustment, smoothed_shares
 from fedapps.clients.state import ContextState
 from fedapps.tasks.base import Evaluation, NodeData
 from fedapps.tasks.label_shares import own_label_shares
-from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 from toy_nodes import SETTINGS, at, node
 from toys import ToyTask, same_bits
+
+from fedapps.registry.expressions import read_expression
+from fedapps.registry.methods import build_method
 
 
 class LabelTask(ToyTask):
@@ -124,7 +126,10 @@ def test_a_node_without_training_examples_is_evaluated():
     assert "test.loss" in client.evaluate_round(RECEIVED, at(1)).metrics
 
 
-def test_the_weight_comes_from_the_message_and_is_not_negative():
-    assert LogitAdjustment().read({"logit-adjustment": 0.5}, RecordDict()) == LogitAdjustment(0.5)
-    with pytest.raises(ValueError, match=r"config logit-adjustment = -1\.0: must be a number at least 0"):
-        LogitAdjustment().read({"logit-adjustment": -1.0}, RecordDict())
+@pytest.mark.parametrize("key", ["fedavg.logit-adjustment", "fedvocab.logit-adjustment"])
+def test_the_weight_comes_from_the_options_and_is_not_negative(key):
+    name = key.partition(".")[0]
+    (*_, part) = build_method(read_expression(f"{name}(logit-adjustment=0.5)"), {}).local_parts()
+    assert part == LogitAdjustment(0.5)
+    with pytest.raises(ValueError, match=rf"{key} = -1\.0: must be a number at least 0"):
+        build_method(read_expression(f"{name}(logit-adjustment=-1)"), {})

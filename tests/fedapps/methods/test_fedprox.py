@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.state import ContextState
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_nodes import NAMES, SETTINGS, at, initial, node
+from toy_nodes import NAMES, at, initial, node
 from toys import ToyTask, same_bits
+
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.methods.fedprox import FedProx, Proximal
 
 
 def distance(arrays):
@@ -56,10 +58,12 @@ def test_private_parameters_are_free(tmp_path):
     assert np.abs(client.private.load(2)["head.weight"] - initial()["head.weight"]).max() > 2e-2
 
 
-def test_a_negative_mu_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"precision = -0\.5: must be at least 0"):
-        node(tmp_path, Proximal(-0.5)).train_round(initial(), SETTINGS)
+def test_a_negative_mu_is_an_error_that_names_the_key():
+    with pytest.raises(ConfigError, match=r"fedprox\.mu = -0\.5: must be a number at least 0"):
+        parse({"methods": "fedprox", "fedprox.mu": -0.5})
 
 
-def test_mu_is_read_from_the_config():
-    assert Proximal().read({"proximal": 1, "epochs": 3}, RecordDict()) == Proximal(1.0)
+def test_the_nodes_build_the_term_from_the_options_and_no_message_changes_it():
+    (part,) = FedProx(mu=0.5).local_parts()
+    assert part == Proximal(0.5)
+    assert part.read({"mu": 0.0, "proximal": 0.0}, RecordDict()) is part

@@ -1,21 +1,21 @@
 """A node that trains a copy of the model before it evaluates it (SPFL, APFL)."""
 
 import numpy as np
-from fedapps.clients.parts.evaluation import SharedEvaluation
-from fedapps.clients.parts.personalisation import Personalisation
-from fedapps.clients.parts.reconstruction import Reconstruction
+from fedapps.clients.shared_evaluation import SharedEvaluation
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node
 from toys import record_of, same_bits
 
+from fedapps.methods.fedrecon import FedReconOptions, FedReconPart
+from fedapps.methods.spfl import Personalisation
+
 ENCODER = NAMES[:1]
-ON = {"personalise": True, "personal-epochs": 3, "personal-learning-rate": 0.1}
 
 
 def part(rates=None):
     """As a message sets it."""
     content = RecordDict({} if rates is None else {"adaptive.rates": record_of(rates)})
-    return Personalisation().read(ON, content)
+    return Personalisation(3, 0.1).read({}, content)
 
 
 def rates(value):
@@ -25,14 +25,6 @@ def rates(value):
 def personal(folder, given=None):
     client = node(folder, part(given))
     return client.evaluate_round(initial(), SETTINGS).metrics, client.private.load_extra("personal")
-
-
-def test_a_message_without_the_key_personalise_evaluates_the_received_model(tmp_path):
-    off = Personalisation().read({"personal-epochs": 3}, RecordDict({"adaptive.rates": record_of(rates(1.0))}))
-    client = node(tmp_path / "off", off)
-    expected = node(tmp_path / "plain").evaluate_round(initial(), SETTINGS).metrics
-    assert client.evaluate_round(initial(), SETTINGS).metrics == expected
-    assert client.private.load_extra("personal") is None
 
 
 def test_the_copy_is_trained_as_in_a_round_of_training(tmp_path):
@@ -96,7 +88,7 @@ def test_the_node_keeps_the_personal_copy_of_the_model_of_its_cluster(tmp_path):
 
 
 def test_reconstructed_parameters_are_personalised_in_turn(tmp_path):
-    reconstruction = Reconstruction(2)
+    reconstruction = FedReconPart(FedReconOptions(epochs=2))
     alone = node(tmp_path / "alone", reconstruction).evaluate_round(initial(ENCODER), SETTINGS).metrics
     frozen = part(rates(0.0))
     held = node(tmp_path / "held", reconstruction, frozen).evaluate_round(initial(ENCODER), SETTINGS).metrics

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.fisher import diagonal_fisher
-from fedapps.clients.parts.fisher_exchange import FisherPrior
-from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.state import ContextState
 from fedapps.strategies import BaseStrategy, FisherExchange
@@ -14,6 +12,8 @@ from toy_nodes import NAMES, SETTINGS, at, initial, node, nodes_app, staged
 from toys import ToyModel, ToyTask, arrays_of, federate, record_of, same_bits
 
 from fedapps.base.seeding import torch_seed
+from fedapps.methods.fedcurv import FisherPrior
+from fedapps.methods.fedprox import Proximal
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

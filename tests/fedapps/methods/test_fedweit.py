@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model_at, node
-from fedapps.clients.parts.decomposition import Decomposition
+from decomposed_nodes import PENALTIES, WEIGHTS, decomposition, initial, kept, knowledge, model_at, node
 from fedapps.clients.state import ContextState
 from fedapps.strategies import BaseStrategy, FedWeIT
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -90,7 +89,7 @@ def test_what_a_node_learned_is_its_own_part_without_small_numbers(tmp_path):
     client.train_round(initial(), at(2, 1))
     learned = kept(client, 2)["adaptive"][1]
     bound = float(np.sort(np.abs(learned))[2])
-    answer = adaptive(node(tmp_path, "fedweit", sparsity=bound), at(3, 1))
+    answer = adaptive(node(tmp_path, "fedweit", l1=bound), at(3, 1))
     assert {name: a.shape for name, a in answer.items()} == {name: a.shape for name, a in initial().items()}
     flat = np.concatenate([answer[name].ravel() for name in WEIGHTS])
     assert (flat == 0).sum() == 3
@@ -108,18 +107,18 @@ def test_of_a_stage_without_training_a_node_has_nothing_to_tell(tmp_path):
 # -- with strategies -------------------------------------------------------------------------------------------
 
 
-def app(kind, masks=None):
+def app(kind, masks=None, mask_share=0.7):
     """A ClientApp of decomposed nodes with stages; ``masks`` collects which units they sent."""
 
     def client_of(partition, message, context):
         config = message.content["config"]
-        part = Decomposition(kind, **PENALTIES).read(config, message.content)
+        part = decomposition(kind, **PENALTIES, mask_share=mask_share).read(config, message.content)
         return node_of(ContextState(context.state), part, data=staged(partition)), SETTINGS.with_config(config)
 
     def lenders(client, records):
         if masks is not None:
             masks.append(arrays_of(records["fedweit.mask"]))
-        return {"lenders": len(client.parts.parts[0].knowledge.keys)}
+        return {"lenders": len(client.parts.parts[0].knowledge.keys) if kind == "fedweit" else 0}
 
     app = nodes_app(client_of, lenders)
 
@@ -131,11 +130,11 @@ def app(kind, masks=None):
     return app
 
 
-def run(strategy, client_app, rounds, **config):
+def run(strategy, client_app, rounds):
     lenders = []
     result = federate(
         strategy, client_app, initial(), num_nodes=3, num_rounds=rounds,
-        train_config=lambda server_round: ConfigRecord({"stage": (server_round - 1) // 2, **config}),
+        train_config=lambda server_round: ConfigRecord({"stage": (server_round - 1) // 2}),
         on_round=lambda report: lenders.append(report.train["lenders"]),
     )  # fmt: skip
     assert not strategy.report.refused
@@ -144,7 +143,7 @@ def run(strategy, client_app, rounds, **config):
 
 @pytest.mark.usefixtures("flower_identity")
 def test_fedweit_of_one_stage_with_all_units_is_fedavg_of_apd_bit_for_bit():
-    ours, _ = run(FedWeIT(), app("fedweit"), 2, **{"mask-share": 1.0})
+    ours, _ = run(FedWeIT(), app("fedweit", mask_share=1.0), 2)
     theirs, _ = run(BaseStrategy(), app("apd"), 2)
     assert same_bits(ours, theirs)
 
@@ -152,7 +151,7 @@ def test_fedweit_of_one_stage_with_all_units_is_fedavg_of_apd_bit_for_bit():
 @pytest.mark.usefixtures("flower_identity")
 def test_nodes_lend_to_each_other_once_a_stage():
     masks, strategy = [], FedWeIT()
-    _, lenders = run(strategy, app("fedweit", masks), 6, **{"mask-share": 0.5})
+    _, lenders = run(strategy, app("fedweit", masks, 0.5), 6)
     assert lenders == [0, 0, 3, 0, 3, 0]
     assert list(strategy.knowledge) == ["toy-0", "toy-1", "toy-2"]
     assert all(mask["encoder.weight"].sum() == 1 for mask in masks)

@@ -3,25 +3,25 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-from fedapps.clients.parts.virtual_client import VirtualClient, of_virtual_client
 from fedapps.tasks.base import NodeData
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_nodes import SETTINGS, at, initial, node
+from toy_nodes import SETTINGS, adaptive_updating, at, initial, node
 from toys import ToyTask, same_bits
+
+from fedapps.methods.fedvc import FedVcPart, of_virtual_client
 
 
 @pytest.mark.parametrize("count", [3, 8, 50])
 def test_a_virtual_client_trains_one_epoch_on_this_number_of_examples(tmp_path, count):
-    reply = node(tmp_path, VirtualClient(count)).train_round(initial(), at(1, epochs=9))
+    reply = node(tmp_path, FedVcPart(count)).train_round(initial(), at(1, epochs=9))
     assert reply.num_examples == count
     assert reply.metrics["steps"] == -(-count // 4)
 
 
 def test_the_virtual_clients_of_one_node_see_different_examples(tmp_path):
     first, second, again = (
-        node(tmp_path, VirtualClient(3, draw)).train_round(initial(), SETTINGS).arrays for draw in (0, 1, 1)
+        node(tmp_path, FedVcPart(3, draw)).train_round(initial(), SETTINGS).arrays for draw in (0, 1, 1)
     )  # fmt: skip
     assert not same_bits(first, second)
     assert same_bits(second, again)
@@ -45,7 +45,7 @@ def test_no_example_is_drawn_twice_unless_there_are_too_few(held, count, seed):
 @pytest.mark.parametrize("order", [1, -1])
 def test_only_the_joint_phase_is_one_epoch_long(tmp_path, order):
     """Of 4 examples in batches of 4: 3 epochs of adaptation, then 1 joint epoch."""
-    parts = [VirtualClient(4), AdaptiveUpdating(3)][::order]
+    parts = [FedVcPart(4), adaptive_updating(3)][::order]
     reply = node(tmp_path, *parts).train_round(initial(["encoder.weight"]), at(1, epochs=9))
     assert reply.metrics["steps"] == 3 + 1
 
