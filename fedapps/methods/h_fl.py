@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedapps.base.options import option
 from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
-from fedapps.strategies.algorithms.hierarchical import CLUSTER
+from fedapps.strategies.algorithms.h_fl import CLUSTER
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 
 from .base import Conflict, Method

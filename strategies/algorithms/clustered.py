@@ -27,7 +27,7 @@ from ..nodes.profiles import Profile
 from ..optimizers import SGD
 from ..replies import Reply
 from ..rounds.snapshots import under
-from .hierarchical import HierarchicalFedAvg
+from .h_fl import HierarchicalFedAvg
 from .tiers import ClusterPath, OptimizerFactory
 
 Vector = NDArray[np.float64]

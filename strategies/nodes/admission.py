@@ -112,7 +112,7 @@ class ExampleLimits:
         false, train replies with a larger number are refused.
     drawn : int
         ≥ 0. Always accept train replies with up to this number, which nodes draw with replacement
-        (:class:`~fedapps.strategies.algorithms.virtual_clients.VirtualClients`).
+        (:class:`~fedapps.strategies.algorithms.fedvc.VirtualClients`).
     items : int
         ≥ 1. How many items of a metric an example can have: ``accuracy.count``, the weight of ``accuracy``, can be this
         many times the largest number of examples. Above 1 for metrics of parts of examples, such as words of a text.

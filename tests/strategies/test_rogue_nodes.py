@@ -7,13 +7,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedvc import VirtualClients
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.algorithms.virtual_clients import VirtualClients
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.admission import ExampleLimits
 from fedapps.strategies.nodes.samplers import ProportionalToSize

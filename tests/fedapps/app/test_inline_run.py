@@ -3,7 +3,7 @@
 import json
 import tomllib
 
-import fedapps.strategies.algorithms.adaptive_rates
+import fedapps.strategies.algorithms.apfl
 import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
@@ -234,12 +234,12 @@ def test_a_node_alone_learns_the_same_by_every_method(federate):
 
 @pytest.mark.parametrize("granularity", ["tensor", "parameter"])
 def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, granularity):
-    original = fedapps.strategies.algorithms.adaptive_rates.adaptive_rates
+    original = fedapps.strategies.algorithms.apfl.adaptive_rates
 
     def ones(*given):
         return {name: np.ones_like(rate) for name, rate in original(*given).items()}
 
-    monkeypatch.setattr("fedapps.strategies.algorithms.adaptive_rates.adaptive_rates", ones)
+    monkeypatch.setattr("fedapps.strategies.algorithms.apfl.adaptive_rates", ones)
     folder = federate(methods="spfl,apfl", **{"apfl.granularity": granularity})
     assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
     monkeypatch.undo()

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 from fedapps.strategies.aggregation.robust import Median
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import FixedNodes, PoissonSampling, UniformFraction
 from fedapps.strategies.privacy import CentralPrivacy

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from city_nodes import MIXED, START, add, city, drift, place
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam, Momentum

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from city_nodes import START, add, city, evaluate, place, received
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.nodes.admission import Admission
 from fedapps.strategies.nodes.samplers import FixedPerCluster
 from fedapps.strategies.optimizers import SGD, Momentum
