@@ -21,7 +21,6 @@ from .arrays import Arrays, Buffers, from_record, is_float, to_record
 from .base import BaseStrategy
 from .compressed_replies import compression_mod
 from .compression import BFloat16, Compression, Int8, TopK
-from .hooks import ExtraRecords, RoundHooks
 from .nodes.admission import Admission, ExampleLimits
 from .nodes.held_out import HeldOut
 from .nodes.profiles import Profile, in_key_order
@@ -41,6 +40,7 @@ from .optimizers import SGD, AdaGrad, Adam, Momentum, ServerOptimizer, Yogi
 from .privacy import CentralPrivacy, PrivacyMechanism
 from .privacy_budget import epsilon
 from .replies import Reply, read_arrays
+from .rounds.callbacks import Callback, Each, RequireEvaluations, Run, Save, Track
 from .rounds.closing import Closing
 from .rounds.records import (
     DivergedError,
@@ -69,6 +69,7 @@ __all__ = [
     "BaseStrategy",
     "BufferedAsync",
     "Buffers",
+    "Callback",
     "CentralPrivacy",
     "Checkpoints",
     "Closing",
@@ -76,8 +77,8 @@ __all__ = [
     "Compression",
     "DivergedError",
     "DropSchedule",
+    "Each",
     "ExampleLimits",
-    "ExtraRecords",
     "FailedEvaluationsError",
     "FedDyn",
     "FedNova",
@@ -109,12 +110,14 @@ __all__ = [
     "QFedAvg",
     "Refusal",
     "Reply",
+    "RequireEvaluations",
     "RobustAggregation",
-    "RoundHooks",
     "RoundReport",
     "RoundStep",
+    "Run",
     "RunEndedError",
     "Sampler",
+    "Save",
     "Scaffold",
     "ServerOptimizer",
     "Similarity",
@@ -124,6 +127,7 @@ __all__ = [
     "StratifiedFraction",
     "TooFewRepliesError",
     "TopK",
+    "Track",
     "TrackedMetric",
     "TrainedInTurn",
     "TrimmedMean",

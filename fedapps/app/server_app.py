@@ -25,7 +25,7 @@ from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import BaseStrategy, RoundReport
+from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
 from fedapps.strategies.rounds.clock import clock_of
 
 from .clock import with_clock, write_devices
@@ -90,21 +90,22 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     if promised := guarantee(config, method, planned):
         log(INFO, "%s", promised)
     folder.drop_after(method, last_round)
-    tracking.start()
 
     stages = config.num_stages
 
-    def record(report: RoundReport) -> None:
-        told = report if run.timings else replace(report, timings={})
-        if report.round == last_round + 1:
-            write_devices(folder.path, grid)
-        folder.record(method, stage_label(stage_of(run, report.round, stages), stages), told)
-        tracking.round(report)
+    class Record(Callback):
+        """Records what a round lets out before it begins, and what it was when it has ended."""
 
-    def release(server_round: int, attempt: str) -> None:
-        folder.check_owner()
-        if run.dp != "none":
-            releases.add(server_round, attempt)
+        def before_training(self, current: Run, server_round: int) -> None:
+            folder.check_owner()
+            if run.dp != "none":
+                releases.add(server_round, current.attempts[-1][1])
+
+        def after_round(self, current: Run, report: RoundReport) -> None:
+            if report.round == last_round + 1:
+                write_devices(folder.path, current.grid)
+            row = report if run.timings else replace(report, timings={})
+            folder.record(method, stage_label(stage_of(run, report.round, stages), stages), row)
 
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
@@ -116,12 +117,13 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         train_config=lambda server_round: train_config(config, method, folder.label, server_round),
         evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
         evaluate_every=run.evaluate_every,
-        tracked=tracked_metric(run),
-        max_failed_evaluations=run.max_failed_evaluations,
-        checkpoints=checkpoints,
-        resume=True,  # a new run has no checkpoints yet
-        on_round=record,
-        on_release=release,
+        callbacks=[
+            *([Track(tracked)] if (tracked := tracked_metric(run)) else []),
+            Record(),
+            tracking,
+            Save(checkpoints, resume=True),  # a new run has no checkpoints yet
+            RequireEvaluations(run.max_failed_evaluations, run.track_metric),
+        ],
     )
     facts = summarise(config, folder, method, time.monotonic() - begun)
     with clock_of(grid).evaluation():

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from between_rounds import between
 from fedapps.clients.state import Attempts
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.base import BaseStrategy
@@ -286,8 +287,10 @@ def killed_twice(cut):
         grid.step = steps
         try:
             BaseStrategy().start(
-                grid, record_of(START), num_rounds=3, checkpoints=kept, resume=True,
-                on_release=lambda *release: ledger.append(release), on_round=steps,
+                grid, record_of(START), num_rounds=3, **between(
+                    checkpoints=kept, resume=True,
+                    on_release=lambda *release: ledger.append(release), on_round=steps,
+                ),
             )  # fmt: skip
         except PowerCut:
             kills += 1
