@@ -94,12 +94,10 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     stages = config.num_stages
 
     class Record(Callback):
-        """Records what a round lets out before it begins, and what it was when it has ended."""
+        """Records each round in the run folder, if no other server has taken it over."""
 
         def before_training(self, current: Run, server_round: int) -> None:
             folder.check_owner()
-            if run.dp != "none":
-                releases.add(server_round, current.attempts[-1][1])
 
         def after_round(self, current: Run, report: RoundReport) -> None:
             if report.round == last_round + 1:
@@ -118,8 +116,9 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
         evaluate_every=run.evaluate_every,
         callbacks=[
-            *([Track(tracked)] if (tracked := tracked_metric(run)) else []),
+            *([Track(tracked)] if (tracked := tracked_metric(run)) else ()),
             Record(),
+            *([releases] if run.dp != "none" else ()),
             tracking,
             Save(checkpoints, resume=True),  # a new run has no checkpoints yet
             RequireEvaluations(run.max_failed_evaluations, run.track_metric),

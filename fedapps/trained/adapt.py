@@ -157,8 +157,8 @@ def _of_folder(path: Path, method: str | None, round: int | str | None) -> _Star
         message = strategy.evaluate_message(origin.round, Profile.unknown(1), arrays, ConfigRecord())
     if further := message.content.keys() - {ARRAYS, CONFIG}:
         raise ValueError(
-            f"{path}: method {origin.method!r} also sends {', '.join(sorted(further))}, which a model folder does not have; "
-            "give the folder of the run"
+            f"{path}: method {origin.method!r} also sends {', '.join(sorted(further))}, which a model folder does not "
+            "have; give the folder of the run"
         )
     return _Start(config, origin.method, strategy, arrays, example)
 

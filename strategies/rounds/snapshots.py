@@ -101,7 +101,7 @@ def _kept_names(kind: type) -> list[str]:
     return [name for base in reversed(kind.__mro__) for name in vars(base).get("kept", ())]
 
 
-_FORM = "form"
+_FORM = "(form)"
 
 
 def flat(values: Mapping[str, Any]) -> Arrays:
