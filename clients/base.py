@@ -182,7 +182,7 @@ class FederatedClient:
         arrays = {name: array for name, array in outgoing.items() if name not in settings.untrained}
         records = self.parts.records(arrays, model, node_round)
         self.guard.check_names(arrays)
-        self.guard.check_records(records)
+        self.guard.check_records(records, self._initial_model)
         return self._kept_by_node("train", model, settings, RoundResult(arrays, drawn.count("train"), metrics, records))
 
     def evaluate_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
@@ -260,7 +260,7 @@ class FederatedClient:
         if records is None:
             known = ", ".join(type(part).__name__ for part in self.parts.parts) or "none"
             raise ValueError(f"query {query!r}: no local algorithm of this node answers it; it has: {known}")
-        self.guard.check_records(records)
+        self.guard.check_records(records, self._initial_model)
         return records
 
     def initial_shared(self, shared: Sequence[str]) -> Arrays:

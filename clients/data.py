@@ -1,7 +1,4 @@
-"""Where a node's data comes from, what of it a round uses, and the data that a process keeps loaded.
-
-This module imports no torch, because a node that only answers a profile query needs none.
-"""
+"""Where a node's data comes from, what of it a round uses, and the data that a process keeps loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -18,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.tasks.profiles import NodeProfile, TaskProfiles
+from fedapps.tasks.base import NodeData, NodeProfile, Task
 
+from fedapps.base.atomic import remove_leftovers, temporary_name
 from fedapps.base.errors import DataError
 
 if TYPE_CHECKING:
-    from fedapps.tasks.base import NodeData, Task
-
     from .state import PrivateState
 
 
@@ -45,7 +40,7 @@ class DataSource:
             return task.load_own(self.folder)
         return task.load_node(self.folder, self.partition, self.num_partitions)
 
-    def profile(self, task: TaskProfiles) -> NodeProfile:
+    def profile(self, task: Task) -> NodeProfile:
         """Who the node is. Raises :class:`DataError` when its data is missing or malformed."""
         if self.partition is None:
             return task.own_profile(self.folder)
@@ -61,9 +56,7 @@ class DataSource:
         return task.load_all(self.folder)
 
 
-def find_source(
-    task: TaskProfiles, node_config: Mapping[str, Any], *, data_dir: str, cache_dir: Path, seed: int
-) -> DataSource:
+def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, cache_dir: Path, seed: int) -> DataSource:
     """The source for one node, by the first that is given.
 
     1. ``data-dir`` in the node's own config: the node's own folder.
@@ -88,9 +81,9 @@ def is_simulated(node_config: Mapping[str, Any]) -> bool:
     return "partition-id" in node_config and not node_config.get("data-dir")
 
 
-def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
+def world_folder(task: Task, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
-    name = _world_name(task, num_nodes, seed)
+    name = world_name(task, num_nodes, seed)
     folder = cache_dir / name
     if folder.exists():
         return folder
@@ -103,7 +96,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     with _locked(cache_dir / f".{name}.lock"):
         if not folder.exists():
             logger.warning("simulating the data of %s nodes for task %s in %s", num_nodes, task.name, folder)
-            unfinished = cache_dir / f".{name}.{secrets.token_hex(8)}"
+            remove_leftovers(cache_dir)
+            unfinished = temporary_name(folder)
             unfinished.mkdir()
             try:
                 task.make_world(unfinished, num_nodes, seed)
@@ -116,7 +110,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     return folder
 
 
-def _world_name(task: TaskProfiles, num_nodes: int, seed: int) -> str:
+def world_name(task: Task, num_nodes: int, seed: int) -> str:
+    """The name of :func:`world_folder`, which differs between worlds."""
     identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
     return f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 

@@ -5,7 +5,7 @@ against its own method and against the patterns that its operator set, and refus
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedapps.strategies.wire import ARRAYS, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND
@@ -18,6 +18,7 @@ from fedapps.base.seeding import torch_seed
 
 from .arrays import Arrays, load_arrays, matches, private_names
 from .messages import read_arrays, with_config
+from .rules import NodeRules
 from .state import Attempts, ContextState
 
 #: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
@@ -40,10 +41,14 @@ class Guard:
     node : tuple of str
         The patterns of the node's operator. They hold for every method, and no message can change them. Each must match
         a parameter of the model, because a misspelt pattern would protect nothing.
+    rules : NodeRules
+        Which records may leave beside the shared arrays, and how many examples a mean must have. Without a list of
+        records, a node whose operator keeps every parameter sends none, because they are computed from parameters.
     """
 
     methods: tuple[tuple[str, ...], ...] = ((),)
     node: tuple[str, ...] = ()
+    rules: NodeRules = field(default_factory=lambda: NodeRules(min_count=1))
 
     @classmethod
     def of(
@@ -52,9 +57,10 @@ class Guard:
         methods: Iterable[tuple[str, ...]] = ((),),
         also: Sequence[str] = (),
     ) -> "Guard":
-        """The guard of a node: the patterns in the key ``private`` of its node config, and those in ``also``."""
+        """The guard of a node: the patterns in the key ``private`` of its node config, those in ``also``, its rules."""
         patterns = (pattern.strip() for pattern in str(node_config.get(PRIVATE, "")).split(","))
-        return cls(tuple(methods), (*also, *(pattern for pattern in patterns if pattern)))
+        own = (*also, *(pattern for pattern in patterns if pattern))
+        return cls(tuple(methods), own, NodeRules.of(node_config))
 
     def stays(self, name: str) -> bool:
         """Whether a parameter of this name never leaves the node."""
@@ -90,10 +96,32 @@ class Guard:
         if tied := [name for name in names if name in state and state[name].data_ptr() in private]:
             raise PrivateParametersError(f"{', '.join(tied)}: the same numbers as a private parameter of this node")
 
-    def check_records(self, records: Mapping[str, ArrayRecord]) -> None:
-        """Check the records that are to leave the node; raises :class:`PrivateParametersError`."""
-        for record in records.values():
-            self.check_names(record)
+    def check_records(
+        self, records: Mapping[str, ArrayRecord], make_model: Callable[[], nn.Module] | None = None
+    ) -> None:
+        """Check the records that are to leave the node.
+
+        Parameters
+        ----------
+        records : mapping of names to ArrayRecords
+        make_model : callable, optional
+            Builds the node's model, to see whether its operator keeps all of it.
+
+        Raises
+        ------
+        PrivateParametersError
+            A record has parameters that stay, or may not leave. In a record that the operator lists, names that no
+            parameter of the model has, such as ``counts``, match no pattern.
+        """
+        parameters = set(make_model().state_dict()) if records and self.node and make_model else set()
+        keeps_all = bool(parameters) and all(matches(name, self.node) for name in parameters)
+        for name, record in records.items():
+            listed = self.rules.lets_out(name, otherwise=False)
+            self.check_names(parameters.intersection(record) if listed and parameters else record)
+            if name != ARRAYS and not self.rules.lets_out(name, otherwise=not keeps_all):
+                raise PrivateParametersError(
+                    f"{name}: may not leave this node, by the keys private and may-leave of its node config"
+                )
 
 
 _SCOPE = "keep-private"

@@ -4,6 +4,7 @@ They stay on the node: nothing here is read when a message is answered.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 from fedapps.tasks.trained import TrainedModel
 
-from fedapps.base.atomic import UnwritableError, path_name, synced, told
+from fedapps.base.atomic import UnwritableError, path_name, remove_leftovers, synced, temporary_name, told
 
 #: Key of the node config: whether the node keeps its personal models.
 KEEP_MODEL = "keep-model"
@@ -23,6 +24,7 @@ CURRENT = "current"
 #: How many models are kept.
 KEPT_MODELS = 2
 _PREFIX = "round-"
+_KEPT = re.compile(r"round-\d{6,}-\w+(-\d+)?")
 
 
 def keeps_models(node_config: Mapping[str, Any]) -> bool:
@@ -82,6 +84,7 @@ class KeptModels:
         UnwritableError
             The folder cannot be written, or its file system has no symbolic links. ``current`` is unchanged.
         """
+        remove_leftovers(self.folder)
         path, before = self._unused(f"{_PREFIX}{model.origin.round:06d}-{phase}"), self._current()
         model.save(path)
         try:
@@ -91,7 +94,7 @@ class KeptModels:
             shutil.rmtree(path, ignore_errors=True)
             raise
         for other in self.folder.glob(f"{_PREFIX}*"):
-            if other.name not in (path.name, before):
+            if _KEPT.fullmatch(other.name) and other.name not in (path.name, before):
                 shutil.rmtree(other, ignore_errors=True)
         return path
 
@@ -108,8 +111,7 @@ class KeptModels:
         return path
 
     def _link(self, path: Path) -> None:
-        unfinished = self.folder / f".{CURRENT}.{os.getpid()}"
-        unfinished.unlink(missing_ok=True)
+        unfinished = temporary_name(self.folder / CURRENT)
         unfinished.symlink_to(path.name, target_is_directory=True)
         unfinished.replace(self.folder / CURRENT)
         synced(self.folder)

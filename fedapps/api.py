@@ -189,7 +189,7 @@ def load(
     The model of a node is the one that the node evaluates in an evaluation round: the shared parameters that it
     receives (those of its cluster, under methods with clusters), its private parameters, and what the method does
     before an evaluation, such as personalisation. Its own data give the metrics that the run reported for it, to the
-    bit.
+    bit. Simulated data that are not in the ``cache-dir`` of the run are made in ``~/fedapps/worlds``.
 
     Parameters
     ----------
@@ -213,7 +213,9 @@ def load(
     ------
     ValueError
         The folder, the method, the node or the round is unknown, which the message lists; the method has no model that
-        all nodes share; a checkpoint or a private state is damaged or missing; or the node's data cannot be read.
+        all nodes share; a checkpoint or a private state is damaged or missing; or the node's data cannot be read, or
+        would have to be simulated for far more nodes than the records of the run name. Or a model folder has a link, a
+        special file or a file that is too large.
     """
     from .trained.load import load_model
 

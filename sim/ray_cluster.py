@@ -10,6 +10,8 @@ from typing import Any
 from .matrix import Result, Workers
 
 _SECONDS_TO_REACH = 10.0
+#: The environment variable with the address of a cluster, which Ray joins where a program names none.
+RAY_ADDRESS = "RAY_ADDRESS"
 #: How often a cell begins again whose worker was lost.
 RETRIES = 3
 
@@ -20,6 +22,36 @@ class ClusterError(ValueError):
 
 class WorkerLostError(RuntimeError):
     """The workers of a cell were lost again and again."""
+
+
+def check_named_cluster() -> None:
+    """Check that the cluster in the environment variable ``RAY_ADDRESS``, if any, can be reached.
+
+    Flower's simulation engine would try to join it for as long as the run waits for its nodes.
+
+    Raises
+    ------
+    ClusterError
+        Nothing listens at the address.
+    """
+    address = os.environ.get(RAY_ADDRESS, "")
+    if address in ("", "auto", "local"):
+        return
+    try:
+        _reach(address.removeprefix("ray://"))
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"{RAY_ADDRESS} = {address!r}: the Ray cluster that this environment variable names cannot be reached "
+            f"({error}): unset it to start Ray on this machine, or start the cluster"
+        ) from error
+
+
+def _reach(address: str) -> None:
+    """Raise an error where nothing listens at an address; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("the address must be HOST:PORT, or auto")
+    socket.create_connection((host, int(port)), timeout=_SECONDS_TO_REACH).close()
 
 
 class RayCluster(Workers):
@@ -46,7 +78,7 @@ class RayCluster(Workers):
 
         try:
             if self._address != "auto":
-                self._reach()
+                _reach(self._address)
             ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise ClusterError(
@@ -59,13 +91,6 @@ class RayCluster(Workers):
         import ray
 
         ray.shutdown()
-
-    def _reach(self) -> None:
-        """Raise an error where nothing listens at the address; Ray itself would try for minutes."""
-        host, _, port = self._address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError("the address must be HOST:PORT, or auto")
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_REACH).close()
 
     def count(self) -> int:
         import ray

@@ -356,7 +356,8 @@ class ReplyFilter:
             # Not the exception: it refers to the reply, and loggers can keep their arguments in memory.
             reason = truncate(str(refusal))
             log(WARNING, "refused the %s reply of node %s: %s", self.phase, profile.key, reason)
-            self.report.refused.append(Refusal(profile.key, self.phase, reason))
+            answered = not isinstance(reply, NodeFailure) or reply.by_node
+            self.report.refused.append(Refusal(profile.key, self.phase, reason, answered))
             return None
         if self._asked_for_compression(reply):
             advice = "its ClientApp has no @app.train(mods=[compression_mod])"

@@ -52,7 +52,8 @@ ATTEMPTS = "attempts"
 #: Config key: stage of a continual run, an integer ≥ 0; 0 if missing.
 STAGE = "stage"
 
-#: Metric and profile key: number of examples. Above 0 in replies; ≥ 0 in profiles, where 0 means "do not train".
+#: Metric and profile key: number of examples. Above 0 in replies; ≥ 0 in profiles, where 0 means "do not train". A node
+#: that does not tell the number says 1.
 NUM_EXAMPLES = "num-examples"
 #: Config key of TRAIN: how to compress the reply, "bf16", "int8" or "top-k"; missing if not.
 COMPRESSION = "compression"

@@ -3,11 +3,11 @@
 The names that a task needs can all be imported from here.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from fedapps.base.seeding import derive_seed, torch_seed
 
 from .head_inputs import head_inputs
 from .node_data import NodeData as NodeData
-from .profiles import NodeProfile, TaskProfiles
+from .profiles import ModelRoles as ModelRoles
+from .profiles import NodeProfile as NodeProfile
+from .profiles import PrivateParameters as PrivateParameters
 from .tensors import Batch as Batch
 
 #: What a node measures, by ``<split>.<metric>``; a list has the statistics of a :class:`PooledMetric`.
@@ -64,13 +66,23 @@ class Evaluation:
     traces: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class Task(TaskProfiles):
+class Task(ABC):
     """A learning problem. One instance serves all nodes of a process, so it holds no data of a node.
 
     Random draws come from torch's global generator, which the caller seeds for each call
     (:func:`fedapps.base.seeding.torch_seed`). A task keeps no generator.
     """
 
+    name: ClassVar[str]
+    Options: ClassVar[type]
+    #: The metrics of the short table, most important first.
+    headline: ClassVar[tuple[str, ...]]
+    #: The references (:meth:`fedapps.tasks.base.Task.references`) that a trained model should exceed.
+    floors: ClassVar[tuple[str, ...]] = ()
+    #: The files of the data that people have, each with its columns or content and their units, as in docs/data.md.
+    files: ClassVar[Mapping[str, str]] = {}
+    #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
+    world_version: ClassVar[int] = 1
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
     #: for these, the gradients of single examples are computed one by one, and nodes train one after another.
     vectorises: ClassVar[bool] = True
@@ -87,6 +99,100 @@ class Task(TaskProfiles):
     #: The class of the task's trained models, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.trained.TrainedModel`, which adds what users do with a model, such as ``predict``.
     trained_model: ClassVar[str] = "fedapps.tasks.trained:TrainedModel"
+
+    def __init__(self, options: Any = None) -> None:
+        #: A frozen instance of ``Options``; by default with all default values.
+        self.options: Any = self.Options() if options is None else options
+
+    def __eq__(self, other: object) -> bool:
+        """Tasks with equal options are equal, because a task holds nothing else; they share cached data."""
+        return type(self) is type(other) and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options))
+
+    def under(self, privacy: PrivateParameters) -> Self:
+        """Return the task as seen by the nodes of a method; most tasks return themselves.
+
+        Parameters
+        ----------
+        privacy : PrivateParameters
+            The parameters that the method keeps on the nodes.
+
+        Raises
+        ------
+        DataError
+            The task's options are incompatible with ``privacy``.
+        """
+        return self
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The roles of the model's parameters; by default it has no head."""
+        return ModelRoles()
+
+    @classmethod
+    def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[Mapping[str, str | int], str]:
+        """Return options that a simulation finds in the data of all nodes, where they are not given.
+
+        Parameters
+        ----------
+        values : mapping
+            The given options by key, without the prefix of the task; they may be invalid.
+        folder : Path
+            The folder of the data.
+
+        Returns
+        -------
+        mapping and str
+            The values by key, and a line for the user; both empty if nothing is to be found, as for most tasks.
+
+        Raises
+        ------
+        DataError
+            The data are missing or malformed.
+        """
+        return {}, ""
+
+    @property
+    def has_world(self) -> bool:
+        """Whether :meth:`make_world` can simulate data when none are given."""
+        return True
+
+    @property
+    def world_options(self) -> Mapping[str, object]:
+        """The options that :meth:`make_world` depends on; all options, unless a task overrides this."""
+        return asdict(self.options)
+
+    @abstractmethod
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Simulate data for ``num_nodes`` nodes and write them into ``folder`` in the format of the real data."""
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        """Return in one line what the files of a folder are taken for: splits, classes or columns, and units.
+
+        Runs and ``check-node`` print it before they start. By default it is empty.
+
+        Parameters
+        ----------
+        folder : Path
+            The folder of the data.
+        own : bool
+            Whether it is the folder of one deployed node, and not that of all nodes.
+
+        Raises
+        ------
+        DataError
+            As :meth:`own_profile`.
+        """
+        return ""
+
+    def own_files(self, folder: Path, partition: int, num_partitions: int) -> Sequence[Path]:
+        """Return the files in ``folder`` with which one node could be deployed; none if nodes share files.
+
+        Parameters and errors are those of :meth:`node_profile`.
+        """
+        return ()
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -115,13 +221,21 @@ class Task(TaskProfiles):
         """Return a module whose weights are loaded afterwards: it has the right shapes, and reads no data and no file
         but those in ``files``.
 
+        It is first called with torch's default device ``meta``
+        (:func:`fedapps.tasks.model_folder.without_memory`), so that it must not compute with the values of tensors.
+
         Parameters
         ----------
         facts : mapping
-            As :meth:`facts` returned them.
+            As :meth:`facts` returned them, or what a stranger wrote in their place.
         files : Path, optional
             The further files of the model's folder (:meth:`fedapps.tasks.trained.TrainedModel.save_files`), if there
             are any.
+
+        Raises
+        ------
+        ValueError
+            The facts or the files are malformed, or do not describe a model of this task.
         """
         return self.build_model()
 

@@ -5,13 +5,18 @@ torchvision is imported when a network is built, because its import takes as lon
 
 from collections.abc import Callable, Mapping
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 
 from .efficientnet_lite import efficientnet_lite0
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation without the integer counter of batches, which federated averaging would average."""
+    """Batch normalisation without the integer counter of batches, which federated averaging would average.
+
+    A single value per channel, as in a batch of one example whose map is 1x1, has no variance: it is normalised by the
+    running statistics, which it leaves unchanged. PyTorch's layer refuses such a batch.
+    """
 
     @classmethod
     def of(cls, other: nn.BatchNorm2d) -> "BatchNorm":
@@ -20,6 +25,12 @@ class BatchNorm(nn.BatchNorm2d):
         made.num_batches_tracked = None
         made.load_state_dict(other.state_dict(), strict=False, assign=True)
         return made
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return maps ``[b, C, H, W]``, normalised by the batch in training and otherwise by running statistics."""
+        if self.training and input.numel() == input.shape[1]:
+            return batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(input)
 
     def _load_from_state_dict(self, *args: object) -> None:
         # The method of the parent class would add a counter.

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 GivenImage: TypeAlias = "str | Path | Image.Image | np.ndarray | Tensor"
 #: The endings of image files, in lower case.
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff")
+#: The formats that are decoded. Pillow knows others, of which EPS starts the program Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "PPM", "TIFF", "GIF")
 #: What Pillow raises for bytes that are not an image, or a damaged one. A broken PNG raises SyntaxError.
 UNDECODABLE = (
     *(Image.DecompressionBombError, OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError),
@@ -58,6 +60,8 @@ def unsupported(image: Image.Image, max_pixels: int = MAX_PIXELS, limit: str = "
     Only images with an alpha channel are decoded. ``limit`` is the key of ``max_pixels``, for the message.
     """
     mode = image.mode
+    if image.format not in (None, "MPO", *FORMATS):  # a JPEG with several pictures becomes an MPO
+        return f"has the format {image.format}: only {', '.join(FORMATS)} are decoded; {_CONVERT}"
     if (pixels := image.width * image.height) > max_pixels:
         raised = (f" ({limit})", ", or raise the limit") if limit else ("", "")
         return (
@@ -94,7 +98,7 @@ def problem_in(file: BinaryIO, max_pixels: int = MAX_PIXELS, limit: str = "") ->
     An image without the last bytes of its format, or with an alpha channel, is decoded.
     """
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             if problem := unsupported(image, max_pixels, limit):
                 return problem
             if end := _ENDS.get(image.format or ""):
@@ -130,7 +134,7 @@ def decoded(
         They are not an image, a damaged one, or one that is not supported.
     """
     try:
-        image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
         problem = unsupported(image, max_pixels, limit)
         if not problem:
             return as_rgb(image)

@@ -1,6 +1,6 @@
 """What methods need to know of a task's model by role: its head, its normalisation layers, its representation.
 
-A task names head and body once (:attr:`fedapps.tasks.profiles.TaskProfiles.roles`); the rest is derived here.
+A task names head and body once (:attr:`fedapps.tasks.base.Task.roles`); the rest is derived here.
 """
 
 from collections.abc import Callable

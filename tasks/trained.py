@@ -3,11 +3,11 @@
 Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel.read` and PyTorch alone.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,11 +20,24 @@ from torch import Tensor, nn
 from fedapps.base.atomic import whole_folder
 from fedapps.base.options import option_values
 from fedapps.base.seeding import torch_seed
+from fedapps.base.text_files import shown
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
 from .label_shares import added_logits, adjust_logits
-from .model_folder import FILES, StoredModel, load_weights
+from .model_folder import (
+    CONFIG,
+    FILES,
+    StoredModel,
+    built,
+    field_of,
+    foreign_names,
+    further_files,
+    problems_of,
+    texts_of,
+)
 from .profiles import PrivateParameters
+
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Origin:
     seed : int
         The seed of the run, from which evaluation draws.
     nodes : int
-        The number of nodes that took part.
+        The number of nodes that took part; 0 if unknown, as on a deployed node.
     examples : int
         Their training examples; 0 if unknown.
     adapted_epochs : int
@@ -53,7 +66,7 @@ class Origin:
         By metric, the unweighted ``mean`` over the ``nodes`` that the run evaluated after this round, and the limits
         ``low`` and ``high`` of its 95 % confidence interval (Student's t); no limits with one node.
     guarantee : str
-        What the run guarantees about differential privacy, as a sentence; empty if nothing.
+        What the run guarantees about differential privacy, as a sentence; empty if nothing, or if it is unknown.
     versions : mapping of str to str
         Versions of fedapps, torch and Flower.
     settings : mapping
@@ -78,9 +91,42 @@ class Origin:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """The origin from its dictionary. Names of other versions of fedapps are left out."""
-        known = {own.name for own in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        """The origin from its dictionary. Names of other versions of fedapps are left out.
+
+        Raises
+        ------
+        ValueError
+            A value is of another type, or a number is below 0.
+        """
+        found: dict[str, Any] = {}
+        for own in fields(cls):
+            if own.name not in stored:
+                continue
+            kind = dict if own.default is MISSING else type(own.default)
+            found[own.name] = value = field_of(stored, own.name, kind)
+            if kind is int and value < 0:
+                raise ValueError(f"origin.{own.name} = {value}: must be at least 0")
+        for name, members in (
+            ("metrics", (int, float, list)), ("spread", (dict,)), ("versions", (str,)),
+            ("settings", (bool, int, float, str)),
+        ):  # fmt: skip
+            _check_members(f"origin.{name}", found.get(name, {}), members)
+        for name, limits in found.get("spread", {}).items():
+            _check_members(f"origin.spread.{name}", limits, (int, float))
+        for name, numbers in found.get("metrics", {}).items():
+            if isinstance(numbers, list):
+                _check_members(f"origin.metrics.{name}", dict(enumerate(numbers)), (int, float))
+        threads = found.get("settings", {}).get("node-cpus", 1)
+        if type(threads) is not int or not 1 <= threads <= _MOST_THREADS:
+            raise ValueError(f"origin.settings.node-cpus = {threads!r}: must be a number from 1 to {_MOST_THREADS}")
+        return cls(**found)
+
+
+def _check_members(name: str, table: Mapping[Any, object], kinds: tuple[type, ...]) -> None:
+    for key, value in table.items():
+        if type(value) not in kinds:
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{name}.{key} = {shown(value)}: must be of type {expected}")
 
 
 @dataclass(frozen=True)
@@ -149,6 +195,8 @@ class TrainedModel:
 
     #: What Hugging Face calls the use of these models, such as "text-classification"; empty if it has no name for it.
     pipeline_tag: ClassVar[str] = ""
+    #: The names of all files that :meth:`save_files` can write, with the largest sizes that are read, in bytes.
+    file_sizes: ClassVar[Mapping[str, int]] = {}
 
     def __init__(
         self,
@@ -275,7 +323,9 @@ class TrainedModel:
     def save(self, folder: str | Path) -> Path:
         """Write the model folder, from which :meth:`read` makes the same model on any machine.
 
-        It is written completely or not at all. A model folder that exists is replaced.
+        It is written completely or not at all. A folder that exists is replaced if it is empty, or if it is a model
+        folder of fedapps with no other files in it. What was not written here, such as a card or the tokenizer of a
+        Hugging Face model, is never deleted.
 
         Returns
         -------
@@ -285,14 +335,12 @@ class TrainedModel:
         Raises
         ------
         ValueError
-            The folder exists and has other content.
+            The folder exists and has other content, which the message names, or the name is that of a file or a link.
         UnwritableError
             It cannot be written.
         """
         path = Path(folder).expanduser()
-        if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or StoredModel.is_in(path))):
-            raise ValueError(f"{path} exists and is no model folder: choose another name, or remove it")
-        with whole_folder(path) as unfinished:
+        with whole_folder(path, partial(foreign_names, known=self.file_sizes)) as unfinished:
             self.write(unfinished)
         return path
 
@@ -312,10 +360,10 @@ class TrainedModel:
 
     def save_files(self, folder: Path) -> None:
         """Write into ``folder``, which is empty, what the task's ``model_of`` needs beside the facts, such as a
-        tokenizer. By default the files of the folder that the model was read from are copied.
+        tokenizer, under the names in :attr:`file_sizes`; by default nothing.
+
+        Write what was read, and do not copy files: a model folder from elsewhere can have any files.
         """
-        if self.files:
-            shutil.copytree(self.files, folder, dirs_exist_ok=True)
 
     def write_files(self, folder: Path) -> bool:
         """Write the folder ``files`` of a model folder into ``folder``; return whether there is anything to write."""
@@ -355,20 +403,26 @@ class TrainedModel:
 
         Raises
         ------
-        ValueError
-            The folder is no model folder, or it is damaged or of another version. The message names the file.
+        ModelFolderError
+            The folder is no model folder, malformed, damaged or of another version, or it has a link, a special file or
+            a file that is too large. The message names the file.
         """
         path = Path(folder).expanduser()
         stored = StoredModel.read(path)
-        task = stored.task(find_task)
-        files = path / FILES
-        kept = files if files.is_dir() else None
-        module = task.model_of(stored.facts, kept)
-        load_weights(path, module)
+        with problems_of(path / CONFIG):
+            task, origin = stored.task(find_task), Origin.read(stored.origin)
+            added = stored.added_logits
+            if added and "classes" in stored.facts and len(added) != len(texts_of(stored.facts, "classes")):
+                raise ValueError(f"added-logits has {len(added)} numbers: must be one for each class")
+        kind = trained_class(task)
+        with problems_of(path / FILES):
+            kept = further_files(path, kind.file_sizes)
+        module = built(path, lambda: task.model_of(stored.facts, kept))
         if stored.added_logits:
             adjust_logits(module, torch.tensor(stored.added_logits, dtype=torch.float64))
-        origin = Origin.read(stored.origin)
-        return trained_class(task)(task, module, stored.facts, origin, private=stored.private, files=kept).to(device)
+        with problems_of(path / FILES):
+            model = kind(task, module, stored.facts, origin, private=stored.private, files=kept)
+        return model.to(device)
 
     def __repr__(self) -> str:
         origin = self.origin

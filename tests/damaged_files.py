@@ -72,7 +72,7 @@ def _one(content: bytes, draw: Any) -> bytes:
     if b"\0" not in content:
         kinds += [_token, _token, _token]
         if content.lstrip()[:1] in (b"{", b"["):
-            kinds += [_json, _json, _json, _json]
+            kinds += [changed_json, changed_json, changed_json, changed_json]
     if content.startswith(b"\x89PNG"):
         kinds += [_png, _png]
     if content.startswith(b"PK\3\4"):
@@ -139,7 +139,7 @@ def _encoded(content: bytes, draw: Any) -> bytes:
     )
 
 
-def _json(content: bytes, draw: Any) -> bytes:
+def changed_json(content: bytes, draw: Any) -> bytes:
     """Another value, name or number of members somewhere in JSON, or in a line of it."""
     lines = content.split(b"\n")
     number = draw(st.integers(0, len(lines) - 1))

@@ -305,7 +305,7 @@ def run_method(
         patch.setattr(tasks, "plugins", lambda group: {task.name: entry})
         patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
         tasks.task_class.cache_clear()
-        tasks.profiles_class.cache_clear()
+        tasks.task_class.cache_clear()
         place = folder or Path(scratch)
         given.setdefault("cache-dir", str(place / "worlds"))
         found = Rounds(RunFolder(place / "run", ""))
@@ -318,7 +318,7 @@ def run_method(
             given["resume"] = True
         _run(given, place, found, set(refused), set(absent))
     tasks.task_class.cache_clear()
-    tasks.profiles_class.cache_clear()
+    tasks.task_class.cache_clear()
     return found
 
 

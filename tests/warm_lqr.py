@@ -11,8 +11,7 @@ import pytest
 import torch
 from fedapps.strategies.rounds.snapshots import under
 from fedapps.tasks.base import DataError, NodeData
-from fedapps.tasks.lqr.profile import LqrOptions
-from fedapps.tasks.lqr.task import LqrModel, LqrTask
+from fedapps.tasks.lqr.task import LqrModel, LqrOptions, LqrTask
 
 from fedapps.base.options import option
 from fedapps.registry import tasks

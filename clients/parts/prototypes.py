@@ -99,7 +99,10 @@ class Prototypes(LocalPart):
             sums.index_add_(0, label, features)
             counts += torch.bincount(label, minlength=task.num_classes)
         model.train()
-        (classes,) = torch.nonzero(counts, as_tuple=True)
+        least = node_round.guard.rules.min_count
+        (classes,) = torch.nonzero(counts >= least, as_tuple=True)
+        if not len(classes):
+            raise ValueError(f"no class of this node has {least} training examples, the min-count of its node config")
         means = sums[classes] / counts[classes, None]
         arrays = {"classes": classes, "prototypes": means.float(), "counts": counts[classes]}
         return {FEDPROTO_LOCAL: ArrayRecord({name: Array(tensor.numpy()) for name, tensor in arrays.items()})}

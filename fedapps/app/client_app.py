@@ -14,7 +14,7 @@ from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import report_errors
-from .mods import compressed_reply, limited_work, private_reply, timed_reply
+from .mods import compressed_reply, disclosed_reply, hidden_divergence, limited_work, private_reply, timed_reply
 from .profile_query import profile_record
 
 app = ClientApp(mods=[report_errors, limited_work])
@@ -26,7 +26,7 @@ def profile(message: Message, context: Context) -> Message:
     return Message(RecordDict({PROFILE: profile_record(context)}), reply_to=message)
 
 
-@app.train(mods=[timed_reply, compressed_reply, private_reply])
+@app.train(mods=[disclosed_reply, timed_reply, compressed_reply, private_reply])
 def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""
     with timed("import"):
@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
     return Node(message, context).train()
 
 
-@app.evaluate(mods=[timed_reply])
+@app.evaluate(mods=[disclosed_reply, timed_reply, hidden_divergence])
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on this node's data, after what the method trains before an evaluation."""
     with timed("import"):
@@ -52,7 +52,7 @@ def answer(query: str, message: Message, context: Context) -> Message:
 
 
 for _query in queries():
-    app.query(_query)(partial(answer, _query))
+    app.query(_query, mods=[disclosed_reply])(partial(answer, _query))
 
 
 def client_fn(context: Context) -> Client:

@@ -19,6 +19,7 @@ from fedapps.base.console import accept_all_text
 from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.limits import LimitError
+from fedapps.clients.rules import RulesError
 from fedapps.strategies.checks import truncate
 from fedapps.tasks.profiles import OtherFilesError
 
@@ -63,10 +64,13 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
     node_config : mapping
         The node's.
     """
-    plain = isinstance(error, (DataError, UnwritableError, LimitError))
+    plain = isinstance(error, (DataError, UnwritableError, LimitError, RulesError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
         return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text
+    if isinstance(error, RulesError):  # what the operator demands is no secret: the run has to fulfil it
+        log(ERROR, "%s failed: %s", what, truncate(details, _MAX_CHARACTERS))
+        return f"RulesError: {details}"
     identifier = secrets.token_hex(4)
     log(ERROR, "%s failed, error %s: %s", what, identifier, truncate(details, _MAX_CHARACTERS))
     kind = next((f": {text}" for kind, text in _KINDS.items() if isinstance(error, kind)), "")

@@ -1,17 +1,20 @@
 """What surrounds the training of a message on a node: its timings, the compression of the reply, and its noise."""
 
 import time
+from logging import WARNING
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
 
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
-from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
+from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED
 
+from .disclosure import Disclosure
 from .errors import Handler
 
 
@@ -19,6 +22,31 @@ def limited_work(message: Message, context: Context, call_next: Handler) -> Mess
     """Work within the limits of the node config."""
     with NodeLimits.of(context.node_config).applied():
         return call_next(message, context)
+
+
+def disclosed_reply(message: Message, context: Context, call_next: Handler) -> Message:
+    """Let only those parts of the reply leave that the run's privacy and the node's rules allow."""
+    disclosure = Disclosure(context)
+    if message.metadata.message_type.startswith("train"):
+        disclosure.check_budget()
+    reply = call_next(message, context)
+    if reply.has_content():
+        disclosure.reply(reply)
+    return reply
+
+
+def hidden_divergence(message: Message, context: Context, call_next: Handler) -> Message:
+    """Under local privacy, reply to EVALUATE as always where training before the evaluation diverges."""
+    disclosure = Disclosure(context)
+    if not disclosure.hides or disclosure.simulated:
+        return call_next(message, context)
+    from fedapps.clients.training import DivergedError
+
+    try:
+        return call_next(message, context)
+    except DivergedError as error:
+        log(WARNING, "%s: this node was not evaluated", error)
+        return Message(RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=message)
 
 
 def timed_reply(message: Message, context: Context, call_next: Handler) -> Message:
@@ -43,10 +71,19 @@ def compressed_reply(message: Message, context: Context, call_next: Handler) -> 
 def private_reply(message: Message, context: Context, call_next: Handler) -> Message:
     """Clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
     from .node import run_config_of
-    from .privacy import node_mod
+    from .privacy import hiding_divergence, node_mod
 
-    mod = node_mod(run_config_of(context).run, message, context)
-    return mod(message, context, call_next) if mod else call_next(message, context)
+    run = run_config_of(context).run
+    mod = node_mod(run, message, context)
+    if mod is None:
+        return call_next(message, context)
+    if run.dp != "local":
+        return mod(message, context, call_next)
+    disclosure = Disclosure(context)
+    reply = mod(message, context, call_next if disclosure.simulated else hiding_divergence(call_next))
+    if reply.has_content():
+        disclosure.count(message)
+    return reply
 
 
 class StateMemory:

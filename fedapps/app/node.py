@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import lru_cache, partial
 from logging import WARNING
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,14 +11,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.common.logger import log
 from torch import nn
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base.atomic import UnwritableError, remove_leftovers
 from fedapps.clients.base import FederatedClient
-from fedapps.clients.data import cached_load, is_simulated
+from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.local_part import RoundResult
 from fedapps.clients.messages import check_real
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
+from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
@@ -31,10 +31,9 @@ from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 
-Client = TypeVar("Client", bound=FederatedClient)
+from .disclosure import Disclosure, state_root
 
-#: Where a deployed node keeps its private state if its node config has no state-dir.
-DEFAULT_STATE = "~/fedapps/nodes"
+Client = TypeVar("Client", bound=FederatedClient)
 
 
 class Node:
@@ -82,7 +81,15 @@ class Node:
         return self._client(NewNode)
 
     def numpy_client(self) -> NumPyClientAdapter:
-        """The client as Flower's ``NumPyClient``."""
+        """The client as Flower's ``NumPyClient``.
+
+        Raises
+        ------
+        RulesError
+            The run has local privacy, which the mods of the ClientApp add, and a ``NumPyClient`` does not pass.
+        """
+        if Disclosure(self.context).hides:
+            raise RulesError("dp = 'local': a NumPyClient sends its updates without noise; use the app of client_app")
         return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
 
     def compression_state(self) -> PrivateState:
@@ -175,7 +182,9 @@ class Node:
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+        state = DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+        remove_leftovers(state.folder)
+        return state
 
     def _keeps_models(self) -> bool:
         if "keep-model" not in self.context.node_config:
@@ -201,7 +210,6 @@ class Node:
             stage=settings.stage,
             rounds=run.rounds,
             seed=run.seed,
-            nodes=run.num_nodes,
             examples=data.count("train"),
             metrics=result.metrics,
             versions=versions(),
@@ -234,18 +242,6 @@ def run_config_of(context: Context) -> Config:
 def default_settings(run: RunConfig, context: Context) -> RoundSettings:
     """How a node trains when the message does not say, as under Flower's own strategies."""
     return RoundSettings(run=f"run-{context.run_id}", training=run.training)
-
-
-def state_root(run: RunConfig, context: Context) -> Path:
-    """Where this node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
-
-    The run config, which comes from the server, does not choose where a deployed node writes.
-    """
-    if own := context.node_config.get("state-dir"):
-        return Path(str(own)).expanduser()
-    if is_simulated(context.node_config):
-        return run.folder(context.run_id) / "nodes"
-    return Path(DEFAULT_STATE).expanduser()
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -6,11 +6,15 @@ docs/privacy.md says which methods can be combined with what.
 """
 
 from collections.abc import Iterable, Mapping
-from math import inf, log, sqrt
+from logging import WARNING
+from math import inf, sqrt
+from math import log as ln
 from typing import TYPE_CHECKING
 
-from flwr.app import ConfigRecord, Context, Message
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.common.logger import log
 
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats
@@ -18,7 +22,19 @@ from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon
 from fedapps.strategies.privacy import statistics_refusal
-from fedapps.strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW
+from fedapps.strategies.wire import (
+    ARRAYS,
+    CLIPPING_NORM,
+    CONFIG,
+    METRICS,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    UNTRAINED,
+    VIRTUAL_DRAW,
+    names_in,
+)
+
+from .errors import Handler
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,9 +104,41 @@ def node_mod(run: RunConfig, message: Message, context: Context) -> Mod | None:
     return on_floats(fixedclipping_mod) if CLIPPING_NORM in config else None
 
 
+def hiding_divergence(call_next: Handler) -> Handler:
+    """Answer a TRAIN message with what was received where training ends in values that are not finite.
+
+    The noise of local privacy is then all that the server gets. An error in its place would tell whether weights that
+    the server chose made the loss overflow on the node's data.
+    """
+
+    def hidden(message: Message, context: Context) -> Message:
+        from fedapps.clients.training import DivergedError  # torch
+
+        try:
+            reply = call_next(message, context)
+        except DivergedError as error:
+            why = str(error)
+        else:
+            if reply.has_error() or _finite(reply):
+                return reply
+            why = "the update has values that are not finite"
+        log(WARNING, "%s: only noise leaves this node, and nothing of this round is kept", why)
+        left_out = names_in(message.content.get(CONFIG), UNTRAINED)
+        received = message.content.array_records[ARRAYS]
+        unchanged = ArrayRecord({name: array for name, array in received.items() if name not in left_out})
+        return Message(RecordDict({ARRAYS: unchanged, METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=message)
+
+    return hidden
+
+
+def _finite(reply: Message) -> bool:
+    arrays = (array.numpy() for array in reply.content.array_records[ARRAYS].values())
+    return all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
+
+
 def _local(run: RunConfig) -> LocalDpMod:
     """Noise of dp-noise clipping norms, said in the terms of the mod: deviation = s √(2 ln(1.25/δ))/ε."""
-    strength = sqrt(2 * log(1.25 / run.dp_delta)) / run.dp_noise if run.dp_noise else inf
+    strength = sqrt(2 * ln(1.25 / run.dp_delta)) / run.dp_noise if run.dp_noise else inf
     return LocalDpMod(run.dp_clip, sensitivity=run.dp_clip, epsilon=strength, delta=run.dp_delta)
 
 

@@ -20,11 +20,13 @@ from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
+from fedapps.runs.refused import RefusedNodesError, refused_nodes, refused_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
+from fedapps.sim.ray_cluster import check_named_cluster
 from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
 from fedapps.strategies.rounds.clock import clock_of
 
@@ -41,14 +43,30 @@ STAGES = ("given data", "collected data")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Flower calls this once per run."""
+    """Flower calls this once per run.
+
+    Raises
+    ------
+    ClusterError
+        The nodes are simulated in a Ray cluster that cannot be reached.
+    RefusedNodesError
+        After the report, if every reply of a node was refused.
+    """
     accept_all_text()
     ask_again_after()
     config = parse(context.run_config)
     if not isinstance(grid, InProcessGrid):
         config.run.check_separate_nodes()
-        if not simulates_nodes(grid):
+        if simulates_nodes(grid):
+            check_named_cluster()
+        else:
             config.check_real_nodes()
+    if config.run.dp == "local":
+        log(
+            INFO,
+            "dp = local: nodes with their own data send noised updates and no metrics; simulated nodes are "
+            "evaluated exactly, which epsilon does not count",
+        )
     if config.run.dp != "none":
         for method in config.methods:
             model = initial_model(config, method)
@@ -74,6 +92,8 @@ def main(grid: Grid, context: Context) -> None:
         log(INFO, "report: %s", report)
         for tracking in trackings:
             tracking.report(report)
+    if refused := refused_text(folder):
+        raise RefusedNodesError(refused)
 
 
 def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, tracking: Tracking) -> None:
@@ -180,4 +200,5 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "refused": sum(len(row["refused"]) for row in rounds),
+        "refused_nodes": refused_nodes(rounds, nodes),
     }

@@ -1,18 +1,30 @@
-"""Files and folders that are written completely or not at all, and names from outside as names of files."""
+"""Files and folders that are written completely or not at all, and names from outside as names of files.
+
+What is not finished has a name of its own beside the name that it gets, with a mark of fedapps and of the process that
+writes it (:func:`temporary_name`). A process that is killed leaves it behind. It is removed only where the code that
+owns the folder asks for it (:func:`remove_leftovers`), never in a folder that a user names.
+"""
 
 import hashlib
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from .processes import machine, still_runs
+from .processes import start_time as start_time_of
+
 MAX_BYTES = 180
 _QUOTED = frozenset("/\\%")
-_UNFINISHED = re.compile(r"\..+\.(\d+)")
+#: The mark of a name: the host and its start, the number and the start of the process, and a random number.
+_MARKED = re.compile(r"\..*\.fedapps-([0-9a-f]{16})-(\d{1,10})-(\d{0,20})-[0-9a-f]{8}", re.DOTALL)
+_LISTED = 5
 
 
 class UnwritableError(OSError):
@@ -22,7 +34,8 @@ class UnwritableError(OSError):
 def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Write a file by way of a temporary file beside it. An existing file is replaced.
 
-    Temporary files of killed processes are removed from the folder.
+    Nothing else in the folder changes. A link is replaced, and not what it leads to; a device or a pipe, such as
+    ``/dev/stdout``, is written to.
 
     Parameters
     ----------
@@ -48,10 +61,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file beside ``path``, which becomes ``path`` when the block ends without an error; see
     :func:`write_whole`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with told(path):
+        if path.is_char_device() or path.is_fifo():  # renaming a file over it would delete it
+            with path.open("wb") as file:
+                yield file
+            return
+        temporary = temporary_name(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
         try:
             with temporary.open("wb") as file:
                 yield file
@@ -60,44 +76,126 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def entries(folder: Path) -> list[str]:
+    """The names of all files and folders in a folder, sorted."""
+    return sorted(os.listdir(folder))
+
+
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, foreign: Callable[[Path], Sequence[str]] = entries) -> Iterator[Path]:
     """Yield an empty temporary folder beside ``path``, which becomes ``path`` when the block ends without an error.
 
-    Its files are on the disk before it is renamed. A folder that exists under the name is replaced; between the two
-    renames it has another name for an instant, so a reader that must never miss it reads through a link. Temporary
-    folders of killed processes are removed.
+    A folder that exists under the name is replaced if it is empty, or if all in it was written by the caller before
+    (``foreign``). Any other folder stays as it is.
+
+    The files are on the disk before the folder is renamed. Between the two renames a folder that is replaced has
+    another name for an instant, so a reader that must never miss it reads through a link.
 
     Parameters
     ----------
     path : Path
         Its parent folders are made.
+    foreign : function of a folder
+        Returns the names of what in an existing folder must not be deleted; by default of all in it.
 
     Raises
     ------
+    ValueError
+        The name is that of a file or of a link, or of a folder with foreign content. Nothing was written.
     UnwritableError
         The folder cannot be written. An existing folder is unchanged.
     """
-    temporary = path.with_name(f".{path.name}.new.{os.getpid()}")
-    replaced = path.with_name(f".{path.name}.old.{os.getpid()}")
+    path = path if path.name not in ("", "..") else path.resolve()  # "." has no name
+    temporary, replaced = temporary_name(path), temporary_name(path)
     with told(path):
+        _check_replaceable(path, path, foreign)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
-        shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir()
             yield temporary
             for written in (*temporary.rglob("*"), temporary):
                 synced(written)
-            if path.exists():
+            if os.path.lexists(path):
                 path.replace(replaced)
+                _check_replaceable(replaced, path, foreign)  # it may have changed since the first check
             temporary.replace(path)
             synced(path.parent)
+            if os.path.lexists(replaced):
+                shutil.rmtree(replaced)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            if replaced.exists() and not path.exists():
+            if os.path.lexists(replaced) and not os.path.lexists(path):
                 replaced.replace(path)
-            shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _check_replaceable(folder: Path, path: Path, foreign: Callable[[Path], Sequence[str]]) -> None:
+    """Check that ``folder``, whose name is or was ``path``, can be deleted."""
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise ValueError(f"{path} is {'a link' if folder.is_symlink() else 'no folder'}: choose another folder")
+    if names := foreign(folder):
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        raise ValueError(
+            f"{path} is not empty: choose another folder, or remove it; it has {', '.join(names[:_LISTED])}{more}"
+        )
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside ``path`` that no file has, for what is not finished. It names this process as its owner.
+
+    It is ``.NAME.fedapps-HOST-PROCESS-START-RANDOM``: the name of ``path``, at most 180 bytes of it; a hash of the
+    host, its start and its process numbers; the number of this process; and when it started, in ticks.
+    """
+    name = os.fsencode(path.name)[:MAX_BYTES].decode(errors="ignore")
+    pid = os.getpid()
+    return path.with_name(f".{name}.fedapps-{_host()}-{pid}-{start_time_of(pid)}-{secrets.token_hex(4)}")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes of this machine left unfinished in a folder that belongs to fedapps.
+
+    Only names of :func:`temporary_name` count whose process belongs to this host, to its present start and to its
+    process numbers, and has ended. What processes of other hosts and containers write stays, and so does what was left
+    before the machine was restarted.
+
+    Parameters
+    ----------
+    folder : Path
+        Not one that a user names for other files, too. It need not exist.
+
+    Raises
+    ------
+    UnwritableError
+        A leftover cannot be removed.
+    """
+    for path in folder.glob(".*.fedapps-*"):
+        owner = _MARKED.fullmatch(path.name)
+        if owner and owner[1] == _host() and owner[3] and not still_runs(int(owner[2]), owner[3]):
+            with told(path):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)  # another process may remove it, too
+                else:
+                    path.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=1)
+def _host() -> str:
+    return hashlib.sha256(f"{socket.gethostname()} {machine()}".encode()).hexdigest()[:16]
+
+
+def append_line(file: BinaryIO, line: bytes) -> None:
+    """Add a line to a file that was opened with ``"ab+"``, and return when it is on the disk.
+
+    If the last line of the file has no line break, because a process was killed while it wrote, it gets one.
+    """
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    file.write(line + b"\n")
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def synced(path: Path) -> None:
@@ -119,27 +217,6 @@ def told(path: Path) -> Iterator[None]:
             f"{path} cannot be written ({error.strerror or error}); what was kept before is still there: make room on "
             "the disk, or check the permissions of the folder"
         ) from error
-
-
-def _sweep(folder: Path) -> None:
-    for path in folder.glob(".*"):
-        owner = _UNFINISHED.fullmatch(path.name)
-        if owner and not runs(int(owner[1])):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process of this number exists on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 @lru_cache(maxsize=1024)  # every message of a node names the same folders

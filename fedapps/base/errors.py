@@ -1,10 +1,17 @@
-"""Errors that all folders raise, and the check that a package is installed."""
+"""Errors that all folders raise, what a person reads of one, and the check that a package is installed."""
 
 from importlib.util import find_spec
 
 
 class DataError(ValueError):
     """Missing or malformed data. The message names the file and the line, and says what is expected."""
+
+
+def headline_of(reason: str) -> str:
+    """The line of a reason that says most: the last one of a traceback, and the first one of any other text."""
+    lines = [line.removeprefix("  | ").strip() for line in reason.splitlines()]
+    found = [line for line in lines if line] or [""]
+    return found[-1] if found[0].startswith("Traceback") else found[0]
 
 
 def need(package: str, extra: str, purpose: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from .search import Search
 
 Options = TypeVar("Options")
+_WHOLE = 2**53  # whole numbers up to here are exact as float
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[
             continue
         declared = known[key]
         kind = type(declared.default)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and type(value) is int and abs(value) <= _WHOLE:
             value = float(value)
         if type(value) is not kind or not within(value, declared.metadata):
             errors.append(f"{name} = {value!r}: must be {allowed(declared.metadata, kind)}")

@@ -19,6 +19,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The path of a socket has at most 107 bytes, and Ray adds up to 68 to that of its folder:
 #: /ray/session_DATE_TIME_MICROSECONDS_PID/sockets/plasma_store.
 _RAY_PATH = 39
+#: States of processes that have ended: not reaped yet, and dead.
+_ENDED = ("Z", "X")
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -134,11 +136,49 @@ def descendants(*roots: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Return whether a process runs. A process that has ended but was not reaped does not."""
+    return bool(start_time(pid))
+
+
+def start_time(pid: int) -> str:
+    """When a process of this machine started, in ticks since the machine did; empty if it has ended, or is hidden."""
+    facts = _facts(pid)
+    return facts[19] if facts and facts[0] not in _ENDED else ""
+
+
+def still_runs(pid: int, started: str) -> bool:
+    """Whether the process of this machine that started at this :func:`start_time` still runs.
+
+    Where the system does not tell when processes started, any process of this number counts.
+    """
+    if facts := _facts(pid):
+        return facts[0] not in _ENDED and facts[19] == started
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
-    return state != "Z"
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _facts(pid: int) -> list[str]:
+    """What the system tells about a process, from its state on; empty if there is none, or if it is hidden."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def machine() -> str:
+    """Identify the start of this machine and its process numbers: containers on one host differ.
+
+    The host name where the system tells neither.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return socket.gethostname()
 
 
 def _members(leaders: Iterable[int]) -> list[int]:

@@ -36,9 +36,16 @@ def torch_seed(seed: int, *labels: int | str) -> Iterator[None]:
     """
     import torch
 
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(derive_seed(seed, *labels))
+    number = derive_seed(seed, *labels)
+    states = _torch_states()
+    try:
+        # `torch.manual_seed` also queues seeds for the devices that are not there, with a formatted stack for each.
+        torch.default_generator.manual_seed(number)
+        if _has_gpus():
+            torch.cuda.manual_seed_all(number)
         yield
+    finally:
+        _set_torch_states(states)
 
 
 class TorchState:

@@ -3,11 +3,13 @@
 All tasks read their tables here. Every error names the file, the line and the column, and says what is allowed.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -243,6 +245,35 @@ def stream_rows(
             place = f"{path}, line {line}"
             require_columns(row, required, place, hint)
             yield Row(place, {name: cell_of(row[name], place, name) for name in required})
+
+
+def refuse_spellings(labels: Iterable[str], where: str, key: str) -> None:
+    """Refuse labels that differ only in case, blanks or their form in Unicode, such as ``sport`` and ``Sport ``.
+
+    Parameters
+    ----------
+    labels : iterable of str
+        The label of each row.
+    where : str
+        The file and the column, for the message.
+    key : str
+        The key that lists labels that are different in spite of this; empty if there is none.
+
+    Raises
+    ------
+    DataError
+        Two labels are the same word. The message has the number of rows of each.
+    """
+    counts = Counter(labels)
+    spellings: dict[str, list[str]] = {}
+    for label in sorted(counts):
+        spellings.setdefault(" ".join(normalize("NFKC", label).casefold().split()), []).append(label)
+    if several := [same for same in spellings.values() if len(same) > 1]:
+        listed = "; ".join(
+            " and ".join(f"{shown(label)} ({counts[label]:,} rows)" for label in same) for same in several[:_LISTED]
+        )
+        unless = f", or list them in {key} if they are different" if key else ""
+        raise DataError(f"{where}: labels differ only in case or blanks: {listed}; write each in one way{unless}")
 
 
 def _number(cell: str, missing: float | None) -> float:

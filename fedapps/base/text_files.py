@@ -76,6 +76,22 @@ def found_in(folder: Path, *patterns: str) -> list[Path]:
     return sorted(path for path in found if not is_made(path.relative_to(folder)))
 
 
+def refuse_several(folder: Path, readings: Mapping[str, bool], advice: str) -> None:
+    """Raise :class:`DataError` if a folder can be read in two ways.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    readings : mapping of str to bool
+        Files or folders that decide how it is read, as text, and whether it has them.
+    advice : str
+        What to do, for the message.
+    """
+    if len(found := [name for name, there in readings.items() if there]) > 1:
+        raise DataError(f"{folder}: has {' and '.join(found)}, and could be read in {len(found)} ways; {advice}")
+
+
 def refuse_copies(paths: Iterable[Path]) -> None:
     """Raise :class:`DataError` if a file lies beside a compressed copy, such as ``a.csv`` and ``a.csv.gz``."""
     known: dict[Path, Path] = {}
@@ -146,11 +162,14 @@ def zipped_texts(path: Path) -> list[str]:
     return [member.filename for member in found]
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raise :class:`DataError` as :func:`open_text`, or if it is not JSON."""
+def read_json(path: Path, *, constants: bool = False) -> Any:
+    """Return the content of a JSON file. Raise :class:`DataError` as :func:`open_text`, or if it is not JSON.
+
+    ``constants`` is that of :func:`from_json`.
+    """
     text = read_text(path)
     try:
-        return from_json(text)
+        return from_json(text, constants=constants)
     except ValueError as error:
         raise DataError(f"{path}: no JSON: {error}") from error
 
@@ -205,17 +224,23 @@ def arrays_in(path: Path, names: Iterable[str]) -> Iterator[tuple[str, np.ndarra
         raise DataError(f"{path}: cannot be read as an archive of arrays (.npz): {error}") from error
 
 
-def from_json(text: str | bytes) -> Any:
+def from_json(text: str | bytes, *, constants: bool = False) -> Any:
     """Return the value of a JSON text.
+
+    Parameters
+    ----------
+    text : str or bytes
+    constants : bool
+        Whether NaN and infinity are read as Python writes them.
 
     Raises
     ------
     ValueError
         The text is not JSON, or nested too deeply to be read. NaN and infinity are not JSON, nor is an object with the
-        same name twice.
+        same name twice, nor a whole number of thousands of digits.
     """
     try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=float if constants else _no_constant)
     except RecursionError:
         raise ValueError("arrays or objects are nested too deeply") from None
 

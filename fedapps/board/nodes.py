@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from fedapps.base.errors import headline_of
 from fedapps.report import RunData
-from fedapps.report.formats import headline_of
 
 _MOST_REASONS = 50
 

@@ -232,8 +232,8 @@ def check_node(given: argparse.Namespace) -> int:
     """Check whether this machine can take part in a run as a node."""
     from fedapps.deployment.check_node import check
 
-    overrides, data_dir = assignments(given.set), Path(given.data_dir)
-    return check(Path(given.recipe), overrides, data_dir, given.state_dir, given.private, given.keep_model)
+    further = {"private": given.private, "keep-model": given.keep_model, **assignments(given.node_config)}
+    return check(Path(given.recipe), assignments(given.set), Path(given.data_dir), given.state_dir, further)
 
 
 def supernode(given: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, rec
 from fedapps.config.trackers import TRACKERS
 from fedapps.registry.classes import plugins, stated
 from fedapps.registry.expressions import read_expression, split_expressions
-from fedapps.registry.tasks import profiles_class, task_lines, task_names
+from fedapps.registry.tasks import task_class, task_lines, task_names
 
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30
@@ -100,9 +100,9 @@ def task_text(task: str) -> str:
     from fedapps.config.keys import described
 
     recipes_of = [name for name, keys in _recipe_keys().items() if keys.get("task") == task]
-    facts = {"metrics": ", ".join(profiles_class(task).headline), "recipes": ", ".join(recipes_of)}
+    facts = {"metrics": ", ".join(task_class(task).headline), "recipes": ", ".join(recipes_of)}
     lines = [f"task {task}: {task_lines()[task]}", *_facts(facts)]
-    if files := profiles_class(task).files:
+    if files := task_class(task).files:
         lines += ["data, in files", *(line for name, text in files.items() for line in _entry(name, text, _FILE))]
     if options := described(task).get(f"task {task}"):
         lines += [f"options, written --set {next(iter(options))}=VALUE"]

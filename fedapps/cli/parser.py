@@ -297,6 +297,13 @@ def _add_check_node(commands: Commands) -> None:
         action="store_true",
         help="check that the node can keep its models for other programs, as in its node config, and print where",
     )
+    command.add_argument(
+        "--node-config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another key of the node config, such as dp=local, max-releases=200 or max-steps=1000; can be repeated",
+    )
     add_set(command)
 
 

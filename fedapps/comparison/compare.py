@@ -17,10 +17,10 @@ from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.job_folder import new_folder, timed_name
-from fedapps.launch.launch import check_engine, execute
+from fedapps.launch.launch import check_engine, check_machine, execute
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.evaluated import pair
 from fedapps.report.json_files import Entry
@@ -29,6 +29,7 @@ from fedapps.report.paper import write_formats
 from fedapps.report.parsing import read_node, read_round
 from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.owner import await_free, check_free, owned
+from fedapps.runs.refused import RefusedNodesError, refused_text
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
@@ -107,7 +108,7 @@ def compare_recipe(
     base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
     with _workers(plan, cluster) as workers:
-        _check(plan)
+        _check(plan, cluster)
         advice = "resume it with fedapps compare --resume {folder}, or choose another name"
         with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
             plan = replace(plan, config={**plan.config, "name": folder.name})
@@ -142,13 +143,15 @@ def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_pa
     plan = Plan.load(folder)
     check_free(folder)
     with _workers(plan, cluster) as workers, owned(folder):
-        _check(plan)
+        _check(plan, cluster)
         return _carry_out(plan, folder.absolute(), jobs, workers, json_path)
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: Plan, cluster: str) -> None:
     for config in plan.configs():
         check_engine(plan.engine, config.run)
+        if not cluster:
+            check_machine(plan.engine, config.run)
         check_data(config)
 
 
@@ -243,7 +246,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     Raises
     ------
     RunFailedError
-        If the run fails.
+        If the run fails, or every reply of a node was refused.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     failed = f"{_said(method, seed, at)} failed"
@@ -251,22 +254,26 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         await_free(folder.path)  # one that was lost with its host can have died a moment ago
         try:
             execute(parse(config | {"resume": begun(folder.path)}), engine)
+        except RefusedNodesError:
+            pass  # raised below, where a run that has finished before is checked, too
         except RunEndedError as error:
             raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from error
     if not folder.finished(method):
         raise RunFailedError(f"{failed}; see the log {log_of({'config': config})} and the folder {folder.path}")
+    if refused := refused_text(folder):
+        raise RunFailedError(f"{failed}: {refused}") from RefusedNodesError(refused)
     found = folder.summary()["methods"][method]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
     run = parse(config).run
     final = [row for row in evaluated if row["round"] == last]
-    worst = worst_tenth([row["metrics"] for row in final], profiles_class(run.task).headline)
+    worst = worst_tenth([row["metrics"] for row in final], task_class(run.task).headline)
     row = {
         "method": method,
         "seed": seed,
         "metrics": {bare(name): value for name, value in found["final"].items()} | worst,
-        "curves": _curves(folder.lines("metrics.jsonl"), profiles_class(run.task).headline),
-        "paired": _paired(folder.lines("metrics.jsonl"), evaluated, profiles_class(run.task).headline),
+        "curves": _curves(folder.lines("metrics.jsonl"), task_class(run.task).headline),
+        "paired": _paired(folder.lines("metrics.jsonl"), evaluated, task_class(run.task).headline),
         "nodes": final,
     }
     matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)

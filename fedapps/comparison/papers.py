@@ -12,7 +12,7 @@ from typing import Any
 from fedapps.config.keys import defaults, options_by_key
 from fedapps.config.recipe_files import Value, packaged_keys, recipes
 from fedapps.registry.methods import canonical
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 
 from .significance import Difference, Values, paired_difference
 
@@ -151,7 +151,7 @@ class Setting:
 @cache
 def _data_keys(task: str) -> tuple[str, ...]:
     """The keys that decide which data the nodes have."""
-    options = options_by_key(f"{task}.", profiles_class(task).Options)
+    options = options_by_key(f"{task}.", task_class(task).Options)
     return tuple(key for key, setting in options.items() if setting.metadata.get("data"))
 
 

@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from fedapps.config.run_config import RunConfig
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.report.floors import below_floors
 from fedapps.report.metrics import WORST_TENTH, bare, describe
 from fedapps.runs.continual import measure_names
@@ -54,7 +54,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     setting = setting_of(plan)
     paper = paper_of(plan.recipe, plan.methods, setting=setting)
     task = str(plan.config.get("task", RunConfig.task))
-    metrics, main = metrics_to_test(task, finished_rows(rows)), profiles_class(task).headline
+    metrics, main = metrics_to_test(task, finished_rows(rows)), task_class(task).headline
     head = {"recipe": plan.recipe, "task": task, "rows": _kept(rows), "paper": paper}
     if not plan.vary:
         complete = complete_rows(rows)
@@ -106,7 +106,7 @@ def _about_paper(plan: Plan, setting: Setting, values: Values) -> list[str]:
 
 def setting_of(plan: Plan) -> Setting:
     """The data of a comparison and their nodes, to hold them against those of a paper."""
-    simulates = bool(plan.config.get("data-dir")) and plan.configs()[0].profiles.has_world
+    simulates = bool(plan.config.get("data-dir")) and plan.configs()[0].task.has_world
     return Setting(plan.recipe, plan.config, simulates, plan.vary.key if plan.vary else "")
 
 
@@ -133,7 +133,7 @@ def _measured(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics
 def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The metrics to test: the main metrics of the task, each as the average over stages if the runs have stages."""
     found = {name for row in rows for name in row["metrics"]}
-    averages = {main: measure_names(main)[0] for main in profiles_class(task).headline}
+    averages = {main: measure_names(main)[0] for main in task_class(task).headline}
     return [average if bare(average) in found else main for main, average in averages.items()]
 
 

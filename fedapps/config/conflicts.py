@@ -219,6 +219,12 @@ def _privacy_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterato
     yield from _refused_by_methods(
         "dp", "none", {label: (run.dp, method.privacy_conflict(run.dp)) for label, method in methods.items()}
     )
+    if run.dp == "local" and run.weighting != "uniform":
+        yield (
+            {"dp", "weighting"},
+            f"weighting = {run.weighting!r}: must be 'uniform' with dp = 'local', under which nodes do not tell how "
+            "many examples they have",
+        )
     if run.dp.startswith("central") and run.weighting != "uniform":
         yield (
             {"dp", "weighting"},

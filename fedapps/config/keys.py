@@ -15,7 +15,7 @@ import tomli_w
 from fedapps.base.options import allowed, option_fields
 from fedapps.base.text_files import flattened
 from fedapps.registry.methods import METHODS, method_class
-from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
+from fedapps.registry.tasks import own_tasks, task_class, usable_tasks
 
 from .run_config import RunConfig
 from .trackers import TRACKERS
@@ -33,7 +33,7 @@ def declared() -> dict[str, Any]:
     """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers."""
     found = options_by_key("", RunConfig)
     for name in own_tasks():
-        found |= options_by_key(f"{name}.", profiles_class(name).Options)
+        found |= options_by_key(f"{name}.", task_class(name).Options)
     for name, kind in METHODS.own.items():
         found |= options_by_key(f"{name}.", kind.Options)
     for name, tracker in TRACKERS.own.items():
@@ -76,7 +76,7 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     chosen = list(methods) or METHODS.usable()
     groups = {"run": options_by_key("", RunConfig)}
     groups |= {
-        f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else usable_tasks())
+        f"task {t}": options_by_key(f"{t}.", task_class(t).Options) for t in ([task] if task else usable_tasks())
     }
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
     if not task and not methods:

@@ -18,7 +18,7 @@ from fedapps.registry.methods import (
     resolved,
     typed_argument,
 )
-from fedapps.registry.tasks import profiles_class, task_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra
@@ -27,7 +27,6 @@ from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 
 class ConfigError(ValueError):
@@ -73,11 +72,6 @@ class Config:
     def task(self) -> "Task":
         """The task with its options, before a method leaves parameters to the nodes."""
         return task_class(self.run.task)(self.options)
-
-    @cached_property
-    def profiles(self) -> "TaskProfiles":
-        """The half of the task that needs no torch."""
-        return profiles_class(self.run.task)(self.options)
 
     def task_of(self, method: Method) -> "Task":
         """The task as the nodes of a method see it."""
@@ -193,7 +187,7 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
         try:
-            kind = profiles_class(name).Options
+            kind = task_class(name).Options
         except ValueError as error:
             errors.append(str(error))
             known = known and name != run.task

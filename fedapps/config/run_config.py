@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.options import listed, option, option_fields
-from fedapps.clients.data import DataSource, find_source
+from fedapps.clients.data import DataSource, find_source, world_name
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
 from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.wire import LAST_ROUND
-from fedapps.tasks.profiles import TaskProfiles
+from fedapps.tasks.base import Task
 
 from .clock import SimulatedTime
 from .pace import Pace
@@ -189,8 +189,14 @@ class RunConfig:
         Raises
         ------
         ValueError
-            Time is simulated, or an asynchronous run could wait for a node that sleeps.
+            Time is simulated, an asynchronous run could wait for a node that sleeps, or a metric is tracked under
+            local privacy, where nodes send none.
         """
+        if self.dp == "local" and self.track_metric:
+            raise ValueError(
+                f"track-metric = {self.track_metric!r}: must be empty on a fleet with dp = 'local', whose nodes send "
+                "no metrics of their data; simulated nodes do, so `fedapps run` can choose rounds and settings"
+            )
         if self.pace.mode == "async" and not self.pace.deadline:
             raise ValueError(
                 f"deadline = 0: must be above 0 on a fleet with mode = 'async', or an evaluation waits up to timeout = "
@@ -215,10 +221,17 @@ class RunConfig:
         parent = Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
         return parent / (self.name or f"{self.task}-{run_id}")
 
-    def source(self, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
+    def source(self, task: Task, node_config: Mapping[str, Any]) -> DataSource:
         """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
-        cache_dir = Path(self.cache_dir or "~/fedapps/worlds").expanduser()
-        return find_source(task, node_config, data_dir=self.data_dir, cache_dir=cache_dir, seed=self.seed)
+        return find_source(task, node_config, data_dir=self.data_dir, cache_dir=self._cache, seed=self.seed)
+
+    def has_data(self, task: Task) -> bool:
+        """Whether :meth:`source` has nothing to simulate: there is a ``data-dir``, or the world is in ``cache-dir``."""
+        return bool(self.data_dir) or (self._cache / world_name(task, self.num_nodes, self.seed)).exists()
+
+    @property
+    def _cache(self) -> Path:
+        return Path(self.cache_dir or "~/fedapps/worlds").expanduser()
 
     def training_in(self, server_round: int) -> LocalTraining:
         """The settings of local training in a round, counted from 1.

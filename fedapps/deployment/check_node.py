@@ -17,12 +17,18 @@ from typing import Any
 
 import torch
 
-from fedapps.app.node import DEFAULT_STATE, choose_device
+from fedapps.app.disclosure import DEFAULT_STATE
+from fedapps.app.errors import SEND_ERRORS
+from fedapps.app.node import choose_device
+from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.base.options import did_you_mean, option_fields
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
+from fedapps.clients.limits import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits
+from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.dry_run import DryRun
@@ -30,14 +36,19 @@ from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.report.formats import format_bytes
 from fedapps.tasks.base import DataError, NodeData, Task
 
+_NODE_KEYS = {
+    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, SEND_ERRORS),
+    *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
+    *option_fields(NodeRules),
+}
+
 
 def check(
     recipe: Path,
     overrides: Mapping[str, Any],
     data_dir: Path,
     state_dir: str | None,
-    private: str = "",
-    keep_model: bool = False,
+    node_config: Mapping[str, Any] | None = None,
 ) -> int:
     """Check this machine as a node of a run, and print the results.
 
@@ -51,10 +62,8 @@ def check(
         Folder of the node's data.
     state_dir : str or None
         Folder for the node's private state; None: the default of the ClientApp.
-    private : str
-        The key ``private`` of the node config: patterns of parameters that never leave the node.
-    keep_model : bool
-        The key ``keep-model`` of the node config.
+    node_config : mapping, optional
+        The other keys of the node config, such as ``private``.
 
     Returns
     -------
@@ -75,7 +84,7 @@ def check(
             _, line = found_in_data(given, folder)
         raise (ConfigError(f"{error}\n  in {folder}: {line}") if line else error) from None
     state = Path(state_dir or DEFAULT_STATE).expanduser()
-    report = NodeCheck(config, folder, state, private, keep_model)
+    report = NodeCheck(config, folder, state, node_config or {})
     report.run()
     print("\n".join(report.lines))
     if not report.problems:
@@ -102,8 +111,7 @@ class NodeCheck:
     config: Config
     data_dir: Path
     state_dir: Path
-    private: str = ""
-    keep_model: bool = False
+    node_config: Mapping[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -113,12 +121,11 @@ class NodeCheck:
         self._device()
         state_disk = self._state()
         self._private(usable)
+        self._rules()
         if self.problems or state_disk is None:
             return
         _warm_up()
-        node: dict[str, str | int | bool] = {
-            "data-dir": str(self.data_dir), PRIVATE: self.private, KEEP_MODEL: self.keep_model
-        }  # fmt: skip
+        node = {**self.node_config, "data-dir": str(self.data_dir)}
         with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
             dry_runs = [DryRun.of(self.config, method, data, node, Path(state)) for method, data in usable.items()]
         for dry_run in dry_runs:
@@ -140,6 +147,8 @@ class NodeCheck:
                 found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")
+        if found and (line := task.describe_data(self.data_dir, own=True)):
+            self._say(f"read:   {line}")
         for label, data in found.items():
             task_of_node = self.config.task_of(self.config.methods[label])
             sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
@@ -176,7 +185,8 @@ class NodeCheck:
 
     def _private(self, usable: Mapping[str, NodeData]) -> None:
         """Print what ``--private`` keeps on the node; methods that share some of it cannot be used."""
-        guard = Guard.of({PRIVATE: self.private})
+        private = str(self.node_config.get(PRIVATE, ""))
+        guard = Guard.of({PRIVATE: private})
         for label, data in usable.items() if guard.node else ():
             model = self.config.task_of(self.config.methods[label]).build_model_for(data)
             try:
@@ -190,9 +200,36 @@ class NodeCheck:
             shared = build_strategy(self.config, label, initial.keys()).share(initial)
             if refused := [name for name in shared if guard.stays(name)]:
                 self._wrong(
-                    f"--private {self.private}: {label} shares {', '.join(refused)}, so this node would refuse its "
+                    f"--private {private}: {label} shares {', '.join(refused)}, so this node would refuse its "
                     "messages: leave the method out, or change --private"
                 )
+
+    def _rules(self) -> None:
+        """Check the run against the limits and the rules of the node config, and print what its privacy budget has."""
+        run, node = self.config.run, {**self.node_config, "data-dir": str(self.data_dir)}
+        for key in node.keys() - _NODE_KEYS:
+            self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, _NODE_KEYS)}")
+        try:
+            NodeLimits.of(node)
+            rules = NodeRules.of(node)
+            rules.check_run(run.dp, run.dp_noise, run.dp_clip, seeded=run.dp_seeded)
+        except (ValueError, RulesError) as error:
+            self._wrong(f"--node-config: {error}")
+            return
+        if rules.dp == "none":
+            return
+        ledger = NodeLedger(self.state_dir, rules)
+        sharing = [m for m in self.config.methods.values() if not m.private(self.config.task).everything]
+        most, spent = run.rounds * len(sharing), ledger.spent()
+        self._say(
+            f"privacy: {spent.count} updates have left this node, epsilon {spent.epsilon(rules.dp_delta):.3g}; the run "
+            f"takes at most {most} more, epsilon {spent.plus(run.dp_noise, most).epsilon(rules.dp_delta):.3g} at delta "
+            f"{rules.dp_delta:g}"
+        )
+        try:
+            ledger.check(run.dp_noise, most if run.fraction_train == 1 else 1)
+        except RulesError as error:
+            self._wrong(f"--node-config: {error}")
 
     def _models(self, dry_run: "DryRun") -> None:
         if size := dry_run.model_bytes:

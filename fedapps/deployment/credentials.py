@@ -128,9 +128,10 @@ def issue_certificates(folder: Path, hosts: Sequence[str], days: int) -> str:
     for host in hosts:
         _check_host(host)
     named = [*dict.fromkeys([*hosts, *LOOPBACK])]
-    _refuse_to_replace(
-        folder / "superlink.key", "nodes trust the existing ca.crt, so write the new certificates to a new folder"
-    )
+    for name in ("superlink.key", "superlink.crt", "ca.crt"):
+        _refuse_to_replace(
+            folder / name, "nodes trust the existing ca.crt, so write the new certificates to a new folder"
+        )
     files = make_certificates(folder, named, days)
     until = datetime.now(UTC) + timedelta(days=days)
     return "\n".join(
@@ -158,9 +159,11 @@ def issue_node_key(folder: Path, name: str) -> str:
     """
     if not _NODE.fullmatch(name):
         raise ValueError(f"NAME = {name!r}: must consist of letters, digits, '-', '_' and '.', such as car-7")
-    _refuse_to_replace(
-        folder / f"{name}.key", f"the node may be registered with it; give the new key another name, such as {name}-2"
-    )
+    for suffix in (".key", ".pub"):
+        _refuse_to_replace(
+            folder / f"{name}{suffix}",
+            f"the node may be registered with it; give the new key another name, such as {name}-2",
+        )
     pair = make_key_pair(folder, name)
     return "\n".join(
         [

@@ -11,7 +11,7 @@ from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
 from fedapps.launch.app_folder import app_folder
 from fedapps.launch.inputs import check_data
-from fedapps.launch.launch import conclude
+from fedapps.launch.launch import check_machine, conclude
 from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
@@ -124,6 +124,7 @@ class LocalFleet(Runner):
     def check(self, config: Config) -> None:
         config.run.check_separate_nodes()
         config.check_real_nodes()
+        check_machine("fleet", config.run)
         path = RunFolder.check(config, run_id=0)
         self._data(config)
         fleet_folder(path, resume=config.run.resume)

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from click import ClickException
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from cryptography.x509 import load_pem_x509_certificates
+from flwr.common.config import parse_config_args
 
 from fedapps.base.text_files import shown
+from fedapps.clients.limits import NodeLimits
+from fedapps.clients.rules import NodeRules
 
 _KEY, _TRUSTED = "--auth-supernode-private-key", "--root-certificates"
 _CONFIG, _HOST, _PORT = "--node-config", "--host", "--port"
@@ -31,7 +35,8 @@ def check_options(options: Sequence[str]) -> None:
     Raises
     ------
     ValueError
-        A file cannot be read or holds something else, the data folder is missing, or the port is taken.
+        A file cannot be read or holds something else, the data folder is missing, a limit or a rule in the node
+        config cannot be used, or the port is taken.
     """
     given = _values(options)
     if path := given.get(_KEY):
@@ -42,6 +47,7 @@ def check_options(options: Sequence[str]) -> None:
         _check_file(_TRUSTED, path, load_pem_x509_certificates, "certificate", made)
     if config := given.get(_CONFIG):
         _check_data(config)
+        _check_rules(config)
     _check_port(given.get(_HOST, _LOOPBACK), given.get(_PORT, _FLOWERS_PORT))
 
 
@@ -82,6 +88,16 @@ def _check_data(config: str) -> None:
         )
     if not Path(folder).is_dir():
         raise ValueError(f"{_CONFIG}: data-dir={shown(folder)}: no such folder, or this user may not look into it")
+
+
+def _check_rules(config: str) -> None:
+    """The limits and the rules of the node's operator, which otherwise stop the node at its first message."""
+    try:
+        keys = parse_config_args([config])
+        NodeLimits.of(keys)
+        NodeRules.of(keys)
+    except (ClickException, ValueError) as error:
+        raise ValueError(f"{_CONFIG}: {error}") from error
 
 
 def _check_port(host: str, port: str) -> None:

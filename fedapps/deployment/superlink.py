@@ -107,8 +107,8 @@ class Deployment:
             If the SuperLink does not respond.
         """
         if self.superlink is None:
-            for leftover in self.folder.glob(f"{self.database.name}*"):  # including SQLite's -wal and -shm files
-                leftover.unlink()
+            for suffix in ("", "-journal", "-wal", "-shm"):  # SQLite's files
+                self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
         secured = self._certificates.superlink_options() if self._certificates else ["--insecure"]
         command = [
             "flower-superlink", "--host", _LOOPBACK, "--port", str(self.control_port),

@@ -12,7 +12,7 @@ from fedapps.base.options import key_of
 from fedapps.config.conflicts import conflicts
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.report.formats import format_bytes
 
 #: The columns of the table of a task.
@@ -64,7 +64,7 @@ def choices(task: str) -> Iterator[Choice]:
     ValueError
         There is no such task.
     """
-    profiles_class(task)
+    task_class(task)
     default = read({"task": task})
     largest = max(_bytes(ArrayRecord(initial_model(default, name).state_dict())) for name in default.methods)
     for name in METHODS.usable():

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from fedapps.config.clock import devices_of
 from fedapps.config.keys import path_keys
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from fedapps.registry.tasks import profiles_class, task_names
-from fedapps.tasks.base import DataError, Task
+from fedapps.registry.tasks import task_class, task_names
+from fedapps.tasks.base import DataError, NodeData, Task
 
 from .job_folder import timed_name
 
@@ -54,7 +55,7 @@ def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any
         return {}, ""
     prefix = f"{task}."
     own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-    found, line = profiles_class(task).found_keys(own, folder)
+    found, line = task_class(task).found_keys(own, folder)
     return {prefix + key: value for key, value in found.items()}, line
 
 
@@ -66,7 +67,10 @@ def _absolute(name: str) -> str:
 
 
 def check_data(config: Config) -> None:
-    """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
+    """Read the data of all nodes once, and print what they were taken for.
+
+    Raises ``DataError`` if data are missing or invalid, or can be read in two ways.
+    """
     if config.run.clock.on:
         devices_of(config.run.clock, config.run.num_nodes, config.run.seed)
     task = config.task
@@ -74,7 +78,26 @@ def check_data(config: Config) -> None:
     check_folder(config, task)
     if config.run.data_dir:
         for partition in range(config.run.num_nodes):
-            task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes)
+            check_plateau(config, task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes))
+        _say_once(task.describe_data(Path(config.run.data_dir)))
+
+
+@cache
+def _say_once(line: str) -> None:
+    """Print what the data were taken for, once for all runs of a comparison."""
+    if line:
+        print(f"data: {line}", file=sys.stderr)
+
+
+def check_plateau(config: Config, data: NodeData) -> None:
+    """Raise ``DataError`` if a method lowers the learning rate by the validation loss, of which a node has no data."""
+    for label in config.methods:
+        patience = config.run_of(label).training.plateau_patience
+        if patience and data.count("train") and not data.count("validation"):
+            raise DataError(
+                f"plateau-patience = {patience}: node {data.key} has no validation examples to measure the loss on; "
+                "set it to 0 for a constant learning rate, or hold out validation examples"
+            )
 
 
 def check_folder(config: Config, task: Task) -> None:

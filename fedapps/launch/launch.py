@@ -1,5 +1,6 @@
 """Run one federation on an engine of this machine."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -14,10 +15,12 @@ from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report.floors import below_floors
+from fedapps.runs.refused import RefusedNodesError, refused_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
+from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
 from fedapps.strategies import RunEndedError
 
 from .app_folder import app_folder
@@ -77,6 +80,7 @@ class Simulation(Runner):
 
     def check(self, config: Config) -> None:
         check_engine(self.engine, config.run)
+        check_machine(self.engine, config.run)
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
 
@@ -93,6 +97,8 @@ class Simulation(Runner):
         try:
             with one_bar(RunProgress(label, path, count * config.run.rounds)):
                 execute(config, self.engine)
+        except RefusedNodesError:
+            pass  # conclude() raises it again, below the results
         except (RunEndedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
@@ -110,6 +116,22 @@ def check_engine(engine: str, run: RunConfig) -> None:
         run.check_separate_nodes()
 
 
+def check_machine(engine: str, run: RunConfig) -> None:
+    """Check that the nodes of a run can work on this machine, or on the Ray cluster that the environment names.
+
+    Raises
+    ------
+    ValueError
+        ``device`` is ``cuda`` without a GPU, or the cluster cannot be reached.
+    """
+    if engine == "ray" and os.environ.get(RAY_ADDRESS):
+        check_named_cluster()
+        return
+    from fedapps.app.node import choose_device  # needs torch
+
+    choose_device(run.device)
+
+
 def conclude(config: Config, engine: str, begun: float) -> None:
     """Print the results of a run.
 
@@ -124,7 +146,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
     Raises
     ------
     RunFailedError
-        If a method or the report is missing.
+        If a method or the report is missing, or every reply of a node was refused.
     """
     path = config.run.folder(0)
     if missing := unfinished(config):
@@ -142,12 +164,14 @@ def conclude(config: Config, engine: str, begun: float) -> None:
         print(remark)
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")
     print(f"summary: {path / 'summary.json'}\nreport:  {path / 'report.html'}")
+    if refused := refused_text(folder):
+        raise RunFailedError(refused)
 
 
 def _without_main_metric(config: Config) -> str:
     """Why the table of results has no main metric of the task; empty if it has one, or test data are withheld."""
     finals = [facts["final"] for facts in RunFolder(config.run.folder(0), "").summary()["methods"].values()]
-    headline = config.profiles.headline
+    headline = config.task.headline
     if config.run.withhold_test or any(name in final for final in finals for name in headline):
         return ""
     found = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})

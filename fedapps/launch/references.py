@@ -30,7 +30,7 @@ def find_references(config: Config) -> References:
         If data are missing or invalid.
     """
     place = {"partition-id": 0, "num-partitions": config.run.num_nodes}
-    folder = config.run.source(config.profiles, place).folder
+    folder = config.run.source(config.task, place).folder
     of_nodes = config.task.node_references(folder, config.run.num_nodes)
     return {
         **config.task.references(folder),

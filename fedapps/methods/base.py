@@ -156,7 +156,11 @@ class Method:
         yield from ()
 
     def privacy_conflict(self, dp: str) -> str:
-        """Why the method cannot be combined with a kind of differential privacy; empty if it can."""
+        """Why the method cannot be combined with a kind of differential privacy; empty if it can.
+
+        Under "local", neither metrics nor further records of the local parts leave a node, and all nodes have
+        ``num-examples`` 1: a method that needs more must say so here.
+        """
         return ""
 
     def robustness_conflict(self) -> str:

@@ -68,7 +68,9 @@ class FedNova(Method):
     def privacy_conflict(self, dp: str) -> str:
         from fedapps.strategies import FedNova as FedNovaStrategy
 
-        return FedNovaStrategy.privacy_gap if dp.startswith("central") else ""
+        if dp == "local":
+            return "nodes send the number of their steps, which depends on how many examples they have"
+        return FedNovaStrategy.privacy_gap
 
     def robustness_conflict(self) -> str:
         from fedapps.strategies import FedNova as FedNovaStrategy

@@ -86,6 +86,8 @@ class FedVc(Method):
             )
 
     def privacy_conflict(self, dp: str) -> str:
+        if dp == "local":
+            return "it draws nodes by their numbers of examples, which do not leave them"
         if not self._repeats:
             return ""
         return (

@@ -102,7 +102,7 @@ def _files(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
         yield "test.py", f"tests/test_{names.package}.py"
     if names.task:
         yield "LICENSE", "LICENSE"
-    for module in ("profile", "task", "server_app", "client_app") if names.task else ():
+    for module in ("task", "server_app", "client_app") if names.task else ():
         yield f"{module}.py", f"{names.package}/{module}.py"
     for module in ("method", "local_part") if names.method else ():
         yield f"{module}.py", f"{names.package}/{module}.py"

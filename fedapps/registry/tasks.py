@@ -3,19 +3,16 @@
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint
-from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
 
-from .classes import did_you_mean_or_install, imported, load, plugins
+from .classes import did_you_mean_or_install, load, plugins
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 GROUP = "fedapps.tasks"
 
@@ -46,15 +43,15 @@ def task_lines() -> Mapping[str, str]:
     return lines
 
 
-def usable_tasks() -> "Mapping[str, type[TaskProfiles]]":
-    """As :func:`profiles_class`, all tasks by their names, without those of other packages that cannot be imported."""
-    found: dict[str, type[TaskProfiles]] = {}
+def usable_tasks() -> Mapping[str, "type[Task]"]:
+    """The classes of all tasks by their names, without those of other packages that cannot be imported."""
+    tasks_by_name: dict[str, type[Task]] = {}
     for name in task_names():
         try:
-            found[name] = profiles_class(name)
+            tasks_by_name[name] = task_class(name)
         except ValueError:  # raised again when a run config names it
             continue
-    return found
+    return tasks_by_name
 
 
 @cache
@@ -69,8 +66,9 @@ def task_class(name: str) -> "type[Task]":
     from fedapps.tasks.base import Task
 
     if name in own_tasks():
-        found: type[Task] = _class_of(f"fedapps.tasks.{name}.task", name, Task)
-        return found
+        module = import_module(f"fedapps.tasks.{name}.task")
+        (own,) = (kind for kind in vars(module).values() if _is_task(kind, name, module))
+        return own
     if name not in plugins(GROUP):
         listed = ", ".join(task_names())
         raise ValueError(f"task = {name!r}: must be one of {listed}{did_you_mean_or_install(name, task_names())}")
@@ -78,49 +76,13 @@ def task_class(name: str) -> "type[Task]":
     return other
 
 
-@cache
-def profiles_class(name: str) -> "type[TaskProfiles]":
-    """The half of a task that imports no torch: its options, its world and the profiles of its nodes.
-
-    It is the one class of that name in the module ``profile`` beside the task's module; tasks without such a module are
-    returned whole. Raises ``ValueError`` as :func:`task_class`.
-    """
-    from fedapps.tasks.profiles import TaskProfiles
-
-    if name not in own_tasks():
-        return _profiles_of_plugin(name, TaskProfiles) or task_class(name)
-    if not _has_module(name, "profile"):
-        return task_class(name)
-    found: type[TaskProfiles] = _class_of(f"fedapps.tasks.{name}.profile", name, TaskProfiles)
-    return found
-
-
 def _has_module(task: str, module: str) -> bool:
     return any(found.name == module for found in iter_modules([f"{path}/{task}" for path in tasks.__path__]))
 
 
-def _class_of(module: str, name: str, parent: type[Any]) -> Any:
-    """The one subclass of ``parent`` in a module whose ``name`` is the task's."""
-    (found,) = _classes_of(import_module(module), name, parent)
-    return found
-
-
-def _classes_of(module: ModuleType, name: str, parent: type[Any]) -> list[Any]:
-    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, parent)]
-    return [kind for kind in kinds if getattr(kind, "name", "") == name and kind.__module__ == module.__name__]
-
-
-def _profiles_of_plugin(name: str, parent: type[Any]) -> Any:
-    """As :func:`_class_of`, in the module ``profile`` beside another package's task; ``None`` if it is not there."""
-    if not (found := plugins(GROUP).get(name)):
-        return None
-    package = found.module.rpartition(".")[0]
-    try:
-        there = bool(package) and find_spec(f"{package}.profile") is not None
-    except ImportError:  # of the package itself; the task has the same reason
-        return None
-    kinds = _classes_of(imported(EntryPoint(name, f"{package}.profile", GROUP)), name, parent) if there else []
-    return kinds[0] if kinds else None
+def _is_task(kind: Any, name: str, module: ModuleType) -> bool:
+    """Whether something in a module is the class of the task ``name``, defined there."""
+    return isinstance(kind, type) and getattr(kind, "name", "") == name and kind.__module__ == module.__name__
 
 
 def _first_line(doc: str | None) -> str:

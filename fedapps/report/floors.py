@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.runs.continual import measure_names
 
 from .metrics import bare, describe
@@ -24,7 +24,7 @@ def below_floors(task: str, methods: Values, references: Values) -> list[str]:
     """
     if task not in task_names():
         return []
-    known = profiles_class(task)
+    known = task_class(task)
     main = dict.fromkeys(bare(name) for metric in known.headline for name in (measure_names(metric)[0], metric))
     ours, theirs = _bare(methods), _bare(references)
     found = []

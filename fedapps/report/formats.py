@@ -67,13 +67,6 @@ class ColumnFormat:
         return text.replace("-", "\N{MINUS SIGN}")
 
 
-def headline_of(reason: str) -> str:
-    """The line of a reason that says most: the last one of a traceback, and the first one of any other text."""
-    lines = [line.removeprefix("  | ").strip() for line in reason.splitlines()]
-    found = [line for line in lines if line] or [""]
-    return found[-1] if found[0].startswith("Traceback") else found[0]
-
-
 def format_p_value(value: float, decimals: int | None = None) -> str:
     """A p-value with three significant digits or, for a column, with as many ``decimals``."""
     if not math.isfinite(value):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapps.base.atomic import write_whole
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.runs.tables import reference_label
 
 from . import write_report
@@ -185,7 +185,7 @@ def _table(
     run: RunData, title: str, seeds: int, spreads: Mapping[str, Mapping[str, Spread]], part: Comparison | None
 ) -> _Table:
     tested = [test.metric for test in part.tests] if part else []
-    main = profiles_class(run.task).headline if run.task in task_names() else ()
+    main = task_class(run.task).headline if run.task in task_names() else ()
     found = {name for row in spreads.values() for name in row}
     names = [name for name in dict.fromkeys(map(bare, [*tested, *main])) if name in found] or sorted(found)
     metrics = tuple(describe(name) for name in names)

@@ -11,8 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedapps.base.errors import headline_of
+
 from .caveats import SIGNIFICANT, about_claims, about_tests
-from .formats import counted, format_bytes, format_duration, format_number, format_p_value, headline_of
+from .formats import counted, format_bytes, format_duration, format_number, format_p_value
 from .metrics import describe
 from .records import PairedTest
 from .tables import difference_formats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 
 from .metrics import Metric, describe, main_metric
 from .records import Metrics, NodeRecord, RoundRecord
@@ -30,7 +30,7 @@ def main_metrics(run: RunData) -> list[str]:
     """The names of the metrics that were evaluated in rounds and matter most: the main one, then those of the task."""
     leading = leading_in_rounds(run)
     found = {name for record in run.rounds for name in record.evaluate}
-    of_task = profiles_class(run.task).headline if run.task in task_names() else ()
+    of_task = task_class(run.task).headline if run.task in task_names() else ()
     return list(dict.fromkeys([*([leading.name] if leading else []), *(name for name in of_task if name in found)]))
 
 

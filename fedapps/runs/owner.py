@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fedapps.base.atomic import UnwritableError, runs, told
+from fedapps.base.atomic import UnwritableError, temporary_name, told
+from fedapps.base.processes import machine, start_time, still_runs
 
 try:
     import fcntl
@@ -66,7 +67,7 @@ class Owner:
     @classmethod
     def this_process(cls) -> "Owner":
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        return cls(socket.gethostname(), _machine(), os.getpid(), _born(os.getpid()), started, secrets.token_hex(8))
+        return cls(socket.gethostname(), machine(), os.getpid(), start_time(os.getpid()), started, secrets.token_hex(8))
 
     @classmethod
     def read(cls, path: Path) -> "Owner | None":
@@ -89,11 +90,11 @@ class Owner:
 
     def is_here(self) -> bool:
         """Whether it is a process of this machine."""
-        return self.machine == _machine()
+        return self.machine == machine()
 
     def runs_here(self) -> bool:
         """Whether a process of this machine still runs."""
-        return runs(self.pid) and _born(self.pid) == self.born
+        return still_runs(self.pid, self.born)
 
     def lives(self, path: Path) -> bool:
         """Whether the owner in the file ``path`` still runs, as far as it can be known."""
@@ -240,7 +241,7 @@ def _acquire(path: Path, lock: int) -> None:
     if owner is None:
         return
     # Two processes can find the same dead owner. Only one of them can rename its file, and it must be that file.
-    aside = path.with_name(f".{OWNER_FILE}.{secrets.token_hex(8)}")
+    aside = temporary_name(path)
     try:
         path.rename(aside)
     except FileNotFoundError:
@@ -285,7 +286,7 @@ def _check_lock(path: Path, lock: int) -> None:
 
 def _check_renames(folder: Path) -> None:
     """Check that a rename replaces a file, as every checkpoint needs; some network shares and mounts refuse it."""
-    first, second = (folder / f".probe.{secrets.token_hex(8)}" for _ in range(2))
+    first, second = (temporary_name(folder / "probe") for _ in range(2))
     try:
         first.touch()
         second.touch()
@@ -302,27 +303,9 @@ def _check_renames(folder: Path) -> None:
 
 def _now_at(folder: Path) -> float:
     """The time of the file system that a folder is on, in seconds."""
-    probe = folder / f".clock.{secrets.token_hex(8)}"
+    probe = temporary_name(folder / "clock")
     probe.touch()
     try:
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)
-
-
-def _machine() -> str:
-    """Identifies the start of this machine and its process numbers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # not Linux
-        return socket.gethostname()
-
-
-def _born(pid: int) -> str:
-    """When a process of this machine started, in ticks since the machine did; empty if unknown."""
-    try:
-        facts = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return "" if facts[0] in ("Z", "X") else facts[19]  # a zombie has ended
-    except (OSError, IndexError):
-        return ""

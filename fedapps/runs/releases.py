@@ -5,13 +5,12 @@ does not: a line is on the disk before the messages leave, and is never rewritte
 """
 
 import json
-import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.atomic import synced, told
+from fedapps.base.atomic import append_line, synced, told
 from fedapps.strategies import Callback, Run
 
 
@@ -50,9 +49,7 @@ class ReleaseLedger(Callback):
             self._number = sum(self.by_round().values())
         row = {"method": self.method, "round": server_round, "attempt": attempt, "number": self._number + 1}
         with told(self.path), self.path.open("ab+") as file:
-            file.write(self._end_of_line(file) + json.dumps(row).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            append_line(file, json.dumps(row).encode())
             if not self._number:
                 with suppress(OSError):  # some network shares cannot sync a folder
                     synced(self.path.parent)
@@ -90,14 +87,6 @@ class ReleaseLedger(Callback):
                 f"{self.path} has {found} releases of {self.method}, which trained {rounds} rounds: restore the file, "
                 "without which the privacy of this run is unknown, or start a new run with another name"
             )
-
-    @staticmethod
-    def _end_of_line(file: Any) -> bytes:
-        """A line break if the last line has none."""
-        if not file.seek(0, os.SEEK_END):
-            return b""
-        file.seek(-1, os.SEEK_END)
-        return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

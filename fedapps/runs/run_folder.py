@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shutil
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import tomli_w
 from flwr.common.logger import log
 
-from fedapps.base.atomic import path_name, write_whole
+from fedapps.base.atomic import entries, path_name, remove_leftovers, write_whole
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.trackers import TRACKERS
@@ -24,10 +23,12 @@ from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
 from .lines import append_whole, damaged_lines, keep_copy, listed, whole_lines
-from .owner import Ownership, check_free, owned
+from .owner import OWNER_FILE, Ownership, check_free, owned
 from .releases import ReleaseLedger
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
+#: What a run folder can have before its config is written.
+_BEFORE_CONFIG = ("label", OWNER_FILE)
 #: Facts that a row leaves out where they have this value.
 _ABSENT: dict[str, Any] = {"timings": {}, "dropped": [], "clock": None, "seconds": None, "staleness": 0}
 #: Keys that may differ when a run is resumed, because they do not change the results.
@@ -37,11 +38,29 @@ _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cach
 
 
 def begun(path: Path) -> bool:
-    """Whether the run in a folder can be resumed. A folder without a config has no trained model and is deleted."""
-    resumable = (path / "config.toml").exists()
-    if path.exists() and not resumable:
-        shutil.rmtree(path)
-    return resumable
+    """Whether the run in a folder can be resumed.
+
+    A run that was killed before it wrote its config has no trained model; its folder is deleted.
+
+    Raises
+    ------
+    ValueError
+        The folder has other files and no config, so it is no run; or another process owns it.
+    """
+    if (path / "config.toml").exists():
+        return True
+    if path.exists():
+        check_free(path)
+        remove_leftovers(path)
+        names = entries(path)
+        if others := [name for name in names if name not in _BEFORE_CONFIG]:
+            raise ValueError(
+                f"{path} has {others[0]} and no config.toml, so it is no run to resume: move it, or remove it"
+            )
+        for name in names:
+            (path / name).unlink()
+        path.rmdir()
+    return False
 
 
 @dataclass
@@ -70,6 +89,8 @@ class RunFolder:
             Another process owns it.
         """
         with owned(self.path) as self._ownership:
+            for folder in (self.path, *(self.path / "checkpoints").glob("*")):
+                remove_leftovers(folder)
             try:
                 yield
             finally:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
 from .continual import measure_names
@@ -38,7 +38,7 @@ def summary_table(folder: RunFolder) -> str:
     summary = folder.summary()
     methods = summary.get("methods", {})
     finals = [facts["final"] for facts in methods.values()]
-    wanted = [name for main in profiles_class(summary["task"]).headline for name in (*measure_names(main), main)]
+    wanted = [name for main in task_class(summary["task"]).headline for name in (*measure_names(main), main)]
     names = [name for name in wanted if any(name in final for final in finals)]
     header = ["method", *(name.removeprefix("test.") for name in names), "refused", "MB up", "MB down", "seconds"]
     rows = [
@@ -57,7 +57,7 @@ def summary_table(folder: RunFolder) -> str:
         [reference_label(reference), *(number(metrics.get(name)) for name in names), *costs]
         for reference, metrics in folder.references().items()
     ]
-    aside = _held_out_table(methods, profiles_class(summary["task"]).headline)
+    aside = _held_out_table(methods, task_class(summary["task"]).headline)
     return "\n\n".join([text_table(header, rows), *([aside] if aside else [])])
 
 

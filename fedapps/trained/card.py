@@ -59,13 +59,13 @@ def card(model: TrainedModel, chosen: Format, written: Written, licence: str) ->
         "tags": _tags(model, chosen),
         "whose": _whose(model),
         "facts": _facts(model, licence),
-        "dataset": _dataset(origin),
-        "measured": f"on the test data of node {origin.node}" if origin.node else "on the nodes' test data",
+        "dataset": f"data of node {origin.node}" if origin.node else "data of the nodes",
+        "measured": f"by node {origin.node}" if origin.node else "by the nodes",
         "metrics": _metrics(origin),
         "spread": bool(origin.spread),
         "private": list(_private(model)),
         "settings": _settings(origin),
-        "versions": ", ".join(f"{name} {number}" for name, number in origin.versions.items()) or "unknown",
+        "versions": ", ".join(f"{name} {number}" for name, number in origin.versions.items()) or "not recorded",
         "inputs": [described(*pair, network) for pair in zip(network.inputs, network.input_names, strict=True)]
         if network
         else [],
@@ -74,8 +74,10 @@ def card(model: TrainedModel, chosen: Format, written: Written, licence: str) ->
 
 
 def _tags(model: TrainedModel, chosen: Format) -> list[str]:
-    method = _method_name(model.origin)
-    return ["federated-learning", "fedapps", "flower", model.task.name, *([method] if method else []), chosen.name]
+    method, kind = _method_name(model.origin), _method(model.origin)
+    federated = kind is not None and not kind.pools_data and not model.private.everything
+    named = [*(["federated-learning"] if federated else []), "fedapps", "flower", model.task.name]
+    return [*named, *([method] if method else []), chosen.name]
 
 
 def _method(origin: Origin) -> type[Method] | None:
@@ -96,17 +98,20 @@ def _method_name(origin: Origin) -> str:
 def _whose(model: TrainedModel) -> str:
     origin = model.origin
     if not origin.method:
-        return f"A model of the task {model.task.name}, which was not trained in a run."
+        return f"A model of the task {model.task.name}. How it was trained is not recorded."
     kind = _method(origin)
     if kind and kind.pools_data:
         return "A reference model that one node trained on the data of all nodes, without federated learning."
+    if model.private.everything:
+        return f"The model of node {origin.node}, which trained alone, without federated learning."
+    federated = "trained by federated learning" if kind else "trained by a method that is not installed here"
     if origin.adapted_epochs:
         return (
-            f"A model trained by federated learning, which node {origin.node} fitted to its own data afterwards. The "
-            "node took no part in the training, and the data of all nodes never left them."
+            f"A model {federated}, which node {origin.node} fitted to its own data afterwards. The node took no part "
+            "in the training."
         )
     owner = f"The personal model of node {origin.node}" if origin.node else "The model that all nodes share"
-    return f"{owner}, trained by federated learning: the data of the nodes never left them."
+    return f"{owner}, {federated}."
 
 
 def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
@@ -128,11 +133,6 @@ def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
         "licence": licence if licence != "unknown" else "not stated: the terms of the training data and of pretrained "
         "weights apply; fedapps is Apache-2.0",
     }  # fmt: skip
-
-
-def _dataset(origin: Origin) -> str:
-    folder = str(origin.settings.get("data-dir", ""))
-    return PurePath(folder).name if folder else "simulated data"
 
 
 def _metrics(origin: Origin) -> list[dict[str, Any]]:
@@ -163,12 +163,17 @@ def _private(model: TrainedModel) -> Iterator[str]:
         for name, each in model.module.state_dict().items()
         if any(fnmatchcase(name, pattern) for pattern in model.private.patterns)
     ]
-    if model.private.everything:
+    kind = _method(origin)
+    if not origin.method:
+        yield "What was shared in the training is not recorded."
+    elif kind and kind.pools_data:
+        yield "Nothing: one node had the data of all nodes."
+    elif model.private.everything:
         yield "Nothing was shared: each node trained alone."
     elif model.private.patterns:
         yield f"Parameters that stayed on the nodes in training: {', '.join(f'`{p}`' for p in model.private.patterns)}."
     else:
-        yield "All trained parameters were shared; the data of the nodes were not."
+        yield "All trained parameters were shared."
     if origin.node:
         own = f" ({counted(len(kept), 'tensor')}, {sum(size for _, size in kept):,} numbers)" if kept else ""
         what = f"this node's private parameters{own}, and " if kept else ""
@@ -186,7 +191,7 @@ def _private(model: TrainedModel) -> Iterator[str]:
         if origin.node:
             yield "The guarantee covers what the node sent. It does not cover what is personal in this model."
     else:
-        yield "There is no guarantee of differential privacy."
+        yield "The record of the training has no guarantee of differential privacy."
 
 
 def _settings(origin: Origin) -> Mapping[str, Any]:

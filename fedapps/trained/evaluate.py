@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedapps.registry.tasks import profiles_class
+from fedapps.registry.tasks import task_class
 from fedapps.runs.tables import number, text_table
 from fedapps.tasks.base import DataError
 from fedapps.tasks.model_folder import StoredModel
@@ -100,7 +100,7 @@ def evaluate_run(
 def evaluation_text(rows: Sequence[EvaluatedModel], folders: int) -> str:
     """The rows as a table of the task's main metrics, with their intervals, and a line that says what these are."""
     known = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    names = [name for name in profiles_class(rows[0].task).headline if name in known] or known
+    names = [name for name in task_class(rows[0].task).headline if name in known] or known
     header = ["method", "node", *(name.removeprefix("test.") for name in names)]
     lines = [[row.method, row.node, *(_cell(row.metrics.get(name)) for name in names)] for row in rows]
     over = f"{folders} folders" if folders > 1 else "examples, for shares of examples"

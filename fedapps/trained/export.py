@@ -57,10 +57,7 @@ def export_model(
         raise ValueError(f"format = {format!r}: must be one of {', '.join(map(repr, FORMATS))}")
     if not tolerance >= 0:
         raise ValueError(f"tolerance = {tolerance}: must be at least 0")
-    path = Path(folder).expanduser()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and is not empty: choose another folder, or remove it")
-    chosen = FORMATS[format]()
+    path, chosen = Path(folder).expanduser(), FORMATS[format]()
     chosen.check()
     with whole_folder(path) as unfinished:
         written = chosen.write(Request(model, unfinished, tolerance, example or model.own))

@@ -13,7 +13,8 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from fedapps.app.node import Node, choose_device, received_arrays, state_root
+from fedapps.app.disclosure import state_root
+from fedapps.app.node import Node, choose_device, received_arrays
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
 from fedapps.base.seeding import torch_seed
@@ -105,8 +106,7 @@ def _shared_facts(stored: StoredRun, task: Task) -> Mapping[str, Any]:
     try:
         return task.facts(None)
     except DataError:  # the facts depend on data: those of any node
-        place = {"partition-id": 0, "num-partitions": stored.config.run.num_nodes}
-        return task.facts(stored.config.run.source(task, place).load(task))
+        return task.facts(stored.source(task, 0).load(task))
 
 
 # -- the model of a node -----------------------------------------------------------------------------------------

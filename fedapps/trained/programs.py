@@ -93,6 +93,8 @@ def write_torch(network: Network, path: Path) -> Difference:
     """Write a program of ``torch.export`` and run it back. Raise ``ValueError`` as :func:`captured`."""
     program = captured(network)
     with _quiet():
+        if any("wrap_with_autocast" in str(node.target) for node in program.graph.nodes):
+            program = program.run_decompositions({})  # else a program with torch.autocast cannot be written
         torch.export.save(program, path)
         back = torch.export.load(path).module()
     try:

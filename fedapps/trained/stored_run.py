@@ -17,21 +17,25 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config, parse
 from fedapps.runs.run_folder import RunFolder, read_config
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
+from fedapps.tasks.base import Task
 
 from .intervals import mean_and_interval
 
 _MAX_NAMES = 12
+#: The data of at most so many nodes are simulated for each node that the records name.
+_SIMULATED_PER_NODE = 10
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run folder, which is only read.
+    """A run folder, which is only read. It may come from elsewhere, so it does not say where this machine writes.
 
     Parameters
     ----------
@@ -58,9 +62,32 @@ class StoredRun:
 
     @cached_property
     def config(self) -> Config:
-        """The config of the run, whose folder may have been moved."""
+        """The config of the run, whose folder may have been moved.
+
+        Its ``cache-dir`` is the run's if that has the simulated world, which is then read. Otherwise it is the default
+        of this machine.
+        """
         path = self.path.absolute()
-        return parse(read_config(path) | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
+        given = read_config(path) | {"name": path.name, "output-dir": str(path.parent)}
+        config = parse(given, on_node=True)
+        return config if config.run.has_data(config.task) else parse(given | {"cache-dir": ""}, on_node=True)
+
+    def source(self, task: Task, partition: int) -> DataSource:
+        """Where a simulated node has its data.
+
+        Raises
+        ------
+        ValueError
+            They would have to be simulated, and the run claims far more nodes than its records name.
+        """
+        run, known = self.config.run, len({row["node"] for row in self._node_rows})
+        if not run.has_data(task) and run.num_nodes > _SIMULATED_PER_NODE * known:
+            raise ValueError(
+                f"{self.path / 'config.toml'}: num-nodes = {run.num_nodes}, but nodes.jsonl names {known} nodes; the "
+                f"data of at most {_SIMULATED_PER_NODE * known} are simulated to load a model: load it on the machine "
+                "of the run, which has them in its cache-dir"
+            )
+        return run.source(task, {"partition-id": partition, "num-partitions": run.num_nodes})
 
     @cached_property
     def folder(self) -> RunFolder:
@@ -143,8 +170,7 @@ class StoredRun:
         known = self.nodes(method)
         likely = known.index(node) if node in known and len(known) == count else 0
         for place in (likely, *(other for other in range(count) if other != likely)):
-            place_config = {"partition-id": place, "num-partitions": count}
-            if run.source(task, place_config).profile(task).key == node:
+            if self.source(task, place).profile(task).key == node:
                 return place
         return None
 

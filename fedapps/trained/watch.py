@@ -27,9 +27,9 @@ _Version = tuple[str, int, int]
 class ModelWatch(Iterator["TrainedModel"]):
     """The models of a folder in which a node keeps them. A thread reads them; the caller never waits for a disk.
 
-    A model that arrives before the last one was taken replaces it. A model that cannot be read, because it is damaged,
-    of another version of the format or too large for the memory, is reported in the log once, and tried again at each
-    poll.
+    A model that arrives before the last one was taken replaces it. A model that cannot be read is reported in the log
+    once, and tried again at each poll: because it is malformed, of another version of the format or too large for the
+    memory, or because a package is missing. No folder ends the watch, whatever it holds.
 
     Parameters
     ----------
@@ -40,8 +40,7 @@ class ModelWatch(Iterator["TrainedModel"]):
     device : str or torch.device
         Where the models are put.
     read : function of a folder
-        Returns the model of a model folder. ``ValueError``, ``OSError``, ``RuntimeError`` and ``MemoryError`` mean that
-        it cannot be read; any other error ends the watch.
+        Returns the model of a model folder.
     """
 
     def __init__(
@@ -71,8 +70,8 @@ class ModelWatch(Iterator["TrainedModel"]):
 
         Raises
         ------
-        Exception
-            Whatever ended the thread that reads, such as an ``ImportError`` for a package that the task needs.
+        BaseException
+            Whatever ended the thread that reads, which no model folder does.
         """
         with self._arrived:
             return self._taken()
@@ -113,7 +112,7 @@ class ModelWatch(Iterator["TrainedModel"]):
             while not self._closing.is_set():
                 self._look()
                 self._closing.wait(self.poll)
-        except Exception as error:  # raised in the caller's thread, which would otherwise wait for ever
+        except BaseException as error:  # raised in the caller's thread, which would otherwise wait for ever
             with self._arrived:
                 self._failure = error
                 self._arrived.notify_all()
@@ -128,9 +127,11 @@ class ModelWatch(Iterator["TrainedModel"]):
             return
         try:
             model = self._read(Path(version[0])).to(self._device)
-        except (OSError, ValueError, RuntimeError, MemoryError) as error:  # torch reports a full GPU as RuntimeError
-            if version == self._version():  # otherwise a newer model has taken its place meanwhile
-                self._report(version, f"{error}; the last model stays in use")
+        except (OSError, ValueError) as error:
+            self._refuse(version, f"{error}; the last model stays in use")
+            return
+        except Exception as error:  # whatever a library finds in a file, the robot goes on
+            self._refuse(version, f"{version[0]}: {type(error).__name__}: {error}; the last model stays in use", error)
             return
         self._seen = version
         with self._arrived:
@@ -151,11 +152,16 @@ class ModelWatch(Iterator["TrainedModel"]):
             return path, 0, 0
         return path, found.st_ino, found.st_mtime_ns
 
-    def _report(self, version: _Version | None, problem: str) -> None:
-        """Log a problem once, although each poll finds it."""
+    def _refuse(self, version: _Version, problem: str, unexpected: Exception | None = None) -> None:
+        """Report a model folder, unless a newer model has taken its place meanwhile."""
+        if version == self._version():
+            self._report(version, problem, unexpected)
+
+    def _report(self, version: _Version | None, problem: str, unexpected: Exception | None = None) -> None:
+        """Log a problem once, although each poll finds it; of an unexpected error with its traceback."""
         if self._reported != (version, problem):
             self._reported = version, problem
-            logger.warning("%s", problem)
+            logger.warning("%s", problem, exc_info=unexpected)
 
 
 def _read_folder(folder: Path) -> TrainedModel:

@@ -11,7 +11,7 @@ from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_n
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.job_folder import new_folder, timed_name
-from fedapps.launch.launch import check_engine
+from fedapps.launch.launch import check_engine, check_machine
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import labels
@@ -156,6 +156,7 @@ def _check(plan: TuningPlan, write: Path | None) -> None:
         raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
     plan.check_seed_keys()
     check_engine(plan.engine, plan.trial_config.run)
+    check_machine(plan.engine, plan.trial_config.run)
     check_data(plan.trial_config)
 
 

@@ -42,11 +42,14 @@ class Refusal:
         The phase of the round.
     reason : str
         Why it was refused.
+    answered : bool
+        Whether the node replied; otherwise it is not connected or did not answer in time.
     """
 
     node: str
     phase: RoundStep
     reason: str
+    answered: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from fedapps.tasks.answers import finite_answer, finite_numbers
 from fedapps.tasks.driving.world.drivers import lane_change_control
 from fedapps.tasks.driving.world.dynamics import quantise
 from fedapps.tasks.driving.world.sessions import HUMAN, ROBOT
@@ -80,7 +81,7 @@ class Controller:
         Raises
         ------
         DataError
-            A shape is wrong, differs from that of the step before, or a number is not finite.
+            A shape is wrong, differs from that of the step before, or a number is not finite, also of the forecast.
         """
         now, acting = self._checked(motion, 4, "motion"), self._checked(control, 2, "control")
         single = now.ndim == 2
@@ -112,16 +113,14 @@ class Controller:
         return found[0] if single else found
 
     def _checked(self, given: ArrayLike | Tensor, width: int, what: str) -> Tensor:
-        found = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given), dtype=torch.float32)
-        found = found.detach().cpu().clone()  # the caller may write into what it gave
+        found = torch.tensor(finite_numbers(given, what), dtype=torch.float32)  # a copy, which stays as it is
         if found.ndim not in (2, 3) or found.shape[-2:] != (self.setting.cars, width):
             cars = self.setting.cars
             raise DataError(
                 f"{what} of shape {list(found.shape)}; expected [{cars}, {width}], or [S, {cars}, {width}] for S "
                 "encounters"
             )
-        if not bool(found.isfinite().all()):
-            raise DataError(f"{what}: a number is not finite")
+        finite_numbers(found, what)  # as float32
         return found
 
     def _note_gap(self, now: Tensor) -> None:
@@ -136,5 +135,10 @@ class Controller:
         if bool(planning.any()):
             motions, controls = self._motions[planning], self._controls[planning]
             with self._draws:
-                plan[planning] = next_controls(self.forecast, self.setting, motions, controls, self._candidates)
+                plan[planning] = next_controls(self._forecast, self.setting, motions, controls, self._candidates)
         return quantise(plan)
+
+    def _forecast(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
+        expected = self.forecast(motions, controls, plans)
+        finite_answer(expected.numpy(), "forecast")
+        return expected

@@ -2,9 +2,10 @@
 
 The format is that of the recorded human-in-the-loop weaving trials [1]_: columns ``trial, block, step, t`` and, for the
 robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration ``ax ay`` in metres and
-seconds, with x along the road. Simulated files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``,
-``session`` (the number of the initial state), the gray car (``g``) if there is one, and a file ``world.json``
-(:mod:`fedapps.tasks.driving.world.files`). In this package, as in the paper, x is lateral and y longitudinal.
+seconds, with x along the road. :class:`~fedapps.tasks.driving.options.Road` has what these files do not say. Simulated
+files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``, ``session`` (the number of the initial
+state), the gray car (``g``) if there is one, and a file ``world.json`` (:mod:`fedapps.tasks.driving.world.files`). In
+this package, as in the paper, x is lateral and y longitudinal.
 
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
@@ -21,16 +22,18 @@ from fedapps.base.errors import DataError
 from fedapps.base.tables import CSV_ENDINGS, Table, read_table
 from fedapps.base.text_files import found_in, refuse_copies
 
+from .options import Road
+
 if TYPE_CHECKING:
     from fedapps.tasks.driving.world.files import World
 
 STEP = 0.1  # seconds
-LANE_MIDDLE = -4.0  # y, in the file, of the line between the two lanes of the recorded trials
-DEMONSTRATIONS = 99  # block of the recorded demonstration trials, which belong to no driver
 SPLITS = ("train", "validation", "test")
+_NAMES_OF_SPLITS = frozenset([*SPLITS, "training", "val", "valid", "testing", "dev", "eval"])
 COUNTERS = ("trial", "block", "step", "t")
 ACCELERATIONS = ("ayr", "axr", "ayh", "axh")
 _WAY, _UNIT = 10.0, 2.0  # metres of way, and the ratio of ways, from which units are checked and wrong
+_OFF_MIDDLE = 1.0  # metres that the middle between the cars' lanes may lie from the line between them
 PEDALS = ("throttle_r", "steer_r", "throttle_h", "steer_h")
 
 
@@ -98,7 +101,7 @@ def with_validation(recording: Recording, share: float) -> Recording:
     return replace(recording, blocks={block: held_out(sessions) for block, sessions in recording.blocks.items()})
 
 
-def read_folder(folder: Path) -> Recording:
+def read_folder(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 - immutable
     """Read the sessions of a folder (:func:`read_sessions`) and, if they are simulated, the world.
 
     Raises
@@ -108,51 +111,58 @@ def read_folder(folder: Path) -> Recording:
     """
     from fedapps.tasks.driving.world.files import read_world
 
-    recording = read_sessions(folder)
+    recording = read_sessions(folder, road)
     try:
         return replace(recording, world=read_world(folder))
     except ValueError as error:
         raise DataError(str(error)) from error
 
 
-def read_sessions(folder: Path) -> Recording:
+def read_sessions(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 - immutable
     """Read the sessions in all files ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` of a folder, in the order of their names.
 
     Raises
     ------
     DataError
-        There is no such file, a file is malformed, or the files are of different kinds.
+        There is no such file, a file is malformed or does not fit the road, or the files are of different kinds.
     """
     paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
     if not paths:
         raise DataError(f"{folder}: no driving sessions; expected files *.csv, *.csv.gz or *.csv.xz")
     refuse_copies(paths)
-    return _joined(folder, paths)
+    return _joined(folder, paths, road)
 
 
-def read_file(path: Path) -> Recording:
+def read_file(path: Path, road: Road = Road()) -> Recording:  # noqa: B008 - immutable
     """Read the sessions of one file, as :func:`read_sessions` does."""
-    return _joined(path, [path])
+    return _joined(path, [path], road)
 
 
-def files_of(folder: Path, block: int) -> list[Path]:
+def files_of(folder: Path, block: int, road: Road) -> list[Path]:
     """Return the files of a folder with the sessions of a block; none if one of them also has those of others."""
-    found = {path: set(read_file(path).blocks) for path in found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))}
+    paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
+    found = {path: set(read_file(path, road).blocks) for path in paths}
     own = [path for path, blocks in found.items() if block in blocks]
     return own if all(found[path] == {block} for path in own) else []
 
 
-def _joined(place: Path, paths: Sequence[Path]) -> Recording:
+def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
+    """The sessions of some files."""
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()
     files: dict[tuple[int, int], Path] = {}
     for path in paths:
-        kind, read, trials = _read_file(path, path.stat().st_mtime_ns if path.exists() else 0)
+        kind, read, trials = _read_file(path, path.stat().st_mtime_ns if path.exists() else 0, road)
         kinds.add(kind)
         if len(kinds) > 1:
             raise DataError(
-                f"{place}: mixes files with and without throttle columns, or with and without a gray car; expected "
-                "files of one kind"
+                f"{place}: mixes files with and without throttle columns, with and without a gray car, or with and "
+                "without a column split; expected files of one kind"
+            )
+        if not kind[2] and path.name.split(".", 1)[0].lower() in _NAMES_OF_SPLITS:
+            raise DataError(
+                f"{path}: is named like a split, but has no column split, without which the last fifth of each block "
+                "is the test; add the column (train, validation, test), or rename the file"
             )
         for block, trial in trials:
             if (other := files.setdefault((block, trial), path)) != path:
@@ -160,15 +170,20 @@ def _joined(place: Path, paths: Sequence[Path]) -> Recording:
         for block, sessions in read.items():
             blocks[block] = blocks.get(block, ()) + sessions
     if not blocks:
-        raise DataError(f"{place}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
+        blocks_left_out = ", ".join(map(str, sorted(road.demonstrations)))
+        raise DataError(
+            f"{place}: holds only demonstration trials, which are left out (driving.demonstrations = "
+            f"{blocks_left_out!r})"
+        )
     return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
 
 
 @lru_cache(maxsize=64)
 def _read_file(
-    path: Path, modified: int
-) -> tuple[tuple[str, int], dict[int, tuple[Session, ...]], list[tuple[int, int]]]:
-    """The dynamics and number of cars of a file, its sessions by block, and the block and number of each trial.
+    path: Path, modified: int, road: Road
+) -> tuple[tuple[str, int, bool], dict[int, tuple[Session, ...]], list[tuple[int, int]]]:
+    """The dynamics and number of cars of a file, whether it names splits, its sessions by block, and the block and
+    number of each trial.
 
     ``modified`` is the file's time stamp.
     """
@@ -188,6 +203,9 @@ def _read_file(
     begun: dict[tuple[int, int], int] = {}
     found = _sessions(table)
     _check_units(table, states, found, cars)
+    if not simulated:
+        firsts = [first for first, _ in found if int(block_of[first]) not in road.demonstrations]
+        _check_lanes(table, states, firsts, road)
     for first, last in found:
         key = int(block_of[first]), int(trial_of[first])
         if (row := begun.setdefault(key, first)) != first:
@@ -196,17 +214,17 @@ def _read_file(
                 f"line {table.lines[row]}); keep one of the two"
             )
         block, session = int(block_of[first]), (states[first:last], controls[first:last])
-        if block == DEMONSTRATIONS and not simulated:
+        if block in road.demonstrations and not simulated:
             continue
         if not simulated:
-            session = _face_the_same_way(*session)
+            session = _face_the_same_way(*session, road.lane_line)
         blocks.setdefault(block, []).append(Session(int(numbers[first]), split[first], *session))
     done = {block: _with_splits(sessions) for block, sessions in blocks.items()}
-    return ("bicycle" if simulated else "point", len(cars)), done, list(begun)
+    return ("bicycle" if simulated else "point", len(cars), "split" in table), done, list(begun)
 
 
 def _check_units(table: Table, states: np.ndarray, sessions: Sequence[tuple[int, int]], cars: str) -> None:
-    """Raise :class:`DataError` if a car's velocities do not fit its positions, as in km/h beside metres."""
+    """Raise :class:`DataError` if velocities do not fit positions, as in km/h beside metres, or x is not the way."""
     steps = np.concatenate([np.arange(first + 1, last) for first, last in sessions])
     driven = np.linalg.norm(states[steps, :, :2] - states[steps - 1, :, :2], axis=-1).sum(axis=0)
     expected = STEP * np.linalg.norm(states[steps, :, 2:], axis=-1).sum(axis=0)
@@ -216,13 +234,40 @@ def _check_units(table: Table, states: np.ndarray, sessions: Sequence[tuple[int,
                 f"{table.path}: by the columns x{car} and y{car} the car drives {way:.4g} m, by vx{car} and vy{car} "
                 f"{meant:.4g} m; expected metres, and metres per second"
             )
+    across, along = np.abs(states[..., 2:]).sum(axis=(0, 1)).tolist()
+    if across > along:
+        raise DataError(
+            f"{table.path}: the cars drive faster along y than along x; expected x along the road, and y across it"
+        )
 
 
-def _face_the_same_way(states: np.ndarray, controls: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check_lanes(table: Table, states: np.ndarray, firsts: Sequence[int], road: Road) -> None:
+    """Raise :class:`DataError` unless robot and human start in the lanes on both sides of the line between them."""
+    if not firsts:
+        return
+    robot, human = states[firsts, :2, 0].T
+    middle = float(np.median((robot + human) / 2))
+    advice = f"set driving.lane-line to the y of the line between the lanes, in metres (here {road.lane_line:g})"
+    if abs(middle - road.lane_line) > _OFF_MIDDLE:
+        raise DataError(
+            f"{table.path}: robot and human start at y = {np.median(robot):.3g} and {np.median(human):.3g} (medians), "
+            f"with their middle at {middle:.3g}; {advice}"
+        )
+    wrong = np.flatnonzero((robot - road.lane_line) * (human - road.lane_line) >= 0)
+    if len(wrong):
+        row = firsts[wrong[0]]
+        raise DataError(
+            f"{table.place(row, 'yr')}: in {len(wrong)} of {len(firsts)} trials robot and human start on the same side "
+            f"of the line between the lanes, here at y = {robot[wrong[0]]:.3g} and {human[wrong[0]]:.3g}; correct or "
+            f"remove these trials, or {advice}"
+        )
+
+
+def _face_the_same_way(states: np.ndarray, controls: np.ndarray, lane_line: float) -> tuple[np.ndarray, np.ndarray]:
     """Measure lateral positions from the lane line, mirrored so that the human starts on the positive side."""
-    side = 1.0 if states[0, 1, 0] >= LANE_MIDDLE else -1.0
+    side = 1.0 if states[0, 1, 0] >= lane_line else -1.0
     states, controls = states.copy(), controls.copy()
-    states[..., 0] -= LANE_MIDDLE
+    states[..., 0] -= lane_line
     states[..., [0, 2]] *= side
     controls[..., 0] *= side
     return states, controls

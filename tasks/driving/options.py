@@ -2,11 +2,28 @@
 
 from dataclasses import dataclass
 
-from fedapps.base.options import option
+from fedapps.base.errors import DataError
+from fedapps.base.options import listed, option
 
 SCENARIOS = ("lane-swap", "three-cars", "trials")
 #: Training and test sessions per driver in the paper (Sections IV-B and IV-C).
 PAPER_SESSIONS = {"lane-swap": (40, 10), "three-cars": (45, 9), "trials": (0, 0)}
+
+
+@dataclass(frozen=True)
+class Road:
+    """What recorded trials do not say themselves. The defaults are those of the published trials.
+
+    Parameters
+    ----------
+    lane_line : float
+        y in metres, as in the file, of the line between the lane of the robot and that of the human.
+    demonstrations : frozenset of int
+        Blocks that belong to no driver, and are left out.
+    """
+
+    lane_line: float = -4.0
+    demonstrations: frozenset[int] = frozenset([99])
 
 
 @dataclass(frozen=True)
@@ -31,6 +48,17 @@ class Options:
         "Effect of a simulated driver's risk tolerance: threshold shifts the distance at which it overtakes; "
         "literal is the formula printed in the paper, in which only the sign matters",
         choices=("threshold", "literal"),
+        data=True,
+    )
+    lane_line: float = option(
+        Road.lane_line,
+        "y in metres, in the files of recorded trials, of the line between the lanes of robot and human, which start "
+        "on different sides of it",
+        data=True,
+    )
+    demonstrations: str = option(
+        "99",
+        "Blocks of recorded trials that belong to no driver and are left out, separated by commas; '' = none",
         data=True,
     )
     history: int = option(10, "Past steps that the forecaster sees", minimum=1, data=True)
@@ -78,6 +106,23 @@ class Options:
     def dynamics(self) -> str:
         """The dynamics of the cars: "bicycle" (throttle and steering) if they are simulated, otherwise "point"."""
         return "point" if self.scenario == "trials" else "bicycle"
+
+    @property
+    def road(self) -> Road:
+        """What recorded trials do not say themselves.
+
+        Raises
+        ------
+        DataError
+            A block in ``demonstrations`` is no whole number.
+        """
+        blocks = listed(self.demonstrations)
+        if wrong := [block for block in blocks if not block.isdecimal()]:
+            raise DataError(
+                f"driving.demonstrations = {self.demonstrations!r}: {wrong[0]!r} is no block; list the numbers of "
+                "blocks, separated by commas"
+            )
+        return Road(self.lane_line, frozenset(map(int, blocks)))
 
     def moments(self, steps: int) -> range:
         """Return the steps, counted from 0, at which a session of ``steps`` steps has a window; none if it is short."""

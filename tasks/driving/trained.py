@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.tasks.answers import finite_answer, finite_numbers
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.driving.world.sessions import HUMAN
 from fedapps.tasks.trained import Network, TrainedModel
@@ -93,7 +94,7 @@ class DrivingTrained(TrainedModel):
         Raises
         ------
         DataError
-            A shape is wrong, the history is too short, or a number is not finite.
+            A shape is wrong, the history is too short, or a number is not finite, also of the forecast.
         """
         options, setting = self._options, self._setting
         seen = _checked(motions, (setting.cars, 4), "motions", "[t, cars, 4] or [S, t, cars, 4]")
@@ -116,6 +117,7 @@ class DrivingTrained(TrainedModel):
         with torch.no_grad():
             expected = cast(Forecaster, self.module).forecast(history, standard[:, None], draws.to(device))[:, 0]
         human: np.ndarray = setting.roll_out(seen[:, -1, HUMAN][:, None], expected.cpu().to(seen.dtype)).float().numpy()
+        finite_answer(human, "forecast")
         return human[0] if single else human
 
     def controller(self, seed: int = 0) -> Controller:
@@ -151,10 +153,11 @@ class DrivingTrained(TrainedModel):
             H, 2] of both. ``along`` is x in the files; ``lateral`` is y, in recorded trials measured from the line
             between the lanes, towards the human's.
         """
+        road = cast(DrivingTask, self.task).road
         for given in inputs:
             if not isinstance(given, Path):
                 raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
-            read = read_sessions(given) if given.is_dir() else read_file(given)
+            read = read_sessions(given, road) if given.is_dir() else read_file(given, road)
             recording = cast(DrivingTask, self.task).checked(given, read)
             listed = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
             for start in range(0, len(listed), batch_size):
@@ -210,7 +213,7 @@ class DrivingTrained(TrainedModel):
     def _noise(self, given: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
         latent = self._options.latent
         if given is not None:
-            found = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given), dtype=torch.float32)
+            found = torch.as_tensor(finite_numbers(given, "noise"), dtype=torch.float32)
             if found.ndim != 3 or found.shape[0] != count or found.shape[2] != latent:
                 raise DataError(f"noise of shape {list(found.shape)}; expected [{count}, K, {latent}]")
             return found
@@ -222,10 +225,9 @@ class DrivingTrained(TrainedModel):
 
 def _checked(given: ArrayLike | Tensor, last: tuple[int, int], what: str, expected: str) -> Tensor:
     """Numbers of float32 or float64 whose last two dimensions are ``last``."""
-    found = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).cpu()
+    found = torch.as_tensor(finite_numbers(given, what))
     found = found if found.dtype == torch.float64 else found.float()
     if found.shape[-2:] != last or found.ndim not in (2, 3, 4):
         raise DataError(f"{what} of shape {list(found.shape)}; expected {expected}, here {list(last)} at the end")
-    if not bool(found.isfinite().all()):
-        raise DataError(f"{what}: a number is not finite")
+    finite_numbers(found, what)  # as float32
     return found

@@ -3,7 +3,7 @@
 Pixels are decoded when they are asked for, so that profiles of nodes cost no decoding. Nothing here needs torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from fedapps.tasks.pictures import ENDINGS, decoded, problem_in
 from PIL import Image
 
 from fedapps.base.errors import DataError
-from fedapps.base.text_files import arrays_in, found_in
+from fedapps.base.tables import refuse_spellings
+from fedapps.base.text_files import arrays_in, found_in, refuse_several
 
 from .image_set import ImageSet, Pictures
 from .options import Layout
@@ -29,14 +30,17 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
 }
 _ARCHIVE = "npz"
 _NAMED = 5  # damaged images that a message lists
+#: Other names that people give to splits. No folder of a class may have one beside those of the other classes.
+_LIKE_SPLITS = frozenset(["training", "trn", "testing", "tests", "tst", "dev", "eval", "evaluation", "holdout", "vald"])
 
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """The splits of a folder, and the names of the classes."""
+    """The splits of a folder, what each was read from, and the names of the classes."""
 
     classes: tuple[str, ...]
     splits: Mapping[str, ImageSet]
+    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +60,17 @@ def read_folder(folder: Path, layout: Layout) -> Folder:
     Raises
     ------
     DataError
-        There are no images, a file is damaged or lacks a column, a label is unknown, or the images have another number
-        of classes than the layout.
+        There are no images, a file is damaged or lacks a column, a label is unknown, the images have another number of
+        classes than the layout, or the folder can be read in two ways.
     """
-    readers: tuple[Callable[[Path], dict[str, list[Path]]], ...] = (_parquet_files, _archives, _class_folders)
-    for reader in readers:
-        files = reader(folder)
-        if files:
-            stamped = tuple((split, path, path.stat().st_mtime_ns) for split in files for path in files[split])
-            return _read(folder, stamped, layout)
+    tables, archives = _parquet_files(folder), _archives(folder)
+    with_splits = any((folder / name).is_dir() for names in SPLITS.values() for name in names)
+    of_classes = _class_folders(folder) if with_splits or not (tables or archives) else {}
+    readings = {"Parquet files": bool(tables), "archives .npz": bool(archives), "folders of classes": bool(of_classes)}
+    refuse_several(folder, readings, "keep the files of one kind")
+    if files := tables or archives or of_classes:
+        stamped = tuple((split, path, path.stat().st_mtime_ns) for split in files for path in files[split])
+        return _read(folder, stamped, layout)
     raise DataError(
         f"{folder}: no images; expected train/CLASS/*.png (or {', '.join(ENDINGS[:2])} and others), train*.npz, "
         "train*.parquet, or folders CLASS with images"
@@ -78,10 +84,12 @@ def _read(folder: Path, stamped: tuple[tuple[str, Path, int], ...], layout: Layo
         paths = [path for name, path, _ in stamped if name == split]
         kind = paths[0].suffix
         if kind == ".parquet":
-            table = read_parquet(paths, layout.columns)
+            table = read_parquet(paths, layout.columns, label_named=layout.label_named)
             found[split] = _Found(str(paths[0]), table, table.labels, table.names, table.groups)
         elif kind == f".{_ARCHIVE}":
-            found |= {name: part for path in paths for name, part in _arrays_of(path, split, layout)}
+            for name, part in (pair for path in paths for pair in _arrays_of(path, split, layout)):
+                if (other := found.setdefault(name, part)) is not part:
+                    raise DataError(f"{part.where}: {other.where} has the split {name}, too; keep one of the two")
         else:
             found[split] = _pictures_below(paths[0])
     classes = layout.labels or _classes_in([*found.values()])
@@ -98,7 +106,7 @@ def _read(folder: Path, stamped: tuple[tuple[str, Path, int], ...], layout: Layo
     }
     if "train" not in splits and "test" not in splits:
         raise DataError(f"{folder}: its files have no image of a split {' or '.join(SPLITS)}")
-    return Folder(classes, splits)
+    return Folder(classes, splits, {split: part.where for split, part in found.items()})
 
 
 # -- labels --------------------------------------------------------------------------------------------------------
@@ -108,7 +116,9 @@ def _classes_in(parts: Sequence[_Found]) -> tuple[str, ...]:
     """The names of the classes that images have, sorted; by value, if they are numbers."""
     if named := [part.names for part in parts if part.names]:
         return named[0]
-    distinct = {str(label) for part in parts for label in np.unique(part.labels).tolist()}
+    labels = [str(label) for part in parts for label in part.labels.tolist()]
+    refuse_spellings(labels, parts[0].where, "images.labels")
+    distinct = set(labels)
     try:
         return tuple(sorted(distinct, key=int))
     except ValueError:
@@ -174,9 +184,35 @@ class _Files(Pictures):
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
     """The folder of each split that has folders of classes; ``folder`` itself if it has classes and no splits."""
-    named = {split: [path for name in names if (path := folder / name).is_dir()] for split, names in SPLITS.items()}
-    found = {split: paths[:1] for split, paths in named.items() if paths and _images_below(paths[0])}
-    return found or ({"train": [folder]} if folder.is_dir() and _images_below(folder) else {})
+    tops: dict[str, bool] = {}  # whether images lie in folders of it
+    for path in _images_below(folder):
+        top, *below = path.relative_to(folder).parts
+        tops[top] = tops.get(top, False) or len(below) > 1
+    of_split = {name: split for split, names in SPLITS.items() for name in names}
+    found: dict[str, list[Path]] = {}
+    for top in tops:
+        if top not in of_split and top.lower() in _LIKE_SPLITS | of_split.keys():
+            raise DataError(
+                f"{folder / top}: could be a split or a class; rename it to one of {', '.join(of_split)}, or "
+                "move the classes into train/ if it is one"
+            )
+        if top in of_split and not tops[top]:
+            raise DataError(f"{folder / top}: its images lie in no folder of a class; expected {top}/CLASS/*.png")
+        if top in of_split:
+            found.setdefault(of_split[top], []).append(folder / top)
+    if found and (others := [top for top in tops if top not in of_split]):
+        raise DataError(
+            f"{folder}: {', '.join(others[:_NAMED])} hold images beside {', '.join(set(tops) & of_split.keys())}; move "
+            "classes into the folder of their split, and remove other images"
+        )
+    _one_name_each(folder, found)
+    return {split: found[split] for split in SPLITS if split in found} or ({"train": [folder]} if tops else {})
+
+
+def _one_name_each(folder: Path, found: Mapping[str, Sequence[Path]]) -> None:
+    """Raise :class:`DataError` if the files or folders of a split have several names, such as val and validation."""
+    for split, paths in found.items():
+        refuse_several(folder, {path.name: True for path in paths}, f"keep one of them for the split {split}")
 
 
 def _images_below(folder: Path) -> list[Path]:
@@ -236,9 +272,10 @@ def _archives(folder: Path) -> dict[str, list[Path]]:
         split: [path for name in names for path in found_in(folder, f"{name}.{_ARCHIVE}")]
         for split, names in SPLITS.items()
     }
-    found = {split: paths[:1] for split, paths in named.items() if paths}
+    found = {split: paths for split, paths in named.items() if paths}
+    _one_name_each(folder, found)
     single = found_in(folder, f"*.{_ARCHIVE}")
-    if not found and len(single) > 1:
+    if len(single) > max(1, len(found)):
         raise DataError(f"{folder}: {len(single)} files .npz; name them train.npz and test.npz, or keep one of them")
     return found or ({"train": single} if single else {})
 
@@ -246,6 +283,7 @@ def _archives(folder: Path) -> dict[str, list[Path]]:
 def _arrays_of(path: Path, split: str, layout: Layout) -> Iterator[tuple[str, _Found]]:
     group = layout.columns.group
     single = [("images", layout.columns.label), ("images", "labels"), ("x", "y"), ("data", "targets")]
+    single = [*dict.fromkeys(single)]
     wanted = {label for _, label in single} | {label for pairs in _NAMES.values() for _, label in pairs} | {group}
     arrays = dict(arrays_in(path, sorted(wanted - {""})))
     with np.load(path, allow_pickle=False) as archive:
@@ -258,7 +296,15 @@ def _arrays_of(path: Path, split: str, layout: Layout) -> Iterator[tuple[str, _F
             f"{path}: has the arrays {', '.join(sorted(present)) or 'none'}; expected images and labels, or x_train, "
             "y_train, x_test and y_test (images.label-column)"
         )
-    for name, (images, label) in several or one[:1]:
+    named = layout.label_named and (split, ("images", layout.columns.label)) in one
+    read = one[:1] if named else several + one
+    if len({name for name, _ in read}) < len(read) or (several and one and not named):
+        pairs = "; ".join(f"{images}, {label}" for _, (images, label) in read)
+        raise DataError(
+            f"{path}: several arrays could be the images and labels ({pairs}); name the labels in images.label-column, "
+            "or keep one pair for each split"
+        )
+    for name, (images, label) in read:
         labels = arrays[label].reshape(-1)
         if labels.dtype.kind not in "iuUS":
             raise DataError(f"{path}, {label}: type {labels.dtype}; expected whole numbers or names of classes")
@@ -281,6 +327,8 @@ def _parquet_files(folder: Path) -> dict[str, list[Path]]:
     for split, names in SPLITS.items():
         patterns = [f"**/{name}{ending}.parquet" for name in names for ending in ("", "-*", "/*")]
         if paths := found_in(folder, *patterns):
+            written = {pattern.removeprefix("**/"): bool(found_in(folder, pattern)) for pattern in patterns}
+            refuse_several(folder, written, f"keep the files of one name for the split {split}")
             if len(places := sorted({path.parent for path in paths})) > 1:
                 named = ", ".join(map(str, places[:3]))
                 raise DataError(

@@ -5,6 +5,7 @@ Every network takes uint8 images and normalises them first. Its last linear laye
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from difflib import get_close_matches
 
 import torch
@@ -95,8 +96,7 @@ def check_network(options: Options, layout: Layout) -> None:
     No memory is allocated for its weights.
     """
     height, width, channels = layout.size
-    device = "cpu" if options.model.startswith("regnet") else "meta"  # a RegNet computes its widths with tensors
-    with torch.device(device):
+    with torch.device("meta"):
         network = image_classifier(options, layout.classes, ((0.0,) * channels, (1.0,) * channels)).eval()
         try:
             with torch.no_grad():
@@ -215,4 +215,7 @@ def of_torchvision(name: str, classes: int) -> nn.Module:
             f"images.model = {name!r}: must be one of {', '.join(NETWORKS)} or a classifier of torchvision.models; "
             f"close names: {', '.join(near)}"
         )
-    return known[name](weights=None, num_classes=classes, **_ONE_OUTPUT.get(name, {}))
+    device = torch.get_default_device()
+    # A RegNet computes its widths with tensors, which the device "meta" cannot do.
+    with torch.device("cpu") if name.startswith("regnet") else nullcontext():
+        return known[name](weights=None, num_classes=classes, **_ONE_OUTPUT.get(name, {})).to(device)

@@ -26,6 +26,8 @@ class Layout:
     size : (int, int, int)
         Height, width and channels of the network's input.
     columns : Columns
+    label_named : bool
+        Whether the column of the label is known, and not only usual.
     published : bool
         Whether the classes are those of a known data set, in its order.
     """
@@ -34,6 +36,7 @@ class Layout:
     classes: int
     size: tuple[int, int, int]
     columns: Columns
+    label_named: bool
     published: bool
 
 
@@ -57,9 +60,11 @@ class Options:
         "Names of the classes in their order, separated by commas; '' = the data set's, or those found, sorted. A "
         "deployed node needs them if it lacks a class",
     )
-    classes: int = option(0, "Number of classes of a data set that is not known, if labels is empty", minimum=0)
-    height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0)
-    width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0)
+    classes: int = option(
+        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, maximum=10**5
+    )
+    height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0, maximum=4096)
+    width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0, maximum=4096)
     channels: int = option(0, "1 for grey, 3 for colour; 0 = the data set's, or 3", minimum=0, maximum=3)
     partition: str = option(
         "dirichlet",
@@ -196,5 +201,6 @@ class Options:
                 self.label_column.strip() or columns.label,
                 self.group_column.strip() or columns.group,
             ),
+            known is not None or bool(self.label_column.strip()),
             known is not None and not listed(self.labels),
         )

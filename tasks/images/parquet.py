@@ -1,7 +1,7 @@
 """Parquet files of images as the Hugging Face hub has them: encoded images, and labels with the names of classes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,26 @@ class ParquetColumns(Pictures):
         return self._kept  # type: ignore[attr-defined]
 
 
-def read_parquet(paths: Sequence[Path], columns: Columns) -> ParquetColumns:
+#: Names that columns of labels usually have.
+_LABELS = frozenset(["label", "labels", "target", "targets", "class", "classes", "y"])
+
+
+def refuse_other_labels(place: str, label: str, names: Iterable[str]) -> None:
+    """Raise :class:`DataError` if beside the column or array ``label`` another one could be that of the labels."""
+    if others := sorted(name for name in names if name != label and name.lower() in _LABELS):
+        raise DataError(
+            f"{place}: {label} and {', '.join(others)} could be the labels; name one of them in images.label-column"
+        )
+
+
+def read_parquet(paths: Sequence[Path], columns: Columns, *, label_named: bool = True) -> ParquetColumns:
     """Read the labels and the groups of a split; images are read with the first of them.
 
     Raises
     ------
     DataError
-        A file is damaged, lacks a column, or has an image without a label.
+        A file is damaged, lacks a column, or has an image without a label; or unless ``label_named``, two columns could
+        be the label.
     """
     need("pyarrow", "images", f"{paths[0]}")
     import pyarrow.parquet
@@ -86,6 +99,8 @@ def read_parquet(paths: Sequence[Path], columns: Columns) -> ParquetColumns:
                 raise DataError(
                     f"{path}: no column {name}; found {', '.join(schema.names)} (images.{key} names the column)"
                 )
+        if not label_named:
+            refuse_other_labels(str(path), columns.label, schema.names)
         table = _read(path, [name for key, name in wanted.items() if key != "image-column"])
         label = table.column(columns.label)
         if label.null_count:

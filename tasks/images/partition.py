@@ -1,7 +1,7 @@
 """The images of every node: which it trains on, which it holds out, and which are the test common to all nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,10 +10,11 @@ from fedapps.tasks.partitioners import Part, flower_partition
 
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
+from fedapps.base.tables import refuse_spellings
 
 from .formats import Folder, read_folder
 from .image_set import ImageSet, joined
-from .options import Layout, Options
+from .options import Options
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,8 @@ def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> 
     """
     layout = options.layout()
     if labels:
-        layout = Layout(labels, len(labels), layout.size, layout.columns, layout.published and labels == layout.labels)
+        published = layout.published and labels == layout.labels
+        layout = replace(layout, labels=labels, classes=len(labels), published=published)
     read = read_folder(folder, layout)
     given = {split: Images(images, np.arange(len(images))) for split, images in read.splits.items()}
     splits = {split: images for split, images in given.items() if split != "common"}
@@ -190,6 +192,7 @@ def _natural(pool: Images, options: Options, num_nodes: int) -> tuple[list[str],
             f"images.partition = 'natural': the images have no column {column} (images.group-column); Parquet files "
             "and .npz archives can have one"
         )
+    refuse_spellings(pool.images.groups[pool.rows].tolist(), "images.group-column", "")
     names, group, counts = np.unique(pool.images.groups[pool.rows], return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= options.min_examples)
     if len(enough) < num_nodes:

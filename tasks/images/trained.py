@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
@@ -58,8 +59,14 @@ class ImagesTrained(TrainedModel):
         Raises
         ------
         DataError
-            An image is missing, damaged or none of these.
+            ``images`` is a single image, an image is missing, damaged or none of these, or the model has no finite
+            answer to it.
         """
+        several(images, "images")
+        if isinstance(images, np.ndarray | Tensor) and (
+            images.ndim not in (3, 4) or (images.ndim == 3 and images.shape[2] == 3)
+        ):
+            raise DataError(f"images of shape {list(images.shape)}: must be several, as [n, H, W, 3] or [n, H, W]")
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
         size = self._task.layout.size
@@ -72,7 +79,7 @@ class ImagesTrained(TrainedModel):
                 ]
                 pixels = torch.from_numpy(np.stack(some)).to(self.device)
                 found[start : start + len(some)] = softmax(self.module(pixels), dim=1).cpu().numpy()
-        return Predictions.of(found, self.classes)
+        return Predictions.of(finite_answer(found, "probabilities"), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
         """Yield ``image``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each image.

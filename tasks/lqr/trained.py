@@ -7,10 +7,12 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.tasks.answers import finite_answer, finite_numbers
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.trained import Network, TrainedModel
 from numpy.typing import ArrayLike, NDArray
 
+from fedapps.base.errors import DataError
 from fedapps.base.tables import stream_rows
 
 from .task import LqrModel
@@ -55,8 +57,13 @@ class LqrTrained(TrainedModel):
         Returns
         -------
         ndarray float64 [1] or [n, 1]
+
+        Raises
+        ------
+        DataError
+            A shape is wrong, or a number of the state or of the control is not finite.
         """
-        return -_state(state) @ self.gain.T
+        return self._control(_state(state))
 
     def step(self, state: ArrayLike) -> FloatArray:
         """Return the state after one step of the closed loop, ``(A - B K) x``, with the learned dynamics.
@@ -69,10 +76,22 @@ class LqrTrained(TrainedModel):
         Returns
         -------
         ndarray float64 [2] or [n, 2]
+
+        Raises
+        ------
+        DataError
+            As :meth:`control`.
         """
         A, B = self.dynamics
         found = _state(state)
-        return found @ A.T + self.control(found) @ B.T
+        with np.errstate(over="ignore", invalid="ignore"):  # reported as an error
+            following = found @ A.T + self._control(found) @ B.T
+        return finite_answer(following, "state")
+
+    def _control(self, state: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore"):  # reported as an error
+            control = -state @ self.gain.T
+        return finite_answer(control, "control")
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield ``u``, ``next_y`` and ``next_v`` for each state, whose columns are ``y`` and ``v``, in CSV or JSON
@@ -97,7 +116,7 @@ def _array(parameter: torch.Tensor) -> FloatArray:
 
 
 def _state(given: ArrayLike) -> FloatArray:
-    state = np.asarray(given, dtype=np.float64)
+    state = finite_numbers(given, "state").astype(np.float64)
     if state.shape[-1:] != (2,) or state.ndim > 2:
-        raise ValueError(f"state: must have the shape [2] or [n, 2], not {list(state.shape)}")
+        raise DataError(f"state: must have the shape [2] or [n, 2], not {list(state.shape)}")
     return state

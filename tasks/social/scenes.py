@@ -12,14 +12,14 @@ Interactions between two people are listed twice, once from each side; interacti
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import nan
+from math import nan, pi
 from pathlib import Path
 from typing import Any
 
 from fedapps.base.errors import DataError
 from fedapps.base.rows import json_lines
 from fedapps.base.seeding import generator
-from fedapps.base.text_files import found_in, shown
+from fedapps.base.text_files import found_in, refuse_several, shown
 
 Point = tuple[float, float]
 #: x and y in metres, orientation in half turns (-1 to 1).
@@ -29,6 +29,7 @@ FIELDS = ("score", "identifier", "room", "humans", "objects", "links", "robot")
 SPLITS = ("train", "validation", "test")
 #: The limits of coordinates and of the longer side of a room, in centimetres. A room in metres is below the latter.
 FARTHEST, SMALLEST_ROOM = 1e6, 50.0
+_TURNS = 8  # orientations from which it can be told that they are not degrees
 FEWEST = 4  # of 3 scenes, 2 would train, 1 would test and none would validate
 
 
@@ -80,14 +81,12 @@ class RatedScene:
 def participant_files(folder: Path) -> dict[str, Path]:
     """Return the files ``<participant>.json`` of ``folder`` or its ``raw_data`` (as published), by participant.
 
-    Raise :class:`DataError` if both have a file of the same name.
+    Raise :class:`DataError` if both have files.
     """
-    found = sorted(found_in(folder, "raw_data/*.json", "*.json"), key=lambda path: path.stem)
-    files = {path.stem: path for path in found}
-    if len(files) < len(found):
-        twice = [str(path) for path in found if files[path.stem] != path]
-        raise DataError(f"{', '.join(twice)}: the participant has a second file in {folder}; keep one of the two")
-    return files
+    published, beside = found_in(folder, "raw_data/*.json"), found_in(folder, "*.json")
+    readings = {"raw_data/*.json": bool(published), "*.json": bool(beside)}
+    refuse_several(folder, readings, "every file <participant>.json is a participant, so keep them in one folder")
+    return {path.stem: path for path in published or beside}
 
 
 def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
@@ -147,6 +146,9 @@ def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
         scenes.append(scene)
     if len(scenes) >= FEWEST and 0 < max(scene.score for scene in scenes) <= 1:
         raise DataError(f"{path}: no score is above 1, as on a scale from 0 to 1; expected 0 (worst) to 100")
+    turns = [abs(turn) for scene in scenes for _, _, turn in (*scene.humans, *scene.objects)]
+    if len(turns) >= _TURNS and 0 < max(turns) <= 2 * pi / 180:
+        raise DataError(f"{path}: no orientation is above 2 pi, as in radians; expected degrees")
     return tuple(scenes)
 
 

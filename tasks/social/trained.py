@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
+from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor, nn
@@ -83,7 +84,7 @@ class SocialTrained(TrainedModel):
         Raises
         ------
         DataError
-            A scene is malformed, or there is no such file.
+            A scene is malformed or no scene, there is no such file, or the model has no finite answer.
         """
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
@@ -91,13 +92,14 @@ class SocialTrained(TrainedModel):
             listed: Sequence[Scene] = read_scenes(Path(scenes).expanduser())
         else:
             listed = [scenes] if isinstance(scenes, (RatedScene, Mapping)) else scenes
+            several(listed, "scenes", (RatedScene, Mapping))
         found = [
             scene if isinstance(scene, RatedScene) else scene_of(scene, f"scene {place}")
             for place, scene in enumerate(listed)
         ]
         parts = [found[start : start + batch_size] for start in range(0, len(found), batch_size)]
         scored = [cast(SocialTask, self.task).rated(self.module, part, batch_size) for part in parts]
-        return 100 * np.concatenate([np.empty(0, dtype=np.float32), *scored])
+        return finite_answer(100 * np.concatenate([np.empty(0, dtype=np.float32), *scored]), "score")
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
         """Yield the score of each scene.

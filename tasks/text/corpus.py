@@ -9,7 +9,7 @@ import numpy as np
 
 from fedapps.base.errors import DataError
 from fedapps.base.rows import SHEETS
-from fedapps.base.tables import read_table
+from fedapps.base.tables import read_table, refuse_spellings
 from fedapps.base.text_files import COMPRESSIONS, found_in, shown
 
 _LISTED = 8  # files that an error lists
@@ -74,8 +74,14 @@ def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
     """Return the files that match the first candidate with a match, sorted by name.
 
     A candidate is a file name or a pattern such as ``train*.csv``. Each candidate is also tried with the endings .gz
-    and .xz. Raise :class:`DataError` for a candidate that is no pattern of names below ``folder``.
+    and .xz.
+
+    Raises
+    ------
+    DataError
+        A candidate is no pattern of names below ``folder``, or the folder has files of one name in several formats.
     """
+    matches: dict[str, list[Path]] = {}
     for candidate in candidates:
         for compression in COMPRESSIONS:
             try:
@@ -86,8 +92,20 @@ def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
                     "train*.csv"
                 ) from error
             if found:
-                return found
-    return []
+                matches.setdefault(candidate, found)
+    if not matches:
+        return []
+    first, found = next(iter(matches.items()))
+    if others := [files[0].name for name, files in matches.items() if name != first and _stem(name) == _stem(first)]:
+        raise DataError(
+            f"{folder}: has {found[0].name} and {others[0]}, and each could be meant; keep one of them, or name it in "
+            "text.train-files or text.test-files"
+        )
+    return found
+
+
+def _stem(name: str) -> str:
+    return Path(name).stem
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
@@ -156,13 +174,16 @@ class Examples:
 class Corpus:
     """All examples of a folder.
 
-    ``classes`` are the labels as written. ``test`` is empty if there is no test file.
+    ``classes`` are the labels as written. ``test`` is empty if there is no test file. ``train_files`` and
+    ``test_files`` are what was read.
     """
 
     folder: Path
     classes: tuple[str, ...]
     train: Examples
     test: Examples
+    train_files: tuple[Path, ...] = ()
+    test_files: tuple[Path, ...] = ()
 
 
 def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Corpus:
@@ -217,6 +238,7 @@ def labels_in(folder: Path, candidates: Sequence[str], columns: Columns, hint: s
                 f"{part.path}, line {blank[0]}, column {columns.label}: no label; add it or remove the line "
                 f"({len(blank)} in all)"
             )
+    _refuse_spellings(rows)
     found, count = classes_of(rows), sum(len(part.labels) for part in rows)
     if len(found) < 2 or len(found) > max(_CLASSES, count // 10):
         what = f"only the label {shown(found[0])}" if len(found) < 2 else f"{len(found):,} different labels"
@@ -225,6 +247,11 @@ def labels_in(folder: Path, candidates: Sequence[str], columns: Columns, hint: s
             "each line (text.label-column names the column)"
         )
     return found, count
+
+
+def _refuse_spellings(rows: Sequence[Rows]) -> None:
+    labels = (label for part in rows for label in part.labels)
+    refuse_spellings(labels, f"{rows[0].path}, column {rows[0].label_column}", "text.labels")
 
 
 Stamped = tuple[tuple[Path, int], ...]
@@ -245,13 +272,15 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
     training, testing = ([_rows(path, stamp, layout.columns) for path, stamp in files] for files in (train, test))
     if training and not any(text.strip() for part in training for text in part.texts):
         raise DataError(f"{training[0].path}: all texts are empty (text.text-columns names their columns)")
+    if not layout.labels:
+        _refuse_spellings(training)
     found, classes = layout.labels or classes_of(training), layout.classes
     if len(found) != classes:
         raise DataError(
             f"{folder}: {len(found)} different labels in the training files ({', '.join(found[:9])}), but "
             f"text.classes = {classes}: correct it, or list all labels in text.labels"
         )
-    examples = [
+    train_examples, test_examples = (
         Examples(
             tuple(text for part in rows for text in part.texts),
             np.concatenate(
@@ -259,5 +288,6 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
             ),
         )
         for rows in (training, testing)
-    ]
-    return Corpus(folder, found, *examples)
+    )
+    train_files, test_files = (tuple(part.path for part in rows) for rows in (training, testing))
+    return Corpus(folder, found, train_examples, test_examples, train_files, test_files)

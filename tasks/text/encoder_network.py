@@ -37,9 +37,9 @@ class Transformer(TextClassifier):
         self.encoder = encoder
         self.encoder.embeddings = _Given()
         self.means = options.pooling == "mean"
+        self.pools = not self.means and getattr(encoder, "pooler", None) is not None
         if self.means and hasattr(encoder, "pooler"):
-            encoder.pooler = None
-        self.pools = getattr(encoder, "pooler", None) is not None
+            encoder.pooler = nn.Identity()  # SqueezeBERT calls it always
         if not self.pools and not self.means:
             self.pre_classifier = nn.Linear(width, width)
         self.dropout = nn.Dropout(options.dropout)

@@ -10,17 +10,19 @@ from importlib.util import find_spec
 import numpy as np
 from fedapps.tasks.base import Metrics
 from fedapps.tasks.partitioners import Part
+from fedapps.tasks.words import word
 
 from fedapps.base.seeding import generator
 
 from .corpus import Corpus
-from .nodes import common_rows
+from .nodes import common_rows, node_key, partitions, splits_of
 from .options import Options
-from .profile import FREQUENT, PROBE, TFIDF, node_key, partitions, splits_of
 from .states import mean_vectors
 from .transformer import load_tokenizer
 from .vocabulary import padded
 
+#: The floors of a comparison (:func:`node_floors`).
+FREQUENT, TFIDF, PROBE = "most frequent class", "TF-IDF, pooled", "linear probe, pooled"
 #: Inverse regularisation and maximum number of iterations of the logistic regression.
 _INVERSE, _ITERATIONS = 10.0, 200
 #: The same of that on vectors of norm 1, and how many training texts it reads at most.
@@ -85,7 +87,7 @@ def _by_tfidf(corpus: Corpus, train: Part, test: Part) -> np.ndarray | None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+")
+    words = TfidfVectorizer(sublinear_tf=True, token_pattern=word())
     texts = corpus.train.texts_at(train)
     analyse = words.build_analyzer()
     if not any(analyse(text) for text in texts):

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from fedapps.base.errors import DataError
+
 from .options import Options, PrivateWords, private_words, vocabulary_source
 from .vocabulary import DIGITS, SPECIAL, Vocabulary, is_digits
 from .word_vectors import Vectors, drawn_vectors, node_vectors, private_seed, shared_vectors, with_unknown
@@ -59,8 +61,9 @@ class SplitEmbedding(nn.Module):
     @classmethod
     def of(cls, table: Tensor, private: Sequence[bool]) -> "SplitEmbedding":
         """Split the rows of ``table`` [numbers, d]; ``private`` tells for each row whether it is private."""
-        mask = torch.tensor(private)
-        return cls(table[~mask].clone(), table[mask].clone(), places_of(private))
+        parts = [[row for row, is_own in enumerate(private) if is_own is own] for own in (False, True)]
+        shared, own = (table[torch.tensor(rows, dtype=torch.int64)] for rows in parts)
+        return cls(shared, own, places_of(private))
 
     @property
     def embedding_dim(self) -> int:
@@ -192,6 +195,22 @@ def recurrent_model(
     seed = int(torch.randint(2**62, ()))
     embedding = _word_embedding(options, privacy, vocabulary.words, seed, key)
     return BiLstm(embedding, classes, hidden=options.hidden, dropout=options.dropout)
+
+
+def shaped_lstm(options: Options, privacy: PrivateParameters, classes: int, words: tuple[str, ...]) -> BiLstm:
+    """Return the LSTM of :func:`recurrent_model` with word vectors that are not initialised; no file is read."""
+    kept, width = private_words(options, privacy), options.embedding_width
+    private = [word == DIGITS or is_digits(word) for word in words] if kept is PrivateWords.DIGITS else []
+    rows = len(words) - sum(private)
+    if kept is not PrivateWords.ALL and vocabulary_source(options, privacy) == "shared":
+        rows = options.vocabulary_size + len(SPECIAL)
+        if len(words) - sum(private) > rows:
+            raise DataError(f"words: at most text.vocabulary-size = {options.vocabulary_size} are possible")
+    shared = torch.empty(rows, width)
+    if kept is PrivateWords.DIGITS:
+        split = SplitEmbedding(shared, torch.empty(sum(private), width), places_of(private))
+        return BiLstm(split, classes, hidden=options.hidden, dropout=options.dropout)
+    return BiLstm(nn.Embedding(rows, width, _weight=shared), classes, hidden=options.hidden, dropout=options.dropout)
 
 
 def _word_embedding(

@@ -7,17 +7,66 @@ from functools import lru_cache
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Metrics, NodeData
-from fedapps.tasks.partitioners import Part
+from fedapps.tasks.partitioners import Part, flower_partition
 from torch import Tensor
 
 from fedapps.base.seeding import generator
 
 from .corpus import Corpus, Examples
 from .options import Options, PrivateWords
+from .partition import deal, dirichlet_shares, label_shares
 from .pieces import PieceVocabulary
-from .profile import groups_of, node_key, partitions, splits_of
 from .states import with_states
 from .vocabulary import TokenizerVocabulary, Vocabulary, WordVocabulary, padded
+
+
+def node_key(partition: int) -> str:
+    """Return the key of node ``partition``."""
+    return f"client-{partition:03d}"
+
+
+@lru_cache(maxsize=8)
+def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
+    """Return the training and test examples of every node, with equal label shares in both; of the test examples, as
+    many as ``options.test_examples``.
+
+    Raises
+    ------
+    DataError
+        There are fewer training or test examples than nodes.
+    """
+    rng = generator(options.partition_seed, "text.partition", num_nodes)
+    labels, classes = corpus.train.labels, len(corpus.classes)
+    if options.partition == "fednlp":
+        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
+    else:
+        train = flower_partition(
+            "text",
+            options.partition,
+            labels,
+            num_nodes,
+            alpha=options.alpha,
+            classes_per_node=options.classes_per_node,
+            seed=options.partition_seed,
+        )
+    test = deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+    if options.test_examples:
+        test = [np.sort(rng.permutation(part)[: options.test_examples]) for part in test]
+    return train, test
+
+
+def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:
+    """Split a node's examples into those for training and those for validation."""
+    order = generator(options.partition_seed, "text.validation", key).permutation(train)
+    held = int(options.validation_share * len(train))
+    used = held + options.train_examples if options.train_examples else len(order)
+    return {"train": np.sort(order[held:used]), "validation": np.sort(order[:held])}
+
+
+def groups_of(corpus: Corpus, train: Part) -> dict[str, str]:
+    """Return the label ``most_frequent``: the class of most examples of a node."""
+    counts = np.bincount(corpus.train.labels[train], minlength=len(corpus.classes))
+    return {"most_frequent": corpus.classes[int(counts.argmax())]}
 
 
 @dataclass(frozen=True)

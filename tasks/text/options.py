@@ -68,7 +68,11 @@ class Options:
         data=True,
     )
     classes: int = option(
-        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, data=True
+        0,
+        "Number of classes of a data set that is not known, if labels is empty",
+        minimum=0,
+        maximum=10**5,
+        data=True,
     )
     partition: str = option(
         "fednlp",

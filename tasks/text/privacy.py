@@ -27,8 +27,8 @@ from fedapps.tasks.text.vocabulary import (
     WordVocabulary,
     is_digits,
     padded,
-    split_words,
 )
+from fedapps.tasks.words import split_words
 from torch import Tensor, nn
 from torch.nn.functional import pad
 

@@ -14,13 +14,67 @@ from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
 from .encoder_network import Transformer
 from .options import STATES, Options
-from .transformer import transformer
+from .transformer import load_tokenizer, transformer
+from .vocabulary import padded
 
 _AT_ONCE = 128
+#: What an encoder raises that needs other inputs, or other modules.
+_UNSUITABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError)
+_ROUNDING = 1e-4  # by which numbers may differ that are computed in another order, relative to the largest
+
+
+@lru_cache(maxsize=4)
+def check_encoder(options: Options) -> None:
+    """Compute two texts with an encoder as a run does.
+
+    Raises
+    ------
+    DataError
+        The encoder is not available (:func:`~fedapps.tasks.text.transformer.transformer`), cannot compute from
+        embeddings and a mask, reads beyond the end of a text, or gives something else from the states above its frozen
+        layers.
+    """
+    with torch_seed(0, "text", "check"), torch.no_grad():
+        model = transformer(replace(options, precision="float32"), 2).eval()
+        texts = padded(load_tokenizer(options.model).encode(["x 1 " * options.length, "x"], options.length))
+        ids, length = texts["ids"], texts["length"]
+        kind = f"{options.model!r} ({type(model.encoder).__name__})"
+        other = "use an encoder such as BERT, DistilBERT, RoBERTa, MPNet or ModernBERT"
+        try:
+            together, alone = model(ids, length), model(ids[1:, : int(length[1])], length[1:])
+        except _UNSUITABLE as error:
+            raise DataError(
+                f"text.model = {kind} needs more than the embeddings of a text and a mask "
+                f"({error or type(error).__name__}); {other}"
+            ) from error
+        if not _close(together[1:], alone, 100 * _ROUNDING):
+            raise DataError(
+                f"text.model = {kind} reads beyond the end of a text, so that its answers depend on the other texts of "
+                f"a batch; {other}"
+            )
+        if not options.cached_states:
+            return
+        advice = "set text.cached-states = false"
+        try:
+            above = model(ids, length, model.frozen_states(ids, length))
+        except _UNSUITABLE as error:
+            raise DataError(
+                f"text.cached-states = true: {kind} cannot compute its upper layers alone ({error}); {advice}"
+            ) from error
+        if not _close(above, together, _ROUNDING):
+            raise DataError(
+                f"text.cached-states = true: {kind} gives something else when its upper layers are computed alone; "
+                f"{advice}"
+            )
+
+
+def _close(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    return bool((found - wanted).abs().max() <= tolerance * wanted.abs().max())
 
 
 def with_states(examples: Batch, options: Options) -> Batch:

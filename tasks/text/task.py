@@ -2,41 +2,91 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from shlex import quote
+from typing import Any, ClassVar, Self, cast
 
+import numpy as np
 import torch
-from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.label_shares import own_label_shares
-from fedapps.tasks.profiles import check_partition
+from fedapps.tasks.model_folder import FILES, field_of, texts_of
+from fedapps.tasks.partitioners import Part
+from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
 from fedapps.tasks.tensors import fingerprint
+from fedapps.tasks.text.world import write_corpus
+from fedapps.tasks.words import doubtful_words, split_words
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .corpus import Corpus, read_corpus
-from .floors import node_floors
-from .networks import TextClassifier, recurrent_model
-from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, whole_data
-from .options import STATES, PrivateWords, private_words, vocabulary_source
+from fedapps.base.errors import DataError
+from fedapps.base.options import parse_options
+
+from .corpus import Corpus, find_files, labels_in, missing, read_corpus
+from .floors import FREQUENT, PROBE, TFIDF, node_floors
+from .networks import TextClassifier, recurrent_model, shaped_lstm
+from .nodes import (
+    CommonTest,
+    Words,
+    groups_of,
+    node_data,
+    node_key,
+    partitions,
+    shared_vocabulary,
+    splits_of,
+    translated,
+    whole_data,
+)
+from .options import (
+    MADE,
+    STATES,
+    PrivateWords,
+    check_initial_vectors,
+    check_trained_words,
+    private_words,
+    vocabulary_source,
+)
+from .options import Options as TextOptions
 from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
-from .profile import TextProfiles, folder_key, node_key
+from .published import fetch
+from .states import check_encoder
 from .transformer import (
     digest_of,
     facts_of,
     frozen_below,
     frozen_of,
-    load_config,
     load_tokenizer,
+    longest_of,
     shaped,
     transformer_model,
 )
 from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary, read_tokenizer, read_vocabulary
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
+_COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
+
+
+_LISTED = 10  # files and classes that a line lists
+
+
+_LOOKED_AT = 2000  # training texts whose words are checked, about
+
+
+SHARED = PrivateParameters()
+
+
+#: The names of A, B and frozen weight of an adapted layer.
+LORA = LowRank("encoder.*.lora_A.default.weight", "encoder.*.lora_B.default.weight", "encoder.*.base_layer.weight")
+
+
+WITH_LORA = "text.adapter = 'lora'"
+
+
 CHUNK = 128  # examples per batch in evaluation
 
 
-class TextTask(TextProfiles, Task):
+class TextTask(Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
     A node has some of the examples, with its own label shares. Under a method that keeps ``embedding.*`` private
@@ -49,8 +99,20 @@ class TextTask(TextProfiles, Task):
     ``common_test``, the test examples common to all nodes (:class:`~fedapps.tasks.text.nodes.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
+
+    A node has part of the examples, with different label shares; their number does not depend on its vocabulary.
     """
 
+    name: ClassVar[str] = "text"
+    Options: ClassVar[type] = TextOptions
+    options: TextOptions
+    headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+    files: ClassVar[Mapping[str, str]] = {
+        "`train`, `test` (`.csv`, `.tsv`, `.jsonl`)": (
+            "any columns; `text.text-columns` and `text.label-column` choose them"
+        ),
+    }
+    floors: ClassVar[tuple[str, ...]] = (FREQUENT, TFIDF, PROBE)
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         "test.global_accuracy": "geometric",
@@ -58,6 +120,152 @@ class TextTask(TextProfiles, Task):
     }
     trained_model: ClassVar[str] = "fedapps.tasks.text.trained:TextTrained"
     audit_subject: ClassVar[str] = "fedapps.tasks.text.privacy:TextSubject"
+
+    def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
+        """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
+        super().__init__(options)
+        self.options.check()
+        self.layout = self.options.layout()
+        self.privacy = privacy
+        self._under: dict[PrivateParameters, Self] = {}  # every message asks for the task under its method
+
+    def under(self, privacy: PrivateParameters) -> Self:
+        """Return the task with vocabularies that suit the private parameters of a method.
+
+        Raises
+        ------
+        DataError
+            The options are incompatible with ``privacy`` (:func:`~fedapps.tasks.text.options.vocabulary_source`,
+            :func:`~fedapps.tasks.text.options.check_initial_vectors`,
+            :func:`~fedapps.tasks.text.options.check_trained_words`).
+        """
+        if privacy not in self._under:
+            vocabulary_source(self.options, privacy)
+            check_initial_vectors(self.options, privacy)
+            check_trained_words(self.options, privacy)
+            self._under[privacy] = type(self)(self.options, privacy)
+        return self._under[privacy]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare options and private parameters, because both determine the data of nodes."""
+        return isinstance(other, TextTask) and super().__eq__(other) and self.privacy == other.privacy
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options, self.privacy))
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The head is the classifier, with the layer before it that some encoders have."""
+        head, chosen = ("*classifier.*",), self.options
+        body = ("encoder.*",) if chosen.frozen_embedding else ("embedding.*", "encoder.*")
+        if chosen.adapter == "ia3":
+            return ModelRoles(head, body=("encoder.*.ia3_l.default",), features=True, factors_key=WITH_LORA)
+        if not chosen.adapter:
+            return ModelRoles(head, body=body, features=True, factors_key=WITH_LORA)
+        factors = replace(LORA, scale=chosen.adapter_alpha / chosen.adapter_rank)
+        return ModelRoles(head, body=(LORA.a, LORA.b), features=True, factors=factors)
+
+    @classmethod
+    def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:
+        """Return ``labels`` of a data set that is not known, or ``classes`` if they cannot be listed."""
+        arguments, errors = parse_options(TextOptions, dict(values))
+        if errors:
+            return {}, ""
+        options = TextOptions(**arguments)
+        if (options.source != "files" or options.finds_labels) and not folder.is_dir():
+            raise DataError(f"data-dir = {str(folder)!r}: no such folder; give the folder with the data files")
+        if options.source != "files" and not find_files(folder, MADE):
+            raise missing(folder, "training", MADE, options.hint)
+        if not options.finds_labels:
+            return {}, ""
+        labels, count = labels_in(folder, options.train_candidates, options.columns, options.hint)
+        note = f"{len(labels)} labels in {count:,} training texts, which a deployment lists: "
+        if any("," in label or label != label.strip() for label in labels):
+            return {"classes": len(labels)}, f"{note}--set text.classes={len(labels)} ({' | '.join(labels)})"
+        return {"labels": ",".join(labels)}, f"{note}--set {quote('text.labels=' + ','.join(labels))}"
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on."""
+        names = ("source", "dataset", "labels", "classes", "world_examples")
+        return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Write a simulated or downloaded corpus. Raise :class:`DataError` for the source "files"."""
+        if self.options.source == "simulated":
+            train = self.options.world_examples * num_nodes
+            write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
+        elif self.options.source == "hub":
+            train_split, hub = self.options.hub()
+            fetch(hub, train_split, folder)
+        else:
+            raise DataError(
+                f"text.source = 'files': set data-dir to the folder of {self.options.dataset}, or set text.source = "
+                "'hub' to download it, or 'simulated' for simulated texts"
+            )
+
+    def corpus(self, folder: Path, partition: int, num_partitions: int) -> Corpus:
+        """Read the corpus of which node ``partition`` has a part.
+
+        Raises
+        ------
+        DataError
+            There is no such node, a file is missing or malformed, or there are no test texts.
+        """
+        check_partition(partition, num_partitions)
+        corpus = read_corpus(folder, self.layout)
+        if not corpus.test.texts:
+            raise missing(folder, "test", self.layout.test, self.layout.hint.replace("train-files", "test-files"))
+        return corpus
+
+    def check_own_words(self) -> None:
+        """Raise :class:`DataError` for a vocabulary of all nodes' texts, which a deployed node does not have."""
+        if vocabulary_source(self.options, self.privacy) == "shared":
+            raise DataError(
+                "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "
+                "text.vocabulary-file that all nodes have, or use a method that keeps embedding.* private"
+            )
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        corpus, columns = read_corpus(folder, self.layout), self.layout.columns
+        train, test = (
+            f"{len(part.texts):,} from {', '.join(path.name for path in files[:_LISTED]) or 'no file'}"
+            f"{f' and {len(files) - _LISTED} more' if len(files) > _LISTED else ''}"
+            for part, files in ((corpus.train, corpus.train_files), (corpus.test, corpus.test_files))
+        )
+        counts = np.bincount(corpus.train.labels, minlength=len(corpus.classes)).tolist()
+        sizes = list(zip(corpus.classes, counts, strict=True))
+        classes = ", ".join(f"{name} ({count:,})" for name, count in sizes[:_LISTED])
+        more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+        line = (
+            f"texts in the column {', '.join(columns.text)} and labels in the column {columns.label}; train: {train}; "
+            f"test: {test}; classes, with training texts: {classes}{more}"
+        )
+        doubt = self._doubt(corpus) if self.options.recurrent else ""
+        return f"{line}; {doubt}" if doubt else line
+
+    def _doubt(self, corpus: Corpus) -> str:
+        """Why the words of training texts are hardly words, and what to do; empty if they are."""
+        texts = corpus.train.texts
+        doubt = doubtful_words(split_words(text) for text in texts[:: max(1, len(texts) // _LOOKED_AT)])
+        return f"{doubt}; name a pretrained encoder of this language in text.model" if doubt else ""
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        corpus = self.corpus(folder, partition, num_partitions)
+        train, _ = partitions(corpus, self.options, num_partitions)
+        return self._profile(corpus, train[partition], node_key(partition))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        self.check_own_words()
+        corpus = read_corpus(folder, self.layout)
+        return self._profile(corpus, np.arange(len(corpus.train.texts)), folder_key(folder))
+
+    def _profile(self, corpus: Corpus, train: Part, key: str) -> NodeProfile:
+        return NodeProfile(key, len(splits_of(train, self.options, key)["train"]), groups_of(corpus, train))
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -143,20 +351,30 @@ class TextTask(TextProfiles, Task):
         return facts
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> TextClassifier:
-        words, classes = self.vocabulary_of(facts, files), len(facts["classes"])
-        if not self.options.recurrent:
-            model = shaped(facts["encoder"], facts.get("embedding"), words.words, self.options, self._kept, classes)
-            if "pieces" in facts:
-                keep_own_rows(model.embedding, tuple(facts["pieces"]))
-            return model
-        source = vocabulary_source(self.options, self.privacy)
-        unread = replace(self.options, glove="", own_starts="", vocabulary=source)
-        return recurrent_model(unread, self.privacy, classes, words, None)
+        if not ("words" in facts or (files is not None and (files / TOKENIZER).is_file())):
+            raise DataError(f"facts have no words, and the folder has no {FILES}/{TOKENIZER}")
+        words, classes = self.vocabulary_of(facts, files), len(texts_of(facts, "classes", least=2))
+        if self.options.recurrent:
+            return shaped_lstm(self.options, self.privacy, classes, words.words)
+        embedding = field_of(facts, "embedding", dict) if "embedding" in facts else None
+        encoder = field_of(facts, "encoder", dict)
+        model = shaped(encoder, embedding, words.words, self.options, self._kept, classes)
+        if "pieces" in facts:
+            pieces = field_of(facts, "pieces", list)
+            if not all(type(piece) is int and 0 <= piece < len(words.words) for piece in pieces):
+                raise DataError(f"pieces: must be numbers from 0 to {len(words.words) - 1}")
+            if any(one >= other for one, other in pairwise(pieces)):
+                raise DataError("pieces: must be in ascending order")
+            keep_own_rows(model.embedding, tuple(pieces))
+        return model
 
     def vocabulary_of(self, facts: Mapping[str, Any], files: Path | None) -> Vocabulary:
         """Return the vocabulary of a trained model, from its facts, its files, or else the file of the options."""
         if "words" in facts:
-            return WordVocabulary(tuple(facts["words"]))
+            words = texts_of(facts, "words", distinct=True)
+            if words[: len(SPECIAL)] != SPECIAL:
+                raise DataError(f"words: must begin with {', '.join(SPECIAL)}")
+            return WordVocabulary(words)
         if files is not None and (files / TOKENIZER).is_file():
             return read_tokenizer(files / TOKENIZER)
         if "tokenizer" in facts:
@@ -180,6 +398,13 @@ class TextTask(TextProfiles, Task):
         return node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 
     # -- data ----------------------------------------------------------------------------------------------
+
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raise :class:`DataError` if the encoder is not available or cannot be used
+        (:func:`~fedapps.tasks.text.states.check_encoder`)."""
+        if not self.options.recurrent:
+            _tokens(self.options.model, self.options.length)
+            check_encoder(self.options)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         corpus = self.corpus(folder, partition, num_partitions)
@@ -272,8 +497,8 @@ def _vocabulary(data: NodeData) -> Vocabulary:
 
 
 def _tokens(encoder: str, length: int) -> Vocabulary:
-    longest = getattr(load_config(encoder), "max_position_embeddings", length)
-    if length > longest:
+    longest = longest_of(encoder)
+    if longest is not None and length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
 
@@ -323,3 +548,8 @@ def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metric
         correct += int((logits.argmax(dim=1).cpu() == batch["label"]).sum())
         total += len(batch["label"])
     return {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}
+
+
+def folder_key(folder: Path) -> str:
+    """Return the key of a node that has all data of a folder."""
+    return folder.resolve().name

@@ -1,6 +1,6 @@
 """Use a trained model of the task "text": labels and probabilities of texts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import torch
+from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.predictions import Predictions
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from torch.nn.functional import softmax
 
+from fedapps.base.errors import DataError
 from fedapps.base.rows import lines_of, with_kind
 from fedapps.base.seeding import torch_seed
 from fedapps.base.tables import stream_rows
@@ -32,6 +34,7 @@ class TextTrained(TrainedModel):
     """A classifier of texts with its vocabulary, which may be that of one node."""
 
     pipeline_tag: ClassVar[str] = "text-classification"
+    file_sizes: ClassVar[Mapping[str, int]] = {TOKENIZER: 1 << 27}
 
     @property
     def _task(self) -> TextTask:
@@ -63,7 +66,15 @@ class TextTrained(TrainedModel):
         Returns
         -------
         Predictions
+
+        Raises
+        ------
+        DataError
+            ``texts`` is a single text, an example is no text, or the model has no finite answer to it.
         """
+        several(texts, "texts", str)
+        if batch_size < 1:
+            raise DataError(f"batch_size = {batch_size}: must be at least 1")
         examples = padded(self.vocabulary.encode(texts, self._task.options.length))
         order = examples["length"].argsort(stable=True)
         found = torch.empty(len(texts), len(self.classes))
@@ -72,7 +83,7 @@ class TextTrained(TrainedModel):
                 length = examples["length"][chosen]
                 ids = examples["ids"][chosen, : int(length.max())]
                 found[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
-        return Predictions.of(found.numpy(), self.classes)
+        return Predictions.of(finite_answer(found.numpy(), "probabilities"), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield ``text``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each text.

@@ -5,18 +5,21 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import fields
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.tasks.encoders import check_tokens, longest_text, read_encoder
+from fedapps.tasks.model_folder import field_of
 from fedapps.tasks.profiles import PrivateParameters
 from torch import nn
 
 from fedapps.base.errors import DataError, need
 from fedapps.base.seeding import torch_seed
-from fedapps.base.text_files import without_progress_bar
+from fedapps.base.text_files import shown
 
 from .adapters import add_adapters
 from .encoder_network import Transformer
@@ -26,6 +29,10 @@ from .options import Options, PrivateWords, is_private, private_words
 from .pieces import PieceVocabulary, keep_own_rows
 from .vocabulary import TokenizerVocabulary, Vocabulary, is_digits
 from .word_vectors import assigned_start, private_seed
+
+#: The limits of the numbers in a configuration of a stranger, and the ends of the names of counts that may be 0.
+_MOST_WHOLE, _MOST = 2**20, 1e9
+_MAY_BE_ZERO = ("token_id", "type_vocab_size")
 
 
 def transformer(options: Options, classes: int) -> Transformer:
@@ -66,27 +73,43 @@ def _embeddings(encoder: Any, name: str) -> nn.Module:
 
 @lru_cache(maxsize=16)
 def load_tokenizer(name: str) -> TokenizerVocabulary:
-    """Return the tokens of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` without a
-    tokenizer.
+    """Return the tokens of the encoder ``name`` (a folder, or on the hub).
+
+    Raises
+    ------
+    DataError
+        There is no tokenizer, or it does not fit the encoder (:func:`fedapps.tasks.encoders.check_tokens`).
     """
     need("transformers", "text", f"the encoder {name!r}")
+    from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
     try:
-        return TokenizerVocabulary(AutoTokenizer.from_pretrained(name).backend_tokenizer)
+        loaded = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        content = json.loads(loaded.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         raise _unavailable(name, "tokenizer.json", error) from error
+    encoder = _outline(name)
+    _embeddings(encoder, name)
+    # The library adds a token for masks where the file has none. No text needs it, and the encoder has no row for it.
+    rows = len(encoder.get_input_embeddings().weight)
+    content["added_tokens"] = [
+        token for token in content["added_tokens"] if token["content"] != loaded.mask_token or token["id"] < rows
+    ]
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    check_tokens(tokenizer.get_vocab(), encoder, _subject(name))
+    return TokenizerVocabulary(tokenizer)
 
 
 @lru_cache(maxsize=4)
 def _pretrained(name: str) -> Any:
     need("transformers", "text", f"the encoder {name!r}")
-    from transformers import AutoModel
-
-    # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
-    with torch_seed(0, "text", "pretrained"), without_progress_bar():
+    # The weights of a pooler that the file lacks are drawn, identically in every process.
+    with torch_seed(0, "text", "pretrained"):
         try:
-            return AutoModel.from_pretrained(name, dtype=torch.float32)
+            return read_encoder(name, _subject(name))
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
             raise _unavailable(name, "config.json, model.safetensors", error) from error
 
@@ -94,7 +117,19 @@ def _pretrained(name: str) -> Any:
 def _drawn(name: str) -> Any:
     from transformers import AutoModel
 
-    return AutoModel.from_config(load_config(name))
+    return AutoModel.from_config(load_config(name), trust_remote_code=False)
+
+
+@lru_cache(maxsize=16)
+def _outline(name: str) -> Any:
+    """The encoder without memory for its weights."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return _drawn(name)
+
+
+def longest_of(name: str) -> int | None:
+    """Return how many tokens the encoder ``name`` reads at most (:func:`fedapps.tasks.encoders.longest_text`)."""
+    return longest_text(_outline(name))
 
 
 @lru_cache(maxsize=16)
@@ -104,13 +139,17 @@ def load_config(name: str) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise _unavailable(name, "config.json", error) from error
 
 
+def _subject(name: str) -> str:
+    return f"the encoder {name!r} (text.model, text.own-starts)"
+
+
 def _unavailable(name: str, files: str, error: Exception) -> DataError:
-    subject = f"the encoder {name!r} (text.model, text.own-starts)"
+    subject = _subject(name)
     if Path(name).is_dir():
         return DataError(
             f"{subject}: the folder has no readable {files}; it must hold what save_pretrained of an encoder and its "
@@ -151,21 +190,75 @@ def shaped(
         The words whose vectors stayed on the node.
     classes : int
     """
-    model = Transformer(_of_config(encoder), classes, options)
+    model = Transformer(_of_config(encoder, "encoder"), classes, options)
     if options.adapter:
         _adapt(model, options)
     if embedding is not None:
-        model.embedding = _of_config(embedding).embeddings
+        model.embedding = _of_config(embedding, "embedding").embeddings
     if kept is PrivateWords.DIGITS:
         _split(model.embedding, tuple(words), options)
     return model
 
 
-def _of_config(facts: Mapping[str, Any]) -> Any:
-    need("transformers", "text", f"the encoder {facts['model_type']!r}")
-    from transformers import AutoConfig, AutoModel
+def _of_config(facts: Mapping[str, Any], name: str) -> Any:
+    """The encoder of a configuration that anybody may have written; ``name`` is that of the fact.
 
-    return AutoModel.from_config(type(AutoConfig.for_model(facts["model_type"])).from_dict(dict(facts)))
+    Only what describes the network is taken from it, in the ranges in which the library builds one. Switches, such as
+    that of the implementation of attention, and the names of code and files are left out.
+    """
+    need("transformers", "text", f"facts.{name}")
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig, AutoModel, PreTrainedConfig
+    from transformers.models.auto import modeling_auto as families
+
+    kind = field_of(facts, "model_type", str)
+    known = families.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() | families.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.keys()
+    if kind not in known:
+        raise DataError(
+            f"{name}.model_type = {shown(kind)}: must be a kind of text encoder of the library transformers"
+        )
+    default = AutoConfig.for_model(kind)
+    own = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
+    values = {key: value for key, value in facts.items() if key in own}
+    try:
+        for key, value in values.items():
+            _check_setting(f"{name}.{key}", value, getattr(default, key))
+        config = type(default)(**values)
+        _check_config(config, name)
+        encoder = AutoModel.from_config(config, trust_remote_code=False)
+    except StrictDataclassError as error:
+        raise DataError(f"{name}: {error}") from error
+    _embeddings(encoder, name)
+    return encoder
+
+
+def _check_setting(name: str, value: object, default: object) -> None:
+    """Raise :class:`DataError` for a value of a configuration that is out of the range in which networks are built."""
+    from transformers.activations import ACT2FN
+
+    if isinstance(value, dict | list):
+        members = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, member in members:
+            _check_setting(f"{name}.{key}", member, None)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        counts = type(default) is int and default > 0 and not name.endswith(_MAY_BE_ZERO)
+        least = 1 if counts else min(0, default) if isinstance(default, int | float) else 0
+        most = _MOST_WHOLE if isinstance(value, int) else _MOST
+        if not least <= value <= most:
+            raise DataError(f"{name} = {value!r}: must be from {least} to {most}")
+    elif isinstance(value, str) and default in ACT2FN and value not in ACT2FN:
+        raise DataError(f"{name} = {shown(value)}: must be a name of an activation, such as {default!r}")
+
+
+def _check_config(config: Any, name: str) -> None:
+    """Raise :class:`DataError` if the numbers of a configuration do not fit each other."""
+    rows, width, heads = config.vocab_size, config.hidden_size, config.num_attention_heads
+    if width % heads:
+        raise DataError(f"{name}: a width of {width} cannot be divided among {heads} heads of attention")
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        number = getattr(config, token, None)
+        if number is not None and not number < rows:
+            raise DataError(f"{name}.{token} = {shown(number)}: must be below {rows}, the number of tokens")
 
 
 @lru_cache(maxsize=8)
@@ -173,9 +266,9 @@ def frozen_of(options: Options) -> tuple[str, ...]:
     """Return glob patterns of what the options freeze."""
     if not options.frozen_layers:
         return ("embedding.*",) if options.frozen_embedding else ()
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        encoder = _drawn(options.model)
-    return frozen_patterns(encoder, options.model, options.frozen_layers, embedding=options.frozen_embedding)
+    return frozen_patterns(
+        _outline(options.model), options.model, options.frozen_layers, embedding=options.frozen_embedding
+    )
 
 
 def transformer_model(

@@ -1,6 +1,5 @@
 """Vocabularies: the words that a node knows, and texts as their numbers."""
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from fedapps.tasks.words import split_words
 from torch import Tensor
 
 from fedapps.base.errors import DataError, need
@@ -32,14 +32,6 @@ RESERVED = frozenset((*SPECIAL, DIGITS))
 
 #: The file of the tokenizer in a model folder.
 TOKENIZER = "tokenizer.json"
-
-# Contractions are split as in the Penn Treebank, and therefore in GloVe and SST-2: do n't, it 's.
-_WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text into words, parts of contractions and single other characters, in lower case."""
-    return _WORD.findall(text.lower())
 
 
 def is_digits(token: str) -> bool:
@@ -127,8 +119,9 @@ class TokenizerVocabulary:
 
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Encode texts as in :class:`Vocabulary`; a text without tokens becomes the token 0."""
-        self.tokenizer.enable_truncation(max_length)
-        return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
+        with panics_as_errors():
+            self.tokenizer.enable_truncation(max_length)
+            return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
 
 
 @contextmanager
@@ -190,14 +183,28 @@ def read_tokenizer(path: Path) -> TokenizerVocabulary:
     text = read_text(path)
     try:
         from_json(text)
-        found = TokenizerVocabulary(Tokenizer.from_str(text))
-        found.encode([_ANY], len(_ANY))  # without an unknown token, this is an error
-        numbers = found.tokenizer.get_vocab().values()
-        if max(numbers) > _GAPS * (len(numbers) + 100):
-            raise ValueError(f"{len(numbers)} tokens with numbers up to {max(numbers)}")
+        with panics_as_errors():
+            found = TokenizerVocabulary(Tokenizer.from_str(text))
+            (encoded,) = found.encode([_ANY], len(_ANY))  # without an unknown token, this is an error
+            numbers = found.tokenizer.get_vocab().values()
+        if not numbers or max(numbers) > _GAPS * (len(numbers) + 100):
+            raise ValueError(f"{len(numbers)} tokens with numbers up to {max(numbers, default=0)}")
+        if max(encoded) > max(numbers):
+            raise ValueError(f"it adds the token {max(encoded)}, but its last one is {max(numbers)}")
         return found
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{path}: expected the JSON of a tokenizer: {error}") from error
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Let a panic of a library in Rust be a :class:`DataError`: it is no ``Exception``, and no module has its class."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise DataError(f"the tokenizer cannot be used: {error}") from error
 
 
 def padded(encoded: Sequence[Sequence[int]]) -> dict[str, Tensor]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, pi
+from math import pi
 from pathlib import Path
 from typing import Any, TextIO
 
+from fedapps.tasks.answers import finite_numbers
 from torch import Tensor
 
 from fedapps.base.errors import DataError
@@ -59,12 +60,11 @@ def some(names: Sequence[str] | Mapping[str, object], first: int = 5) -> str:
 
 def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
     """Raise :class:`DataError` unless there is such a viewpoint in ``houses``, and the heading is finite."""
-    if scan not in houses.scans:
+    if not isinstance(scan, str) or scan not in houses.scans:
         raise DataError(f"house {scan!r}: the model is in {some(houses.scans)}; enter(folder) the house")
     if f"{scan}_{viewpoint}" not in houses.rows:
         raise DataError(f"house {scan}: no viewpoint {viewpoint!r} in its graph")
-    if not isfinite(heading):
-        raise DataError(f"house {scan}, viewpoint {viewpoint}: heading = {heading}; expected radians")
+    finite_numbers(heading, f"house {scan}, viewpoint {viewpoint}: heading")
 
 
 def check_path(houses: Houses, path: HousePath) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.tasks.encoders import check_tokens, longest_text, read_encoder
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from fedapps.base.errors import DataError, need
-from fedapps.base.text_files import without_progress_bar
 
 from .vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 
@@ -35,7 +35,7 @@ class LanguageModel:
 
     def __init__(self, encoder: Any, tokenizer: Any) -> None:
         self.width = int(encoder.config.hidden_size)
-        self._longest = int(encoder.config.max_position_embeddings)
+        self._longest = longest_text(encoder)
         self._encoder, self._tokenizer = encoder.eval().requires_grad_(False), tokenizer
         self._states: OrderedDict[tuple[str, ...], Tensor] = OrderedDict()
 
@@ -52,7 +52,9 @@ class LanguageModel:
             self._states.move_to_end(words)
             return self._states[words]
         encoded = self._tokenizer.encode(list(words), is_pretokenized=True)
-        ids = encoded.ids if len(encoded.ids) <= self._longest else [*encoded.ids[: self._longest - 1], encoded.ids[-1]]
+        ids = encoded.ids
+        if self._longest is not None and len(ids) > self._longest:
+            ids = [*ids[: self._longest - 1], ids[-1]]
         with torch.no_grad():
             found = self._encoder(torch.tensor([ids])).last_hidden_state[0]
         if len(self._states) >= _KEPT:
@@ -144,15 +146,24 @@ def language_model(folder: Path) -> LanguageModel:
             "transformers, or leave it empty for learned word vectors"
         )
     from tokenizers import Tokenizer
-    from transformers import AutoModel
 
+    subject = f"{_KEY} = '{folder}'"
     try:
-        with without_progress_bar():
-            encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+        with torch.device("cpu"):
+            encoder = read_encoder(folder, subject, local=True, pools=False)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except DataError:
+        raise
     except Exception as error:
         # The libraries raise errors of many kinds for files that are truncated or of another kind.
-        raise DataError(f"{_KEY} = '{folder}': cannot be read as an encoder of transformers ({error})") from error
+        raise DataError(f"{subject}: cannot be read as an encoder of transformers ({error})") from error
+    check_tokens(tokenizer.get_vocab(), encoder, subject)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    words = tokenizer.encode(["x"], is_pretokenized=True).word_ids
+    if not (words and words[0] is None and words[-1] is None):
+        raise DataError(
+            f"{subject}: its tokenizer does not put a token before and one after a text; use an encoder such as BERT, "
+            "RoBERTa or MPNet"
+        )
     return LanguageModel(encoder, tokenizer)

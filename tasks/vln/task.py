@@ -1,34 +1,38 @@
 """The task "vln": follow instructions through houses, or describe paths through them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+import torch
+from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.model_folder import texts_of
+from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from torch import Tensor, nn
 
-from fedapps.base.errors import need
+from fedapps.base.errors import DataError, need
 
 from .agent import Agent, agent_of, houses_of
 from .bleu import CORPUS_BLEU
-from .dataset import house_of, own_house, read_dataset, require_houses
+from .dataset import Dataset, house_of, own_house, read_dataset, require_houses
 from .episodes import random_batches, sorted_batches
 from .evaluation import describe_all, house_traces, means, sentence_metrics, sentence_traces, walk_all, walk_traces
 from .files import in_folder
 from .houses import Houses
-from .instructions import InstructedPath
+from .instructions import InstructedPath, find_dataset
 from .language_model import language_model
 from .learning import LEARNING
 from .nodes import TESTED, node_data
-from .profile import VlnProfiles
+from .options import Options as VlnOptions
 from .references import References, sentence_references, walker_references
 from .speaker import Speaker, speaker_of
-from .vocabulary import Vocabulary
+from .vocabulary import RESERVED, Vocabulary
 from .weights import load_weights
 
 
-class VlnTask(VlnProfiles, Task):
+class VlnTask(Task):
     """Vision-and-language navigation with one house to a node (FedVLN [1]_).
 
     The model is the agent, with ``encoder.*`` (language), ``decoder.*`` (trajectory and decision) and ``critic.*``, or
@@ -41,12 +45,102 @@ class VlnTask(VlnProfiles, Task):
 
     .. [1] Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022,
        https://arxiv.org/abs/2203.14936.
+
+    A node is a house: its key is the house's name, and its examples are the instructions that it trains on.
+
+    A profile does not check whether features, vocabularies and weights fit.
     """
 
+    name: ClassVar[str] = "vln"
+    Options: ClassVar[type] = VlnOptions
+    options: VlnOptions
+    files: ClassVar[Mapping[str, str]] = {
+        "`R2R_SPLIT.json`, `rxr_SPLIT_guide.jsonl`, `SCAN_connectivity.json`": (
+            "as in Room-to-Room, Room-across-Room and Matterport3D (m, radians)"
+        ),
+        "`bbox.json` and `rooms.csv`, or `vln.feature-file`": (
+            "REVERIE's boxes and room labels, or features by `SCAN_VIEWPOINT` (HDF5, TSV, NumPy)"
+        ),
+    }
+    floors: ClassVar[tuple[str, ...]] = ("random", "random walk", "forward", "constant sentence")
+    headline: ClassVar[tuple[str, ...]] = (
+        *("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr"),
+        *("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen.distinct"),
+    )
     vectorises: ClassVar[bool] = False
     metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.bleu": CORPUS_BLEU for split in TESTED}
     audit_subject: ClassVar[str] = "fedapps.tasks.vln.privacy:VlnSubject"
     trained_model: ClassVar[str] = "fedapps.tasks.vln.trained:VlnTrained"
+
+    def __init__(self, options: VlnOptions | None = None) -> None:
+        """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
+        super().__init__(options)
+        self.options.check()
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The body reads the instruction or the path, the head decides or speaks, step by step."""
+        critic = () if self.options.speaks else ("critic.*",)
+        return ModelRoles(head=("decoder.*", *critic), body=("encoder.*",))
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on."""
+        return {
+            name: value for name, value in asdict(self.options).items() if name.startswith("world_") or name == "houses"
+        }
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Simulate as many houses of the kind ``houses`` as there are nodes.
+
+        Raise :class:`DataError` for the source "files".
+        """
+        from fedapps.tasks.vln.world.world import HouseWorld, write_houses
+
+        chosen = self.options
+        if not self.has_world:
+            raise DataError(
+                "vln.source = 'files': set data-dir to the folder of the houses, or set vln.source = 'simulated'"
+            )
+        unseen = chosen.world_unseen or max(1, num_nodes // 5)
+        if chosen.houses == "all" and unseen >= num_nodes:
+            raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
+        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
+        world = HouseWorld(
+            houses=seen,
+            unseen_houses=num_nodes if chosen.houses == "unseen" else unseen,
+            paths=chosen.world_paths,
+            seen_paths=chosen.world_seen_paths,
+            floors=chosen.world_floors,
+        )
+        write_houses(folder, world, seed)
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        dataset = read_dataset(folder, self.options)
+        return self._profile(dataset, house_of(dataset, self.options, partition, num_partitions))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        dataset = read_dataset(folder, self.options)
+        return self._profile(dataset, own_house(dataset, self.options))
+
+    def describe_data(self, folder: Path, *, own: bool = False) -> str:
+        dataset = read_dataset(folder, self.options)
+        name = find_dataset(folder, self.options.dataset) or "no instructions"
+        counts = ", ".join(f"{len(dataset.of(split, [*dataset.graphs]))} {split}" for split in dataset.paths)
+        features = self.options.feature_file or "computed from the boxes of objects and rooms"
+        return (
+            f"{name}, {len(dataset.graphs)} houses, {len(dataset.seen)} seen and {len(dataset.unseen)} unseen; paths: "
+            f"{counts}; features of views {features}; m and radians"
+        )
+
+    def _profile(self, dataset: Dataset, scan: str) -> NodeProfile:
+        human, sampled = dataset.training_paths([scan], self.options)
+        instructions = sum(len(path.instructions) for path in human) + len(sampled)
+        return NodeProfile(scan, instructions, dataset.groups(scan))
 
     def build_model(self) -> nn.Module:
         """The agent or the speaker, in no house; from ``agent_file`` where one is named."""
@@ -74,9 +168,16 @@ class VlnTask(VlnProfiles, Task):
         return {"vocabulary": list(Vocabulary.read(in_folder(named)).words)}
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
+        words = Vocabulary(texts_of(facts, "vocabulary", distinct=True))
+        if len(words) > self.options.vocabulary_size:
+            raise DataError(
+                f"vocabulary has {len(words)} words with {len(RESERVED)} reserved ones: at most "
+                f"vln.vocabulary-size = {self.options.vocabulary_size} are possible"
+            )
         model = self._drawn(files)
         if self.options.language_model:
-            model.learn_words(Vocabulary(tuple(facts["vocabulary"])))
+            with torch.device("cpu"):  # the vectors are computed, and are no part of the weights
+                model.learn_words(words)
         return model
 
     def _model(self, folder: Path | None) -> Agent | Speaker:

@@ -6,6 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO, cast
 
+from fedapps.tasks.answers import several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.trained import Network, TrainedModel
 
@@ -89,6 +90,7 @@ class VlnTrained(TrainedModel):
 
     def follow_all(self, starts: Sequence[Start]) -> list[HousePath]:
         """Follow several instructions at once, as :meth:`follow` does each."""
+        several(starts, "starts", Start)
         agent = self._walker
         if isinstance(agent, Speaker):
             raise DataError("vln.stage = 'speaker' trained a speaker, which follows no instruction: use describe()")
@@ -97,7 +99,7 @@ class VlnTrained(TrainedModel):
         agent.learn_words(self._words())
         houses = self._houses()
         for start in starts:
-            if not start.instruction.strip():
+            if not isinstance(start.instruction, str) or not start.instruction.strip():
                 raise DataError(f"house {start.scan}, viewpoint {start.viewpoint}: the instruction has no text")
             check_stop(houses, start.scan, start.viewpoint, start.heading)
         paths = [
@@ -135,6 +137,7 @@ class VlnTrained(TrainedModel):
 
     def describe_all(self, paths: Sequence[HousePath]) -> list[str]:
         """Describe several paths at once, as :meth:`describe` does each."""
+        several(paths, "paths", HousePath)
         speaker = self._walker
         if isinstance(speaker, Agent):
             raise DataError(

@@ -5,8 +5,10 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+
+from fedapps.tasks.words import word
 
 from fedapps.base.errors import DataError
 from fedapps.base.text_files import open_text
@@ -14,17 +16,21 @@ from fedapps.base.text_files import open_text
 PAD, UNKNOWN, END, BEGIN = range(4)
 RESERVED = ("<PAD>", "<UNK>", "<EOS>", "<BOS>")
 MIN_COUNT = 5  # how often a word occurs in training instructions to have a number
-_BREAKS = re.compile(r"(\W+)")
+
+
+@cache
+def _words() -> re.Pattern[str]:
+    return re.compile(f"({word()})")
 
 
 def words_of(text: str) -> list[str]:
-    """The lower-case words and punctuation marks of a text.
+    """The lower-case words of a text (:mod:`fedapps.tasks.words`) and its punctuation marks.
 
     Punctuation that stands together is split into its marks, unless it is full stops alone: ``"...!"`` gives four
     marks, ``"..."`` one.
     """
     words: list[str] = []
-    for part in (part.strip().lower() for part in _BREAKS.split(text.strip())):
+    for part in (part.strip().lower() for part in _words().split(text.strip())):
         if part and all(mark in string.punctuation for mark in part) and set(part) != {"."}:
             words += list(part)
         elif part:

@@ -83,6 +83,11 @@ def _load(model: nn.Module, found: Mapping[str, Tensor], file: Path, option: str
             f"{option} = {str(file)!r}: {len(wrong)} parameters do not fit: {shapes}; set vln.hidden, vln.word-width, "
             "vln.vocabulary-size and vln.features to those that the file was trained with"
         )
+    if infinite := [name for name, tensor in found.items() if not tensor.isfinite().all()]:
+        raise DataError(
+            f"{option} = {str(file)!r}: {infinite[0]} has numbers that are not finite; name the file of a run that did "
+            "not diverge"
+        )
     model.load_state_dict(found)
 
 

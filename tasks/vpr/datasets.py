@@ -11,6 +11,7 @@ import numpy as np
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import listed
+from fedapps.base.text_files import refuse_several
 
 from . import indoor, nordland
 from .image_checks import Inspection
@@ -54,7 +55,7 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
         The folder holds no known data set, images are missing and ``options`` do not allow skipping them, a named city
         does not exist, a test or validation city lacks queries or a database, or no city is left for training.
     """
-    kind = _kind(folder, options)
+    kind = kind_of(folder, options)
     places = _read(kind, folder, options)
     inspection = Inspection(folder, places)
     if options.skip_unreadable:
@@ -86,10 +87,17 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
 
 def read_images(folder: Path, options: Options) -> Places:
     """Read all images of the data set in ``folder``. Raise :class:`DataError` if it holds no known one."""
-    return _read(_kind(folder, options), folder, options)
+    return _read(kind_of(folder, options), folder, options)
 
 
-def _kind(folder: Path, options: Options) -> str:
+def kind_of(folder: Path, options: Options) -> str:
+    """Return the value of ``vpr.dataset``, found in the folder if it is "auto".
+
+    Raises
+    ------
+    DataError
+        The folder has no data set, or the marks of several.
+    """
     return options.dataset if options.dataset != "auto" else _found(folder, options)
 
 
@@ -100,9 +108,11 @@ def _found(folder: Path, options: Options) -> str:
         "indoor": folder / indoor.METADATA,
         "table": folder / options.table_file,
     }
-    for kind, mark in marks.items():
-        if mark.exists():
-            return kind
+    found = [kind for kind, mark in marks.items() if mark.exists()]
+    readings = {f"{marks[kind].name} ({kind})": True for kind in found}
+    refuse_several(folder, readings, "set vpr.dataset to one of these kinds")
+    if found:
+        return found[0]
     raise DataError(
         f"{folder}: no data set found; expected one of {', '.join(mark.name for mark in marks.values())} "
         "(see vpr.dataset, vpr.table-file)"
@@ -111,7 +121,12 @@ def _found(folder: Path, options: Options) -> str:
 
 def _read(kind: str, folder: Path, options: Options) -> Places:
     if kind == "nordland":
-        return nordland.read_nordland(folder, stretches=options.nordland_stretches, regions=options.nordland_regions)
+        return nordland.read_nordland(
+            folder,
+            stretches=options.nordland_stretches,
+            regions=options.nordland_regions,
+            metres_per_frame=options.nordland_spacing,
+        )
     if kind == "indoor":
         places = indoor.read_indoor(folder)
         places.store.limit(options.max_pixels)

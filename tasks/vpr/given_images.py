@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.answers import finite_numbers
 from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
 from PIL import Image
 from torch import Tensor
@@ -124,7 +125,7 @@ def positions_of(position: object, count: int) -> np.ndarray:
     """Return positions as float64 ``[count, 2]``; NaN without any. Raise :class:`DataError` for another shape."""
     if position is None:
         return np.full((count, 2), np.nan)
-    found = np.asarray(position, dtype=np.float64)
+    found = finite_numbers(position, "positions", missing=True).astype(np.float64)
     if found.shape != (count, 2):
         raise DataError(f"positions of shape {list(found.shape)}; expected [{count}, 2], one (x, y) for each image")
     return found

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedapps.base.errors import DataError
-from fedapps.base.tables import Table, read_table
+from fedapps.base.tables import Table, read_table, refuse_spellings
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places
@@ -59,19 +59,27 @@ def read_image_table(path: Path) -> Places:
 
 
 def _labels(table: Table, column: str) -> list[str]:
-    return table.texts(column) if column in table else [""] * len(table)
+    if column not in table:
+        return [""] * len(table)
+    labels = table.texts(column)
+    refuse_spellings(labels, f"{table.path}, column {column}", "")
+    return labels
 
 
 def coordinates(table: Table) -> tuple[np.ndarray, bool]:
-    """Return the positions in the columns x and y, or else lon and lat, float64 ``[n, 2]``, and whether they are
+    """Return the positions in the columns x and y, or lon and lat, float64 ``[n, 2]``, and whether they are
     degrees.
 
     Raises
     ------
     DataError
-        The table has neither, a cell is invalid, or a position is implausible: (0, 0) in degrees, which devices write
-        without a fix, or far from the rest of its city in metres.
+        The table has neither or both, a cell is invalid, or a position is implausible: (0, 0) in degrees, which devices
+        write without a fix, or far from the rest of its city in metres.
     """
+    if "x" in table and "y" in table and "lon" in table and "lat" in table:
+        raise DataError(
+            f"{table.path}: has both x and y and lon and lat; keep the positions in metres or those in degrees"
+        )
     if "x" in table and "y" in table:
         position = np.stack([table.numbers("x"), table.numbers("y")], axis=1)
         cities = np.array(_labels(table, "city"))

@@ -14,17 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
+import torch
 from fedapps.tasks.pictures import MAX_PIXELS, as_rgb, decoded
 from PIL import Image
+from torch import Tensor
 
 from fedapps.base.errors import DataError
 from fedapps.base.text_files import UNREADABLE
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: Height and width in pixels.
 Size = tuple[int, int]
@@ -188,8 +187,6 @@ class ImageStore:
         DataError
             An image is missing or damaged.
         """
-        import torch  # imported here because places need no torch
-
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
         for place, index in enumerate(indices):
             images[place] = self._one(int(index), size)

@@ -154,6 +154,8 @@ def _read_sequences(path: Path) -> tuple[Table, str]:
     table = read_table(path, ["key", "frame_number"], ["sequence_key", "sequence_id"])
     name = "sequence_id" if "sequence_id" in table and "sequence_key" not in table else "sequence_key"
     table.require([name])
+    if "sequence_id" in table and table.texts("sequence_id") != table.texts(name):
+        raise DataError(f"{path}: the columns sequence_key and sequence_id differ; keep the one that names sequences")
     return table, name
 
 

@@ -11,6 +11,7 @@ from fedapps.base.options import listed, option
 
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
+from .nordland import METRES_PER_FRAME
 
 #: The networks and poolings, as in :mod:`fedapps.tasks.vpr.backbones` and :mod:`fedapps.tasks.vpr.layers`, which need
 # torch.
@@ -81,6 +82,12 @@ class Options:
         "Refuse images of more pixels: a small file can describe a picture that fills the memory",
         minimum=1,
         maximum=MOST_PIXELS,
+    )
+    nordland_spacing: float = option(
+        METRES_PER_FRAME,
+        "Metres between consecutive frames of nordland; the default is for 3,576 frames on 729 km, 10 s apart",
+        above=0,
+        data=True,
     )
     nordland_stretches: int = option(
         30, "Stretches of the Nordland line, the groups of split 'group'", minimum=1, data=True
@@ -175,8 +182,10 @@ class Options:
         "Batch normalisation in the trained layers; frozen suits small batches",
         choices=("frozen", "trained"),
     )
-    height: int = option(288, "Height in pixels to which images are resized", minimum=16)
-    width: int = option(0, "Width in pixels to which images are resized; 0 = 4/3 of the height", minimum=0)
+    height: int = option(288, "Height in pixels to which images are resized", minimum=16, maximum=4096)
+    width: int = option(
+        0, "Width in pixels to which images are resized; 0 = 4/3 of the height", minimum=0, maximum=4096
+    )
 
     negatives: int = option(5, "Negatives per query", minimum=1)
     margin: float = option(0.1, "Margin of the triplet loss", minimum=0)

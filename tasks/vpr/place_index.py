@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedapps.tasks.model_folder import field_of, texts_of
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import DataError
+from fedapps.base.text_files import from_json, shown
 
 from .given_images import metres_between, positions_of
 from .recall import nearest_rows
@@ -220,15 +222,24 @@ class PlaceIndex:
             raise DataError(f"{file}: no such index; build one with index() and save() it")
         try:
             with safe_open(file, framework="numpy") as stored:
-                about = json.loads(stored.metadata()["index"])
+                about = from_json((stored.metadata() or {}).get("index", ""))
+                if set(stored.keys()) != {"descriptors", "position"}:
+                    raise ValueError(f"has the tensors {shown(sorted(stored.keys()))}")
+                kinds = {name: stored.get_slice(name).get_dtype() for name in ("descriptors", "position")}
+                if kinds != {"descriptors": "F32", "position": "F64"}:
+                    raise ValueError(f"its tensors are of the types {kinds}")
                 descriptors, position = stored.get_tensor("descriptors"), stored.get_tensor("position")
-            if about["format"] != _FORMAT:
-                raise DataError(f"{file}: format {about['format']}; expected {_FORMAT}: build the index again")
-            names, cities = tuple(about["names"]), tuple(about["cities"])
-            return cls(descriptors, names, position, bool(about["degrees"]), cities, about["model"])
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
+            if (found := field_of(about, "format", int)) != _FORMAT:
+                raise ValueError(f"format {found}; expected {_FORMAT}")
+            names, cities = texts_of(about, "names"), texts_of(about, "cities")
+            if descriptors.ndim != 2 or not len(names) == len(cities) == len(descriptors):
+                raise ValueError(f"descriptors of shape {list(descriptors.shape)} for {len(names)} names")
+            if position.shape != (len(names), 2) or not np.isfinite(descriptors).all():
+                raise ValueError("its positions are not two for each image, or a descriptor is not finite")
+            return cls(
+                descriptors, names, position, field_of(about, "degrees", bool), cities, field_of(about, "model", str)
+            )
+        except (SafetensorError, OSError, ValueError) as error:
             raise DataError(f"{file}: is no index of places, or damaged ({error}): build it again") from error
 
 

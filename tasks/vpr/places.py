@@ -3,17 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.spatial import cKDTree
+from torch import Tensor
 
 from fedapps.base.errors import DataError
 
 from .images import ImageStore, Size
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, order=True)
@@ -135,7 +132,7 @@ class Places:
         found: np.ndarray = self.queries[nearest <= radius]
         return found
 
-    def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> "Tensor":
+    def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> Tensor:
         """Load images in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
 
         Raises

@@ -5,14 +5,11 @@ The search for the nearest descriptors and for nearby positions is exact.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from scipy.spatial import cKDTree
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from torch import Tensor
 
 #: Maximum number of distances in memory.
 _BLOCK = 2**22
@@ -50,8 +47,6 @@ def nearest_rows(queries: np.ndarray, database: np.ndarray, count: int) -> np.nd
     ndarray [q, min(count, m)]
         Rows of the database, nearest first. The first row wins ties.
     """
-    import torch  # imported here because the split of a data set needs no torch
-
     points, others = torch.as_tensor(database).float(), torch.as_tensor(queries).float()
     count = min(count, len(points))
     squares = points.square().sum(dim=1)
@@ -61,7 +56,7 @@ def nearest_rows(queries: np.ndarray, database: np.ndarray, count: int) -> np.nd
     return torch.cat(found).numpy()
 
 
-def _smallest(distances: "Tensor", count: int) -> "Tensor":
+def _smallest(distances: Tensor, count: int) -> Tensor:
     """The columns of the ``count`` smallest values of each row, in order; the first column wins ties."""
     values, columns = distances.topk(count, largest=False)
     # topk resolves ties arbitrarily: sort its choice by column, and redo the rows in which a tie was cut off.

@@ -1,4 +1,4 @@
-"""The clients of a data set and the queries that they can train on, without torch; both follow from positions."""
+"""The clients of a data set and the queries that they can train on; both follow from positions."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache

@@ -1,6 +1,6 @@
 """A trained model of the task "vpr" in use: descriptors of images, and the place of an image in an index."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from itertools import groupby
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.pictures import GivenImage
 from fedapps.tasks.profiles import check_partition
@@ -44,6 +45,7 @@ class VprTrained(TrainedModel):
     """
 
     pipeline_tag: ClassVar[str] = "image-feature-extraction"
+    file_sizes: ClassVar[Mapping[str, int]] = {INDEX_FILE: 1 << 34}
 
     def __init__(self, *arguments: Any, **further: Any) -> None:
         super().__init__(*arguments, **further)
@@ -68,7 +70,7 @@ class VprTrained(TrainedModel):
         Raises
         ------
         DataError
-            An image is missing or damaged, or none of these.
+            An image is missing or damaged, or none of these, or the model has no finite answer to it.
         """
         return self._described(self._given(images), batch_size)
 
@@ -218,7 +220,7 @@ class VprTrained(TrainedModel):
 
     def _given(self, images: Images | str | Path) -> GivenImages:
         if not isinstance(images, (str, Path)):
-            return in_hand(images, None)
+            return in_hand(several(images, "images"), None)
         path = Path(images).expanduser()
         return read_images_of(path, self._options) if is_collection(path) else in_hand([path], None)
 
@@ -238,7 +240,8 @@ class VprTrained(TrainedModel):
             describe(network, store.load(given.rows[start : start + batch_size], self._options.size), chunk=batch_size)
             for start in range(0, len(given), batch_size)
         ]
-        return torch.cat(found).numpy() if found else np.zeros((0, network.width), dtype=np.float32)
+        described = torch.cat(found).numpy() if found else np.zeros((0, network.width), dtype=np.float32)
+        return finite_answer(described, "descriptors")
 
     def _indexed(
         self, given: GivenImages, names: Sequence[str] | None = None, cities: Sequence[str] | None = None

@@ -110,8 +110,8 @@ def fitted(
     Returns
     -------
     tuple of dict and list of str
-        The weights by the network's names, and one line each for missing, unexpected and differently shaped tensors; no
-        lines if the weights fit.
+        The weights by the network's names, and one line each for missing, unexpected and differently shaped tensors and
+        those with numbers that are not finite; no lines if the weights fit.
     """
     wanted: dict[str, Tensor] = {}
     for part in parts:
@@ -122,10 +122,12 @@ def fitted(
         if name in wanted or not (name in known or name.endswith(_COUNTER))
     }
     reshaped = [name for name, tensor in given.items() if name in wanted and tensor.shape != wanted[name].shape]
+    infinite = [name for name, tensor in given.items() if name in wanted and not tensor.isfinite().all()]
     problems = {
         "missing": [_named(name, tensor) for name, tensor in wanted.items() if name not in given],
         "unexpected": [_named(name, tensor) for name, tensor in given.items() if name not in wanted],
         "of another shape": [f"{_named(name, given[name])}, not {tuple(wanted[name].shape)}" for name in reshaped],
+        "not finite": infinite,
     }
     return given, [f"{kind}: {_short(names)}" for kind, names in problems.items() if names]
 

@@ -10,6 +10,9 @@ from fedapps.tasks.base import DataError, NodeData
 from small_world import make_small_world
 from toys import ToyOptions, ToyTask
 
+from fedapps.base import atomic
+from fedapps.base.atomic import temporary_name
+
 TASK = ToyTask()
 PARTITION = {"partition-id": 1, "num-partitions": 3}
 
@@ -116,6 +119,14 @@ def test_a_world_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
             world_folder(TASK, 2, 0, tmp_path)
         assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
     assert len(list(world_folder(TASK, 2, 0, tmp_path).iterdir())) == 2
+
+
+def test_a_world_that_a_killed_process_left_half_made_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)
+    temporary_name(tmp_path / "world").mkdir()
+    (tmp_path / ".users.12345").mkdir()
+    folder = world_folder(TASK, 2, 0, tmp_path)
+    assert {path for path in tmp_path.iterdir() if path.is_dir()} == {folder, tmp_path / ".users.12345"}
 
 
 def test_without_locks_the_world_of_the_faster_process_is_taken(tmp_path, monkeypatch):

@@ -51,6 +51,23 @@ def test_the_operators_patterns_only_add(methods, node, name):
     assert guard.stays(name) == (by_operator or by_methods)
 
 
+def test_a_node_that_keeps_every_parameter_sends_no_record_that_its_operator_does_not_list():
+    """FedProto's prototypes and class counts are computed from parameters, and have other names."""
+
+    def make_model():
+        return nn.Linear(2, 1)
+
+    records = {"fedproto.local": record_of({"counts": np.array([1])})}
+    every = {"private": "weight, bias"}
+    for config in ({}, {"private": "weight"}, {**every, "may-leave": "fedproto.*"}, {"private": "*", "may-leave": "*"}):
+        Guard.of(config).check_records(records, make_model)
+    for config in (every, {"may-leave": "loss"}, {"private": "*"}):
+        with pytest.raises(PrivateParametersError):
+            Guard.of(config).check_records(records, make_model)
+    with pytest.raises(PrivateParametersError, match="weight: private"):
+        Guard.of({**every, "may-leave": "*"}).check_records({"x": record_of({"weight": np.ones(1)})}, make_model)
+
+
 class Tied(nn.Module):
     """The embedding is also the output layer."""
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from fedapps.sim.ray_cluster import ClusterError, RayCluster
+from fedapps.sim.ray_cluster import ClusterError, RayCluster, check_named_cluster
 
 from fedapps.base.processes import free_port
 from fedapps.comparison.compare import compare_recipe
+from fedapps.launch.launch import Simulation, launch
 
 
 @pytest.mark.parametrize("address", ["localhost", "6379", ":6379", "localhost:port"])
@@ -26,3 +27,15 @@ def test_an_address_where_nothing_listens_is_refused_before_anything_runs(tmp_pa
 def test_runs_that_start_ray_themselves_are_refused(tmp_path):
     with pytest.raises(ValueError, match="cluster 'auto': needs the engine inline"):
         compare_recipe(Path("lqr"), methods=[], seeds=1, engine="ray", cluster="auto", output_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["{}", "ray://{}"])
+def test_a_named_cluster_that_is_gone_is_refused_before_the_run(form, tmp_path, monkeypatch):
+    address = form.format(f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    given = {"task": "lqr", "num-nodes": 2, "collect-after": 0, "cache-dir": str(tmp_path / "worlds")}
+    with pytest.raises(ClusterError, match=rf"RAY_ADDRESS = '{address}': .* cannot be reached .*: unset it"):
+        launch(given, Simulation("ray"), str(tmp_path / "runs"))
+    assert not list((tmp_path / "runs").glob("*/*"))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    check_named_cluster()

@@ -10,7 +10,9 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.driving.closed_loop import as_sessions, encounters
 from fedapps.tasks.driving.data import read_folder
+from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.setting import to_bicycle, to_motion
+from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.world.drivers import lane_swap_drivers
 from fedapps.tasks.driving.world.files import write_sessions
 from fedapps.tasks.driving.world.scenarios import LANE_SWAP, THREE_CARS, initial_states
@@ -22,12 +24,14 @@ from traffic_policies import aim_for
 HEADER = "trial,trial_name,block,step,t,xr,yr,vxr,vyr,axr,ayr,xh,yh,vxh,vyh,axh,ayh"
 
 
-def recorded(folder: Path, trials: list[tuple[int, int]], human_y: float = -1.8, steps: int = 3) -> Path:
+def recorded(
+    folder: Path, trials: list[tuple[int, int]], human_y: float = -1.8, steps: int = 3, robot_y: float = -6.1
+) -> Path:
     """A file in the format of the recorded trials: ``trials`` are (trial, block)."""
     lines = [HEADER]
     for trial, block in trials:
         for k in range(steps):
-            robot = f"{-140 + 3 * k},-6.1,30,0.5,4,0.25"
+            robot = f"{-140 + 3 * k},{robot_y},30,0.5,4,0.25"
             human = f"{-138 + 2.8 * k},{human_y},28,-0.5,1,-0.75"
             lines.append(f"{trial},name-{trial},{block},{k},{k / 10:.1f},{robot},{human}")
     path = folder / "trials.csv"
@@ -71,10 +75,36 @@ def test_axes_are_swapped_and_lateral_positions_counted_from_the_lane_line(tmp_p
 
 
 def test_sessions_are_mirrored_so_that_the_human_starts_on_the_same_side(tmp_path):
-    recorded(tmp_path, [(0, 0)], human_y=-6.1)
+    recorded(tmp_path, [(0, 0)], human_y=-6.1, robot_y=-1.8)
     session = read_folder(tmp_path).blocks[0][0]
     np.testing.assert_allclose(session.states[0, 1], [2.1, -138.0, 0.5, 28.0])  # (-6.1 + 4) and vy, turned over
     np.testing.assert_allclose(session.controls[0, 1], [0.75, 1.0])
+
+
+def test_the_line_between_the_lanes_is_an_option_that_the_cars_must_start_on_both_sides_of(tmp_path):
+    recorded(tmp_path, [(0, 0)], human_y=2.2, robot_y=-2.1)
+    with pytest.raises(
+        DataError, match=r"start at y = -2.1 and 2.2 \(medians\).* 0.05; set driving.lane-line .*here -4"
+    ):
+        read_folder(tmp_path)
+    session = read_folder(tmp_path, Options(lane_line=0.0).road).blocks[0][0]
+    np.testing.assert_allclose(session.states[0, :, 0], [-2.1, 2.2])
+    path = recorded(tmp_path, [(trial, 0) for trial in range(4)])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], *(line.replace(",-1.8,", ",-6.0,") for line in lines[4:7]), *lines[7:]]))
+    with pytest.raises(
+        DataError, match=r"line 5, column yr: in 1 of 4 trials .* same side .* y = -6.1 and -6; correct"
+    ):
+        read_folder(tmp_path)
+
+
+def test_cars_that_drive_along_y_are_refused(tmp_path):
+    path = recorded(tmp_path, [(0, 0)], steps=20)
+    path.write_text(
+        path.read_text().replace("xr,yr,vxr,vyr", "yr,xr,vyr,vxr").replace("xh,yh,vxh,vyh", "yh,xh,vyh,vxh")
+    )
+    with pytest.raises(DataError, match="drive faster along y than along x; expected x along the road"):
+        read_folder(tmp_path)
 
 
 @pytest.mark.parametrize(("trials", "tests"), [(1, 0), (2, 0), (3, 1), (9, 2), (12, 2), (15, 3)])
@@ -84,12 +114,29 @@ def test_the_last_fifth_of_a_block_is_the_test_split(tmp_path, trials, tests):
     assert splits == ["train"] * (trials - tests) + ["test"] * tests
 
 
+def test_a_file_named_like_a_split_needs_the_column(tmp_path):
+    recorded(tmp_path, [(0, 1)]).rename(tmp_path / "train.csv")
+    with pytest.raises(DataError, match=r"train\.csv: is named like a split, but has no column split, without which"):
+        read_folder(tmp_path)
+
+
+def test_a_line_says_what_was_taken_for_what(tmp_path):
+    recorded(tmp_path, [(trial, block) for block in (1, 2, 99) for trial in range(5)])
+    assert DrivingTask(Options(scenario="trials")).describe_data(tmp_path) == (
+        "2 drivers (column block), sessions: 8 train, 0 validation, 2 test; m and m/s, x along the road; line between "
+        "the lanes at y = -4 m; blocks left out: 99"
+    )
+
+
 def test_demonstrations_are_left_out(tmp_path):
     recorded(tmp_path, [(0, 0), (1, 99)])
     assert list(read_folder(tmp_path).blocks) == [0]
     recorded(tmp_path, [(0, 99)])
     with pytest.raises(DataError, match="only demonstration trials"):
         read_folder(tmp_path)
+    assert list(read_folder(tmp_path, Options(demonstrations="").road).blocks) == [99]
+    with pytest.raises(DataError, match=r"driving\.demonstrations = '7, x': 'x' is no block"):
+        DrivingTask(Options(demonstrations="7, x"))
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 import io
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from fedapps.tasks.base import DataError
 from fedapps.tasks.images.download import fetch
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
-from fedapps.tasks.images.profile import ImagesProfiles
 from fedapps.tasks.images.published import PUBLISHED, Columns
+from fedapps.tasks.images.task import ImagesTask
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
 from PIL import Image
 
@@ -41,6 +42,10 @@ def channels_first(folder):
 def hub(folder):
     for split, examples in (("train", TRAIN), ("test", TEST)):
         write_parquet(folder / "data" / f"{split}-00000-of-00001.parquet", *examples)
+
+
+def hub_file(folder):
+    write_parquet(folder / "train-00000-of-00001.parquet", *TRAIN)
 
 
 def downloaded(folder):
@@ -137,6 +142,59 @@ def test_folders_that_cannot_be_read(write, options, said, tmp_path):
         read_folder(tmp_path, layout)
 
 
+def keras_and_single(folder):
+    np.savez(folder / "train.npz", x_train=TRAIN[0], y_train=TRAIN[1], images=TRAIN[0], labels=TRAIN[1])
+
+
+def labels_twice(folder):
+    table = pq.read_table(write_parquet(folder / "train.parquet", *TRAIN) or folder / "train.parquet")
+    pq.write_table(table.append_column("target", table.column("label")), folder / "train.parquet")
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        ((folders, parquet), r"has Parquet files and folders of classes, and could be read in 2 ways; keep the files"),
+        ((archives, parquet), r"has Parquet files and archives \.npz, and could be read in 2 ways"),
+        ((lambda folder: write_folders(folder / "training", *TRAIN),), r"training: could be a split or a class"),
+        ((lambda folder: write_folders(folder / "Test", *TEST), folders), r"Test: could be a split or a class; rename"),
+        ((folders, lambda folder: write_folders(folder, *TRAIN)), r": cat, dog, owl hold images beside .*; move"),
+        ((lambda folder: write_folders(folder, TRAIN[0], [0] * 9, ("train",)),), r"train: its images lie in no folder"),
+        (
+            [lambda folder, name=name: write_folders(folder / name, *TEST) for name in ("train", "val", "valid")],
+            r"has val and valid, and could be read in 2 ways; keep one of them for the split validation",
+        ),
+        ((archives, keras), r"3 files \.npz; name them train\.npz"),
+        ((keras_and_single,), r"several arrays could be the images and labels \(x_train, y_train; images, labels\)"),
+        ((lambda folder: single(folder, label=TRAIN[1]),), r"several arrays .*\(images, label; images, labels\); name"),
+        ((parquet, hub_file), r"has train\.parquet and train-\*\.parquet, and could be read in 2 ways"),
+        ((labels_twice,), r"train\.parquet: label and target could be the labels; name one of them"),
+    ],
+)  # fmt: skip
+def test_folders_that_can_be_read_in_two_ways(write, said, tmp_path):
+    for each in write:
+        each(tmp_path)
+    with pytest.raises(DataError, match=said):
+        read_folder(tmp_path, LAYOUT)
+
+
+@pytest.mark.parametrize("write", [labels_twice, lambda folder: single(folder, label=TRAIN[1])])
+def test_the_option_names_one_of_two_columns_of_labels(write, tmp_path):
+    write(tmp_path)
+    layout = Options(dataset="pets", classes=3, height=6, label_column="label").layout()
+    assert len(read_folder(tmp_path, layout).splits["train"]) == 9
+
+
+def test_a_line_says_what_was_taken_for_what(tmp_path):
+    folders(tmp_path)
+    said = "images, train: 9 from train; test: 6 from test; classes 0 cat, 1 dog, 2 owl; resized to 6x5 with 3 channels"
+    assert ImagesTask(PETS).describe_data(tmp_path) == said
+    other = tmp_path / "other"
+    other.mkdir()
+    keras(other)
+    assert "train: 9 from pets.npz, y_train; test: 6 from pets.npz, y_test" in ImagesTask(PETS).describe_data(other)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -151,7 +209,7 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
     with pytest.raises(DataError, match=said):
         found.pixels(np.arange(9), LAYOUT.size)
     with pytest.raises(DataError, match=r"1 of \d images cannot be read: .*00000\.png \(.*\); replace or remove"):
-        ImagesProfiles(PETS).own_profile(tmp_path)
+        ImagesTask(PETS).own_profile(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -182,3 +240,12 @@ def test_a_transparent_image_in_a_parquet_file_is_named(tmp_path):
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=r"image of image 0: has transparent pixels"):
         found.pixels(np.arange(1), LAYOUT.size)
+
+
+def test_classes_that_differ_in_case_or_blanks_are_refused(tmp_path):
+    for name in ("cat", "Cat", "dog"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "1.png").write_bytes(png(np.zeros((8, 8, 3), dtype=np.uint8)))
+    options = Options(dataset="pets", classes=3, height=8)
+    with pytest.raises(DataError, match=r"differ only in case or blanks: 'Cat' \(1 rows\) and 'cat' \(1 rows\)"):
+        read_folder(tmp_path, options.layout())

@@ -94,7 +94,7 @@ def test_an_installed_package_is_no_error_and_a_missing_one_names_its_extra() ->
 def test_without_a_package_of_texts_the_option_is_named(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapps.tasks.profiles.find_spec", lambda name: None)
+    monkeypatch.setattr("fedapps.base.errors.find_spec", lambda name: None)
     uses = {
         "transformers": [lambda: load_config.__wrapped__("bert"), lambda: load_tokenizer.__wrapped__("bert")],
         "datasets": [lambda: fetch(next(iter(PUBLISHED.values())).hub, "train", tmp_path)],

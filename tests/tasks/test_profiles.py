@@ -1,4 +1,4 @@
-"""The profiles of nodes, which need no torch, equal those of the loaded data."""
+"""The profiles of nodes equal those of the loaded data."""
 
 import json
 import shutil
@@ -11,8 +11,7 @@ from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.vpr import backbones, layers, options
 
 from fedapps.base.errors import DataError
-from fedapps.config.keys import defaults
-from fedapps.registry.tasks import own_tasks, profiles_class, task_class
+from fedapps.registry.tasks import own_tasks, task_class
 
 NODES = 3
 TASKS = own_tasks()
@@ -66,13 +65,6 @@ def worlds(tmp_path_factory):
     return world
 
 
-def test_every_task_has_the_half_that_needs_no_torch():
-    for name in TASKS:
-        assert profiles_class(name).__module__ == f"fedapps.tasks.{name}.profile"
-        assert issubclass(task_class(name), profiles_class(name))
-        assert profiles_class(name).name == name
-
-
 def test_the_names_that_options_know_are_those_there_are():
     assert tuple(backbones.BACKBONES) == options.BACKBONES
     assert tuple(layers.POOLINGS) == options.POOLINGS
@@ -81,15 +73,13 @@ def test_the_names_that_options_know_are_those_there_are():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_a_profile_says_what_the_loaded_data_say(worlds, name, given):
-    chosen = profiles_class(name).Options(**given)
-    task, profiles = task_class(name)(chosen), profiles_class(name)(chosen)
-    assert (profiles.has_world, profiles.world_options) == (task.has_world, task.world_options)
-    folder = worlds(profiles)
+    chosen = task_class(name).Options(**given)
+    task = task_class(name)(chosen)
+    folder = worlds(task)
     for node in range(NODES):
-        assert profiles.node_profile(folder, node, NODES) == task.load_node(folder, node, NODES).profile()
-    kept_apart = PrivateParameters(("embedding.*",))  # otherwise a text node needs the words of all nodes
-    ours, theirs = profiles.under(kept_apart), task.under(kept_apart)
-    assert answer(lambda: ours.own_profile(folder)) == answer(lambda: theirs.load_own(folder).profile())
+        assert task.node_profile(folder, node, NODES) == task.load_node(folder, node, NODES).profile()
+    task = task.under(PrivateParameters(("embedding.*",)))  # otherwise a text node needs the words of all nodes
+    assert answer(lambda: task.own_profile(folder)) == answer(lambda: task.load_own(folder).profile())
 
 
 def answer(question):
@@ -103,62 +93,18 @@ def answer(question):
 @pytest.mark.parametrize("name", SMALL)
 def test_data_that_cannot_be_loaded_have_no_profile(worlds, tmp_path, name):
     given = next(given for case, given in CASES if case == name)
-    chosen = profiles_class(name).Options(**given)
-    task, profiles = task_class(name)(chosen), profiles_class(name)(chosen)
+    chosen = task_class(name).Options(**given)
+    task = task_class(name)(chosen)
     torn = tmp_path / "torn"
-    shutil.copytree(worlds(profiles), torn)
+    shutil.copytree(worlds(task), torn)
     for path in sorted(path for path in torn.rglob("*") if path.is_file()):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     for folder in (tmp_path, torn):
         with pytest.raises(DataError) as ours:
-            profiles.node_profile(folder, 0, NODES)
+            task.node_profile(folder, 0, NODES)
         with pytest.raises(DataError) as theirs:
             task.load_node(folder, 0, NODES)
         assert str(ours.value) == str(theirs.value)
-
-
-ANSWER = """
-import json, sys
-from flwr.app import Context, Message, RecordDict
-from fedapps.app.client_app import app
-from fedapps.sim.flower_internals import flower_identity
-for run_config, folder, nodes in json.loads(sys.argv[1]):
-    node_config = {"partition-id": 0, "num-partitions": nodes}
-    context = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config=run_config)
-    with flower_identity():
-        reply = app(Message(RecordDict(), dst_node_id=2, message_type="query.profile"), context)
-    heavy = ("torch", "torchvision", "transformers", "datasets", "matplotlib", "ray")
-    print(json.dumps([dict(reply.content["profile"]), [name for name in heavy if name in sys.modules]]))
-"""
-
-
-@pytest.mark.subprocesses
-def test_a_worker_answers_the_profile_query_without_torch(worlds):
-    methods = {"driving": "apfl", "lqr": "apfl", "text": "fedvocab"}
-    given, expected = [], []
-    for name in sorted(SMALL, key="images".__eq__):  # the last one divides its images by flwr-datasets
-        own = next(given for case, given in CASES if case == name)
-        chosen = profiles_class(name).Options(**own)
-        folder = worlds(profiles_class(name)(chosen))
-        run_config = defaults() | {f"{name}.{key.replace('_', '-')}": value for key, value in own.items()}
-        run_config |= {
-            "task": name,
-            "methods": methods.get(name, "fedavg"),
-            "data-dir": str(folder),
-            "num-nodes": NODES,
-        }
-        given.append((run_config, str(folder), NODES))
-        profile = task_class(name)(chosen).load_node(folder, 0, NODES).profile()
-        groups = {f"group.{kind}": label for kind, label in profile.groups.items()}
-        expected.append({"key": profile.key, "num-examples": profile.num_examples, **groups})
-    answered = subprocess.run(
-        [sys.executable, "-c", ANSWER, json.dumps(given)],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    profiles, imported = zip(*map(json.loads, answered.stdout.splitlines()), strict=True)
-    assert list(profiles) == expected
-    assert imported[:-1] == ([],) * (len(SMALL) - 1)
-    assert imported[-1] == ["datasets", "matplotlib"]
 
 
 LOAD = """

@@ -132,12 +132,19 @@ def test_scores_on_another_scale_are_refused(tmp_path):
         read_participant(folder_of(tmp_path, *lines), "a")
 
 
+def test_orientations_in_radians_are_refused(tmp_path):
+    people = [{"id": n, "xPos": 100 * n, "yPos": 0, "orientation": n / 2} for n in range(1, 5)]
+    lines = [GIVEN | {"identifier": str(n), "humans": people, "objects": [], "links": []} for n in range(2)]
+    with pytest.raises(DataError, match=r"a\.json: no orientation is above 2 pi, as in radians; expected degrees"):
+        read_participant(folder_of(tmp_path, *lines), "a")
+
+
 def test_a_participant_with_two_files(tmp_path):
     for folder in (tmp_path, tmp_path / "raw_data"):
         folder.mkdir(exist_ok=True)
         folder_of(folder, GIVEN)
         (folder / "._a.json").touch()
-    with pytest.raises(DataError, match=r"a\.json: the participant has a second file in .*; keep one of the two"):
+    with pytest.raises(DataError, match=r"has raw_data/\*\.json and \*\.json, and could be read in 2 ways"):
         participant_files(tmp_path)
     (tmp_path / "a.json").unlink()
     assert participant_files(tmp_path) == {"a": tmp_path / "raw_data" / "a.json"}

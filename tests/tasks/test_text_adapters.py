@@ -116,7 +116,7 @@ def test_layers_are_chosen_by_name(options):
 
 
 def test_a_missing_package_is_named_with_its_extra(options, monkeypatch):
-    monkeypatch.setattr("fedapps.tasks.profiles.find_spec", lambda package: None)
+    monkeypatch.setattr("fedapps.base.errors.find_spec", lambda package: None)
     with pytest.raises(DataError, match=r"text\.adapter = 'lora' needs the package peft.*'fedapps\[adapters\]'"):
         adapters.add_adapters(torch.nn.Linear(1, 1), options)
 

@@ -136,3 +136,43 @@ def test_a_hundred_nodes_of_the_papers_data(dataset, sizes):
     nodes = [task.load_node(folder / dataset, k, 100) for k in range(0, 100, 20)]
     assert {(n.count("train"), n.count("validation"), n.count("test")) for n in nodes} == {sizes}
     assert len({len(words_of(node)) for node in nodes}) > 1
+
+
+MOODS = Options(dataset="moods", classes=2)
+
+
+def test_labels_that_differ_in_case_or_blanks_are_one_class_written_in_two_ways(tmp_path):
+    rows = ["a,sport", "b,sport", "c,Sport ", "d,news"]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
+    reason = (
+        r"train\.csv, column label: labels differ only in case or blanks: 'Sport ' \(1 rows\) and 'sport' \(2 rows\); "
+        "write each in one way, or list them in text.labels"
+    )
+    with pytest.raises(DataError, match=reason):
+        own_words(replace(MOODS, classes=3)).load_all(tmp_path)
+    with pytest.raises(DataError, match=reason):
+        TextTask.found_keys({"dataset": "moods"}, tmp_path)
+    listed = own_words(replace(MOODS, labels="sport,Sport ,news".replace(" ", ""), classes=0))
+    (tmp_path / "train.csv").write_text("text,label\na,sport\nb,Sport\nc,news\n")
+    assert listed.load_all(tmp_path).splits["train"]["label"].tolist() == [0, 1, 2]
+
+
+def test_two_files_that_could_be_the_training_texts(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,0\nb,1\n")
+    (tmp_path / "train.jsonl").write_text('{"text": "c", "label": "0"}\n')
+    with pytest.raises(DataError, match=r"has train\.csv and train\.jsonl, and each could be meant; keep one"):
+        own_words(MOODS).load_all(tmp_path)
+    options = replace(MOODS, train_files="train.csv", validation_share=0.0)
+    assert own_words(options).load_all(tmp_path).count("train") == 2
+
+
+def test_what_files_are_taken_for(tmp_path):
+    (tmp_path / "train.csv").write_text("says,mood\nfine day,good\nrain again,bad\nso so,bad\n")
+    options = Options(dataset="moods", text_columns="says", label_column="mood", classes=2)
+    expected = "texts in the column says and labels in the column mood; train: 3 from train.csv; test: 0 from no file; "
+    assert own_words(options).describe_data(tmp_path) == f"{expected}classes, with training texts: bad (2), good (1)"
+    rows = [f"{'我们很喜欢这部电影' * 30},{label}" for label in ("bad", "good")]
+    (tmp_path / "train.csv").write_text("\n".join(["says,mood", *rows]))
+    found = own_words(options).describe_data(tmp_path)
+    assert "; 100% of the words are of one letter ('我', '们', '很'): the language is written without spaces" in found
+    assert found.endswith("; name a pretrained encoder of this language in text.model")

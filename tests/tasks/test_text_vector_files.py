@@ -114,7 +114,7 @@ def test_word2vec_in_binary(tmp_path):
 
 def test_without_gensim_a_binary_file_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "a.bin").write_bytes(word2vec({"a": (1, 2)}))
-    monkeypatch.setattr("fedapps.tasks.profiles.find_spec", lambda name: None)
+    monkeypatch.setattr("fedapps.base.errors.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"text\.glove = .*a\.bin.* pip install 'fedapps\[vectors\]'"):
         vectors_in(tmp_path / "a.bin", 2)
 

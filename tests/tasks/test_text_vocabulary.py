@@ -17,7 +17,6 @@ from fedapps.tasks.text.vocabulary import (
     is_digits,
     padded,
     read_vocabulary,
-    split_words,
 )
 from fedapps.tasks.text.word_vectors import drawn_vectors, vectors_in
 from hypothesis import given
@@ -25,19 +24,6 @@ from hypothesis import strategies as st
 
 TEXTS = ["b a a", "a b c", "d"]
 GLOVE = "the 0.5 -1\nof 2 3e-1\n. . 1 1\nof 9 9\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("It's 10:30, isn't it?", ["it", "'s", "10", ":", "30", ",", "is", "n't", "it", "?"]),
-        ("'Sad' can't I'LL", ["'", "sad", "'", "ca", "n't", "i", "'ll"]),
-        ("crème-brûlée do n't", ["crème", "-", "brûlée", "do", "n't"]),
-        (" \n", []),
-    ],
-)
-def test_words(text, words):
-    assert split_words(text) == words
 
 
 def test_frequent_words_come_first_and_equals_by_alphabet():

@@ -1,6 +1,9 @@
 """Trained models of any task: the model folder, evaluation with the draws of a run, and the network of a module."""
 
 import json
+import os
+from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -8,14 +11,16 @@ from fedapps.tasks.base import DataError, evaluated
 from fedapps.tasks.label_shares import added_logits, adjust_logits, own_label_shares
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.lqr.trained import LqrTrained
+from fedapps.tasks.model_folder import MAX_CONFIG
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class
 from full_disk import full_disk
 from torch import nn
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base.atomic import UnwritableError, entries
 from fedapps.base.seeding import torch_seed
 from fedapps.registry.tasks import task_class
+from fedapps.trained.export import export_model
 
 ORIGIN = Origin("run", "apfl", "robot-00", 3, 1, 5, 7, 3, 40, metrics={"test.loss": 0.5, "test.list": [1.0, 2.0]})
 
@@ -60,9 +65,47 @@ def test_it_takes_the_place_of_another_and_of_nothing_else(tmp_path):
     trained().save(tmp_path / "empty")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="other exists and is no model folder"):
+    with pytest.raises(ValueError, match=r"other is not empty: choose another folder, or remove it; it has thesis.tex"):
         trained().save(tmp_path / "other")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "other"]
+    assert entries(tmp_path) == ["empty", "model", "other"]
+
+
+@pytest.mark.parametrize("format", ["save", "onnx", "torch", "safetensors", "huggingface"])
+def test_a_model_of_another_library_is_not_replaced(tmp_path, format):
+    """A Hugging Face model has a config.json and a model.safetensors, too."""
+    content = {"config.json": '{"model_type": "bert"}', "model.safetensors": "weights", "tokenizer.json": "{}"}
+    for name, text in content.items():
+        (tmp_path / "bert").mkdir(exist_ok=True)
+        (tmp_path / "bert" / name).write_text(text)
+    write = trained().save if format == "save" else partial(export_model, trained(), format)
+    with pytest.raises(ValueError, match=r"bert is not empty: .*has config.json, model.safetensors, tokenizer.json"):
+        write(tmp_path / "bert")
+    assert {path.name: path.read_text() for path in (tmp_path / "bert").iterdir()} == content
+    assert entries(tmp_path) == ["bert"]
+
+
+@pytest.mark.parametrize("name", ["README.md", ".git", "files/notes", "files/index/notes"])
+def test_files_that_came_into_a_model_folder_are_not_deleted(tmp_path, name):
+    folder = trained(WithFile).save(tmp_path / "model")
+    if name.startswith("files/index"):
+        (folder / "files" / "index").unlink()
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(ValueError, match=rf"model is not empty: .* it has {name.removesuffix('/notes')}"):
+        trained(WithFile).save(folder)
+    assert path.read_text() == "mine"
+    assert entries(tmp_path) == ["model"]
+
+
+def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path):
+    """``current`` of a node's models leads to the one that programs read."""
+    folder = trained(seed=1).save(tmp_path / "model")
+    (tmp_path / "current").symlink_to("model")
+    with pytest.raises(ValueError, match="current is a link"):
+        trained(seed=2).save(tmp_path / "current")
+    assert state(TrainedModel.read(tmp_path / "current", task_class)) == state(trained(seed=1))
+    assert (tmp_path / "current").readlink() == folder.relative_to(tmp_path)
 
 
 def test_where_the_disk_is_full_the_old_model_stays(tmp_path):
@@ -79,15 +122,85 @@ def test_where_the_disk_is_full_the_old_model_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_files_beside_the_weights_go_along(tmp_path):
-    class WithFile(TrainedModel):
-        def save_files(self, folder):
-            (folder / "index").write_text("here")
+class WithFile(TrainedModel):
+    file_sizes: ClassVar = {"index": 9}
 
+    def save_files(self, folder):
+        (folder / "index").write_text((self.files / "index").read_text() if self.files else "here")
+
+
+class TaskWithFile(LqrTask):
+    trained_model: ClassVar = f"{__name__}:WithFile"
+
+
+def test_files_beside_the_weights_go_along(tmp_path):
     first = trained(WithFile).save(tmp_path / "first")
-    again = TrainedModel.read(first, task_class)
+    again = TrainedModel.read(first, lambda name: TaskWithFile)
     assert again.files == first / "files"
-    assert (again.save(tmp_path / "second") / "files" / "index").read_text() == "here"
+    second = again.save(tmp_path / "second")
+    assert (second / "files" / "index").read_text() == "here"
+    assert again.save(second) == second
+
+
+# -- the model folder of a stranger -----------------------------------------------------------------------------------
+
+
+def test_files_that_the_task_does_not_know_are_not_published(tmp_path):
+    folder = trained(WithFile).save(tmp_path / "model")
+    (folder / "files" / "unknown").write_text("theirs")
+    for find_task, known in ((lambda name: TaskWithFile, ["files/index"]), (task_class, [])):
+        model = TrainedModel.read(folder, find_task)
+        saved = model.save(tmp_path / f"again-{len(known)}")
+        exported = export_model(model, "safetensors", tmp_path / f"exported-{len(known)}").folder
+        for written, card in ((saved, []), (exported, ["README.md"])):
+            files = [str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()]
+            assert sorted(files) == sorted(["config.json", "model.safetensors", *known, *card])
+
+
+def as_link(path, key):
+    path.symlink_to(key)
+
+
+def as_link_of_a_folder(path, key):
+    path.symlink_to(key.parent, target_is_directory=True)
+
+
+def as_folder(path, key):
+    path.mkdir()
+    (path / "inner").symlink_to(key)
+
+
+def as_pipe(path, key):
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["files/index", "files/unknown", "files", "config.json", "model.safetensors"])
+@pytest.mark.parametrize("become", [as_link, as_link_of_a_folder, as_folder, as_pipe])
+def test_links_and_special_files_are_refused(tmp_path, name, become):
+    folder = trained(WithFile).save(tmp_path / "model")
+    path, key = folder / name, tmp_path / "home" / "key"
+    key.parent.mkdir()
+    key.write_text("secret")
+    if name == "files":
+        (path / "index").unlink()
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+        if name != "files/unknown":
+            key.write_bytes((trained(WithFile).save(tmp_path / "other") / name).read_bytes())
+    become(path, key)
+    with pytest.raises(ValueError, match=rf"{name.removesuffix('/inner')}|no model folder"):
+        TrainedModel.read(folder, lambda name: TaskWithFile)
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    folder = trained(WithFile).save(tmp_path / "model")
+    (folder / "files" / "index").write_bytes(bytes(10))
+    with pytest.raises(ValueError, match="files/index has 10 bytes: must have at most 9"):
+        TrainedModel.read(folder, lambda name: TaskWithFile)
+    os.truncate(folder / "config.json", MAX_CONFIG + 1)
+    with pytest.raises(ValueError, match=r"config.json has 67,108,865 bytes: must have at most 67,108,864"):
+        TrainedModel.read(folder, task_class)
 
 
 def test_what_a_classifier_adds_for_its_node_goes_along(tmp_path):
@@ -118,7 +231,7 @@ def test_tensors_that_share_memory_are_stored(tmp_path):
     ("change", "message"),
     [
         (lambda config: config | {"format": 99}, "config.json: format = 99; this version of fedapps reads format 1"),
-        (lambda config: {k: v for k, v in config.items() if k != "task"}, r"config.json is damaged \(KeyError: 'task'"),
+        (lambda config: {k: v for k, v in config.items() if k != "task"}, r"config\.json: task is missing"),
         (lambda config: config | {"task": "chess"}, "task = 'chess': must be one of"),
         (lambda config: config | {"options": {"sails": 3}}, "lqr.sails: unknown key"),
         (lambda config: config | {"options": {"horizon": 0}}, "lqr.horizon = 0: must be a whole number at least 1"),
@@ -135,10 +248,10 @@ def test_a_damaged_config_is_named(tmp_path, change, message):
 def test_damaged_and_missing_files_are_named(tmp_path):
     folder = trained().save(tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"half")
-    with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         TrainedModel.read(folder, task_class)
     (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is damaged \(JSONDecodeError"):
+    with pytest.raises(ValueError, match=r"config\.json: no JSON: Expecting"):
         TrainedModel.read(folder, task_class)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="model is no model folder"):

@@ -11,7 +11,9 @@ from fedapps.tasks.vln.labelling import Sampling, label_paths
 from fedapps.tasks.vln.learning import path_likelihoods
 from fedapps.tasks.vln.vocabulary import END
 from fedapps.tasks.vln.weights import load_speaker
+from safetensors.torch import load_file, save_file
 
+from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
 
@@ -100,3 +102,14 @@ def test_a_listener_of_other_sizes_is_refused(tmp_path):
     options = {"speaker_temperature": 1.0, "speaker_samples": 2, "listener_file": file}
     task = task_with(stage="pre-exploration", **options, **speaking(tmp_path))
     assert message_of(task.load_node, world, 2, 3).startswith(f"vln.listener-file = {file!r}: ")
+
+
+def test_a_speaker_whose_weights_are_not_finite_is_refused(tmp_path):
+    file = tmp_path / "speaker.safetensors"
+    speaking(tmp_path)
+    weights = load_file(file)
+    name = next(iter(weights))
+    weights[name].view(-1)[0] = torch.nan
+    save_file(weights, file)
+    with pytest.raises(DataError, match=f"vln.speaker-file = .*{name} has numbers that are not finite"):
+        load_speaker(file, 6)

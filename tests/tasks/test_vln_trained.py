@@ -96,7 +96,7 @@ def test_bad_starts_are_refused(world):
         trained.follow("walk", "houseA", "v99")
     with pytest.raises(DataError, match="house houseA, viewpoint v00: the instruction has no text"):
         trained.follow(" ", "houseA", "v00")
-    with pytest.raises(DataError, match="heading = nan; expected radians"):
+    with pytest.raises(DataError, match="heading = nan: must be a finite number"):
         trained.follow("walk", "houseA", "v00", float("nan"))
     with pytest.raises(DataError, match=r"'agent' trained an agent, which describes no path: use follow\(\)"):
         trained.describe(HousePath("houseA", ("v00", "v01")))

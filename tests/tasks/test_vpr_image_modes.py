@@ -84,6 +84,24 @@ def test_what_has_no_defined_range_is_refused_before_and_while_it_is_read(tmp_pa
         in_hand([Image.open(io.BytesIO(content))], None).store.load([0], (2, 2))
 
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\nshowpage\n"
+
+
+def test_a_picture_that_a_program_would_have_to_draw_is_not_opened(tmp_path, monkeypatch):
+    """Pillow hands an EPS to Ghostscript, whatever the name of the file."""
+
+    def started(*_, **__):
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", started)
+    (tmp_path / "a.image").write_bytes(EPS)
+    with pytest.raises(DataError, match=r"a\.image: not an image, or damaged: it has no known format"):
+        ImageFiles(tmp_path, ["a.image"]).decode(0)
+    assert damaged(ImageFiles(tmp_path, ["a.image"]), np.arange(1)) == {0: "not an image"}
+    with pytest.raises(DataError, match=r"image 0 has the format EPS: only JPEG, .* save it as 8-bit"):
+        in_hand([Image.open(io.BytesIO(EPS))], None).store.load([0], (2, 2))
+
+
 def test_arrays(tmp_path):
     images = ImageStore(ImageArray(STEPS[None])).load([0], (8, 8))
     np.testing.assert_array_equal(images[0, 0], GREY)

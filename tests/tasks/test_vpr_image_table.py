@@ -83,6 +83,10 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
         ),
         ("path;sequence;role\n1;s;query\n", r"no column path.* \(separate the columns of a \.csv file by commas"),
         ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y .*a sequence is a drive"),
+        (
+            "path,sequence,role,x,y,lon,lat\n1,s,query,0,0,1,1\n",
+            r"has both x and y and lon and lat; keep the positions in",
+        ),
         ("path,sequence,role,x\n1,s,query,0\n", r"no columns x and y, nor lon and lat; found path, sequence, role, x"),
         ("path,sequence,role,x,y\n1,s,test,0,0\n", r"column role: 'test'; expected one of query, database, gallery"),
         (
@@ -103,4 +107,11 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
 def test_tables_that_are_not_understood(tmp_path, text, message):
     write(tmp_path / "list.csv", text)
     with pytest.raises(DataError, match=message):
+        read_image_table(tmp_path / "list.csv")
+
+
+def test_cities_that_differ_in_case_or_blanks_are_refused(tmp_path):
+    rows = "1,r,query,0,0,Oslo\n2,s,database,1,0,oslo \n"
+    write(tmp_path / "list.csv", "path,sequence,role,x,y,city\n" + rows)
+    with pytest.raises(DataError, match=r"list\.csv, column city: labels differ only in case or blanks: 'Oslo' \(1"):
         read_image_table(tmp_path / "list.csv")

@@ -170,3 +170,11 @@ def test_published_squeezenet_tells_images_apart_where_a_drawn_one_does_not():
         found[weights] = float((torch.cdist(queries, database).argmin(dim=1) == torch.arange(200)).float().mean())
     given, drawn = found.values()
     assert given > drawn
+
+
+def test_weights_that_are_not_finite(tmp_path):
+    state = published(network("resnet18-layer3"))
+    state["conv1.weight"][0, 0, 0, 0] = torch.nan
+    save_file(state, tmp_path / "weights.safetensors")
+    with pytest.raises(DataError, match=r"not finite: conv1\.weight"):
+        network("resnet18-layer3", weights=tmp_path / "weights.safetensors")

@@ -9,8 +9,7 @@ from fedapps.tasks.driving.data import with_validation
 from fedapps.tasks.driving.options import Options as DrivingOptions
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.lqr import world as lqr
-from fedapps.tasks.lqr.profile import LqrOptions
-from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.task import LqrOptions, LqrTask
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.text.options import Options as TextOptions
 from fedapps.tasks.text.task import TextTask

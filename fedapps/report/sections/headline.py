@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.report.caveats import SIGNIFICANT, smallest_p
 from fedapps.report.formats import counted, format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.gain import Gain, gain_of
@@ -38,7 +38,7 @@ def section(run: RunData) -> Markup | None:
     names = columns(name for values in final.values() for name in values)
     first = [leading.name] if leading else []
     first += [name for name in names if bare(name) in CONTINUAL]
-    first += profiles_class(run.task).headline if run.task in task_names() else ()
+    first += task_class(run.task).headline if run.task in task_names() else ()
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
     return render_section(
         "headline",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.report.formats import ColumnFormat
 from fedapps.report.metrics import Metric, bare, describe
 from fedapps.report.palette import PlotStyle, plot_styles
@@ -45,7 +45,7 @@ def _tables(run: RunData, found: Mapping[str, HeldOut]) -> list[tuple[Metric, li
     """For each metric its rows, and the format of all their numbers."""
     styles = plot_styles(run.methods)
     there = list(dict.fromkeys(name for of_method in found.values() for name in of_method.metrics))
-    main = [bare(name) for name in profiles_class(run.task).headline] if run.task in task_names() else []
+    main = [bare(name) for name in task_class(run.task).headline] if run.task in task_names() else []
     tested = (name for name in there if bare(name) in main)  # not in trials, whose test data are withheld
     names = sorted(tested, key=lambda name: main.index(bare(name))) or there[:1]
     tables = []

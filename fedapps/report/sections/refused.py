@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from fedapps.report.formats import headline_of
+from fedapps.base.errors import headline_of
 from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 

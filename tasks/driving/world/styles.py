@@ -1,4 +1,4 @@
-"""Reads the styles of the drivers in ``world.json`` without torch, unlike :mod:`fedapps.tasks.driving.world.files`."""
+"""The styles of the drivers in ``world.json``."""
 
 import json
 from pathlib import Path

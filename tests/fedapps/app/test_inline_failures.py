@@ -5,12 +5,15 @@ import csv
 import numpy as np
 import pytest
 from fedapps.strategies import TooFewRepliesError
-from fedapps.tasks.lqr.profile import LqrOptions
-from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.task import LqrOptions, LqrTask
 from small_runs import LQR
 
 from fedapps.cli.commands import main
-from fedapps.launch.launch import Simulation, launch
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import Simulation, conclude, launch
+from fedapps.launch.runner import RunFailedError
+from fedapps.runs.refused import RefusedNodesError
+from fedapps.runs.run_folder import RunFolder, read_config
 
 
 def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worlds, monkeypatch, capsys):
@@ -49,8 +52,15 @@ def spoilt(tmp_path):
     return spoil
 
 
-def test_one_bad_node_is_refused_and_the_run_goes_on(federate, spoilt):
-    folder = federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", "nan"))
+def test_one_bad_node_is_refused_and_the_run_goes_on_to_an_error_that_names_it(federate, spoilt, tmp_path, capsys):
+    error = r"these nodes.*\n  sfl, node-\d: training refused 3 times: .*column next_y: 'nan'; expected a finite number"
+    with pytest.raises(RefusedNodesError, match=error):
+        federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", "nan"))
+    folder = RunFolder(tmp_path / "run" / "run", "")
+    (folder.path / "report.html").touch()
+    with pytest.raises(RunFailedError, match=error):
+        conclude(parse(read_config(folder.path)), "inline", 0.0)
+    assert "summary:" in capsys.readouterr().out  # the results come first
     lines = folder.lines("metrics.jsonl")
     assert [row["replies"] for row in lines] == [2, 2, 2]
     for row in lines:

@@ -57,6 +57,7 @@ def test_after_an_evaluation_it_is_the_evaluated_model_to_the_bit(deployed, own_
         assert found == ["current", "round-000003-evaluate", "round-000003-train"]
         model = read(folder / "current")
         assert (model.origin.node, model.origin.method, model.origin.round) == (node, method, 3)
+        assert model.origin.nodes == 0, "a node does not know how many took part"
         metrics = model.evaluate(own_folders[index])
         assert {**reported(run, node), **metrics} == reported(run, node)
         assert metrics.keys() >= {"test.total_loss"}

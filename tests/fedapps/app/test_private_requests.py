@@ -13,9 +13,12 @@ from flwr.client import ClientApp
 from toys import arrays_of, record_of
 
 from fedapps.app.client_app import app, client_fn
+from fedapps.app.disclosure import DEFAULT_STATE, state_root
 from fedapps.app.errors import NodeFailedError
-from fedapps.app.node import DEFAULT_STATE, Node, run_config_of, state_root
+from fedapps.app.node import Node, run_config_of
 from fedapps.app.server_app import initial_arrays
+from fedapps.base import atomic
+from fedapps.base.atomic import temporary_name
 from fedapps.config.parsing import parse
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -194,3 +197,15 @@ def test_the_developers_switch_sends_the_traceback(deployed):
     reply = failure(server, ["huh"])
     assert "huh: not a parameter of the model" in reply
     assert "Traceback" in reply
+
+
+def test_what_a_killed_node_left_unfinished_in_its_state_is_removed(folder, tmp_path, monkeypatch):
+    server = text_server(folder, "local", **{"state-dir": str(tmp_path)})
+    state = tmp_path / "label" / "local" / "client-000"
+    state.mkdir(parents=True)
+    left = temporary_name(state / "round-000001.safetensors")
+    left.touch()
+    for gone in (False, True):
+        monkeypatch.setattr(atomic, "still_runs", lambda pid, started, gone=gone: not gone)
+        assert not server.asks([], method="local").has_error()
+        assert left.exists() != gone

@@ -83,6 +83,7 @@ def test_values_at_the_edge_are_taken(key, value):
         ("step-size", float("nan")),
         ("offset", float("nan")),
         ("offset", False),
+        ("offset", 10**400),
         ("offset", None),
         ("fast", 0),
         ("fast", "true"),

@@ -1,10 +1,12 @@
 """The processes of Flower: signals that end the program, and the environment of processes."""
 
+import os
 import signal
+import subprocess
 
 import pytest
 
-from fedapps.base.processes import Interrupts, flower_environment
+from fedapps.base.processes import Interrupts, flower_environment, is_alive, start_time, still_runs
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -62,3 +64,20 @@ def test_ray_gets_a_folder_with_a_short_path(tmp_path, monkeypatch):
         flower_environment(tmp_path)
     monkeypatch.setenv("RAY_TMPDIR", "/anywhere")
     assert flower_environment(tmp_path)["RAY_TMPDIR"] == "/anywhere"
+
+
+@pytest.mark.subprocesses
+def test_a_process_is_known_by_its_number_and_its_start(monkeypatch):
+    me = os.getpid()
+    assert still_runs(me, start_time(me))
+    assert not still_runs(me, f"{start_time(me)}0"), "another process has got the number"
+    with subprocess.Popen(["true"]) as ended:
+        started = start_time(ended.pid)
+        while is_alive(ended.pid):
+            pass
+        assert not still_runs(ended.pid, started), "it was not reaped yet"
+    assert not still_runs(ended.pid, started)
+    monkeypatch.setattr("fedapps.base.processes._facts", lambda pid: [])  # a system that hides it
+    assert still_runs(me, "1")
+    assert still_runs(1 << 80, "1")
+    assert not still_runs(ended.pid, started)

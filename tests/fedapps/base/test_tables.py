@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.base.rows import json_lines
-from fedapps.base.tables import read_table, stream_rows
+from fedapps.base.tables import read_table, refuse_spellings, stream_rows
 
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
 CSV = 'name,size,comment\nball,3,"round, ""red"""\n\nbox,4.5,"two\nlines"\n'
@@ -191,3 +191,13 @@ def test_a_stream_has_json_lines_or_csv_and_is_read_as_it_comes():
 def test_wrong_rows_of_a_stream_are_named(text, message):
     with pytest.raises(DataError, match=message):
         [row.number("v") for row in stream_rows(io.StringIO(text), ["y", "v"])]
+
+
+@pytest.mark.parametrize("other", ["Sport", "sport ", " sport", "SPORT", "s\uff50ort"])
+def test_labels_that_are_one_word_are_refused_with_their_rows(other):
+    with pytest.raises(DataError, match=r"a\.csv: labels differ only in case or blanks: .*\(1 rows\).* one way$"):
+        refuse_spellings(["sport", "sport", other], "a.csv", "")
+
+
+def test_labels_that_are_different_words_are_accepted():
+    refuse_spellings(["sport", "sports", "sport", "Ärger", "Arger", "1", "01"], "a.csv", "")

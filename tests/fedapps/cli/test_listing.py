@@ -15,7 +15,7 @@ from fedapps.config.recipe_files import recipes
 from fedapps.config.trackers import TRACKERS
 from fedapps.registry.classes import stated
 from fedapps.registry.methods import METHODS, method_names
-from fedapps.registry.tasks import own_tasks, profiles_class, task_names
+from fedapps.registry.tasks import own_tasks, task_class, task_names
 
 
 def printed(capsys, *given):
@@ -125,7 +125,7 @@ def test_unknown_names_are_refused(given, said, capsys):
 def test_the_files_of_a_task_are_listed_as_the_page_on_data_has_them():
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     for task in own_tasks():
-        for name, content in profiles_class(task).files.items():
+        for name, content in task_class(task).files.items():
             assert f"| {name} | {content} |" in page
             assert f"  {name:<30}  {content}" in task_text(task)
 

@@ -36,7 +36,7 @@ def test_an_unknown_recipe_is_refused_with_the_names_of_all_recipes(capsys):
 
 
 def test_a_run_without_the_main_metrics_of_its_task_says_which_there_are(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fedapps.tasks.lqr.profile.LqrProfiles.headline", ("test.gone",))
+    monkeypatch.setattr("fedapps.tasks.lqr.task.LqrTask.headline", ("test.gone",))
     quick = ["methods=fedavg", "rounds=1", "epochs=1", "lqr.trajectories=2", f"cache-dir={tmp_path / 'worlds'}"]
     assert (
         main(["run", "lqr", "--engine", "inline", "--output-dir", str(tmp_path), *(f"--set={k}" for k in quick)]) == 0

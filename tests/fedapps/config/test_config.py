@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fedapps.tasks.driving.options import Options
-from fedapps.tasks.lqr.profile import LqrOptions
+from fedapps.tasks.lqr.task import LqrOptions
 from recipe_runs import recipe_runs
 
 from fedapps.config.keys import defaults, described, for_flower, updated

@@ -4,6 +4,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from fedapps.strategies import epsilon
 from fedapps.tasks.lqr.world import write_world
 from fedapps.tasks.text.world import write_examples
 
@@ -39,6 +40,8 @@ def test_a_node_that_can_join_prints_its_requirements(place, capsys):
     )
     assert status == 0, lines
     assert lines[-1] == "this node can join"
+    assert lines[0].startswith("read:   1 robots (robot-00.csv")
+    del lines[0]
     assert lines[0].startswith("data:   node robot-00: ")
     assert "train examples" in lines[0]
     assert [line.partition(":")[0].strip() for line in lines[1:-1]] == ["device", "local", "apfl", "memory", "disk"]
@@ -127,6 +130,32 @@ def test_what_stays_private_is_printed_and_methods_that_share_it_are_problems(pl
     status, lines = checked(capsys, *given, "--set", "methods=local")
     assert status == 1
     assert lines[-1].startswith("- --private = misspelt.*: no parameter of the model matches; it has ")
+
+
+def test_the_privacy_rules_of_the_node_are_checked_with_its_budget(place, capsys):
+    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=sfl,local"]
+    given += ["--set", "rounds=4", "--node-config", "dp=local", "--node-config", "max-releases=4"]
+    status, lines = checked(capsys, *given)
+    assert status == 1
+    assert lines[-1].startswith("- --node-config: the node config of this node demands more of the run: dp = 'none'")
+    given += ["--set", "dp=local"]
+    status, lines = checked(capsys, *given)
+    assert status == 0, lines
+    (line,) = [line for line in lines if line.startswith("privacy: ")]
+    assert line == (
+        "privacy: 0 updates have left this node, epsilon 0; the run takes at most 4 more, epsilon "
+        f"{epsilon(1.0, 4, 1e-5, sensitivity=2.0):.3g} at delta 1e-05"
+    )
+    assert not (place / "releases.jsonl").exists(), "nothing has left"
+    status, lines = checked(capsys, *given, "--set", "rounds=5")
+    assert lines[-1] == (
+        "- --node-config: node config max-releases = 4: 0 updates have left this node, and 5 more would be too many"
+    )
+    status, lines = checked(capsys, *given, "--node-config", "dp-nois=2.0", "--node-config", "max-steps=-1")
+    assert lines[-2:] == [
+        "- --node-config dp-nois: no key of the node config; did you mean 'dp-noise'?",
+        "- --node-config: node config max-steps = -1: must be a number above 0, without quotes",
+    ]
 
 
 def test_all_problems_are_reported_at_once(place, capsys):

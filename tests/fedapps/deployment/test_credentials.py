@@ -55,6 +55,17 @@ def test_existing_keys_are_not_replaced(tmp_path, capsys):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("name", ["ca.crt", "superlink.crt", "car-7.pub"])
+def test_a_file_of_another_authority_or_key_is_not_replaced(tmp_path, capsys, name):
+    """A node has a ``ca.crt``, and a machine that registers nodes their public keys."""
+    (tmp_path / name).write_text("the old one")
+    what, *further = ("node", "car-7") if name == "car-7.pub" else ("certificates", "--host", "a")
+    assert main(["keys", what, str(tmp_path), *further]) == 2
+    assert f"{tmp_path / name} exists: " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "the old one"
+
+
 @pytest.mark.parametrize("host", ["https://fl.example.org", "fl.example.org:9092", "", "two words", "-x"])
 def test_invalid_hosts_are_refused(tmp_path, capsys, host):
     assert main(["keys", "certificates", str(tmp_path), f"--host={host}"]) == 2

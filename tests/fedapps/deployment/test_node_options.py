@@ -44,6 +44,9 @@ def test_a_node_with_all_files_can_start(options: dict[str, str], joined: bool) 
         ("--root-certificates", "{}/superlink.key", r"superlink\.key: is not the certificate; copy ca\.crt"),
         ("--node-config", 'data-dir="{}/none"', r"data-dir='.*/none': no such folder"),
         ("--node-config", "data-dir={}/data", r"must be in double quotes, such as data-dir=\"/data/car-7\""),
+        ("--node-config", 'data-dir="{}/data" dp="lokal"', r"node config dp = 'lokal': must be one of 'none', 'local'"),
+        ("--node-config", 'data-dir="{}/data" dp=local', r"the correct format|invalid format"),
+        ("--node-config", 'data-dir="{}/data" max-steps=0', r"node config max-steps = 0: must be a number above 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(

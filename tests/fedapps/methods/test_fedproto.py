@@ -1,8 +1,11 @@
 """FedProto: rounds by hand, the mean of prototypes, predictions by the nearest, what travels, and training alone."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.guard import Guard
 from fedapps.clients.parts.prototypes import Prototypes
 from fedapps.strategies import FedProto, Profile, Reply, to_record
 from fedapps.strategies.aggregation.mean import StreamingMean
@@ -162,6 +165,26 @@ def test_only_prototypes_travel():
         own = trained[node][1][FEDPROTO_LOCAL]
         assert own["classes"].numpy().tolist() == labels.unique().tolist()
         assert own["counts"].numpy().tolist() == labels.unique(return_counts=True)[1].tolist()
+
+
+def test_a_mean_of_too_few_examples_does_not_leave_a_node():
+    """The prototype of one example is the representation of this example."""
+    labels = torch.tensor([0, 1, 1, 1, 2, 2])
+    data = NodeData("node", {"train": {"x": torch.ones(6, 2), "label": labels}})
+
+    def classes(**node_config):
+        node_round = SimpleNamespace(
+            task=Points(), data=data, device=torch.device("cpu"), guard=Guard.of(node_config)
+        )  # fmt: skip
+        record = Prototypes().records({}, Points().build_model(), node_round)[FEDPROTO_LOCAL]
+        return {name: record[name].numpy().tolist() for name in ("classes", "counts")}
+
+    assert classes(**{"data-dir": "there"}) == {"classes": [1], "counts": [3]}
+    assert classes(**{"data-dir": "there", "min-count": 2}) == {"classes": [1, 2], "counts": [3, 2]}
+    assert classes(**{"partition-id": 0})["classes"] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no class of this node has 4 training examples, the min-count of its node"):
+        classes(**{"min-count": 4})
+    assert after(told([1], [[1, 2]], [3], examples=6)).prototypes.keys() == {1}
 
 
 def test_classes_without_a_prototype_pull_nothing():

@@ -265,7 +265,7 @@ def test_what_cannot_be_combined_says_what_to_do(keys, changes, said):
 
 
 def test_local_privacy_protects_what_travels(keys):
-    config = parse(keys | {"methods": "fedvln,fed-full,env-based", "dp": "local"})
+    config = parse(keys | {"methods": "fedvln,fed-full,env-based", "dp": "local", "weighting": "uniform"})
     assert [bool(spent(config, label, {1: 1, 2: 1, 3: 1})) for label in config.methods] == [True, True, False]
 
 

@@ -58,7 +58,7 @@ def installed(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
     sys.path[:] = path
     for name in {name for name in sys.modules if name.partition(".")[0] == "wet_days"} - modules:
         del sys.modules[name]
-    for cached in (methods.canonical, tasks.task_class, tasks.profiles_class):
+    for cached in (methods.canonical, tasks.task_class, tasks.task_class):
         cached.cache_clear()
 
 
@@ -99,15 +99,12 @@ def test_the_flower_app_of_the_project_runs_its_recipe(installed: Callable[[Path
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_a_profile_of_the_task_needs_no_torch_and_is_that_of_its_data(
-    installed: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_profile_of_the_task_is_that_of_its_data(installed: Callable[[Path], None], tmp_path: Path) -> None:
     installed(make(tmp_path, KINDS["task"]))
-    profiles, task = tasks.profiles_class("rain")(), tasks.task_class("rain")()
-    assert type(profiles).__name__ == "RainProfiles"
-    profiles.make_world(tmp_path, 3, seed=0)
-    assert profiles.node_profile(tmp_path, 2, 3) == task.load_node(tmp_path, 2, 3).profile()
-    assert profiles.own_profile(tmp_path) == task.load_own(tmp_path).profile()
+    task = tasks.task_class("rain")()
+    task.make_world(tmp_path, 3, seed=0)
+    assert task.node_profile(tmp_path, 2, 3) == task.load_node(tmp_path, 2, 3).profile()
+    assert task.own_profile(tmp_path) == task.load_own(tmp_path).profile()
 
 
 @pytest.mark.parametrize("options", [["--deployment"], KINDS["both"]], ids=["recipe", "package"])

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.report.formats import ColumnFormat, format_number, headline_of
+from fedapps.base.errors import headline_of
+from fedapps.report.formats import ColumnFormat, format_number
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import pytest
 from fedapps.strategies import NodeReport, Refusal, RoundReport
 from full_disk import full_disk
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base import atomic
+from fedapps.base.atomic import UnwritableError, temporary_name
 from fedapps.config.parsing import parse
 from fedapps.runs.owner import FolderInUseError
-from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.run_folder import RunFolder, begun
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
 
@@ -46,6 +47,37 @@ def test_a_new_run_keeps_its_config(tmp_path):
     assert tomllib.loads((folder.path / "config.toml").read_text()) == given.flat()
     assert folder.label.startswith("one-")
     assert (folder.path / "label").read_text() == folder.label
+
+
+def test_a_folder_is_begun_again_only_if_a_killed_run_left_nothing_but_its_label(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1).path
+    assert begun(folder)
+    (folder / "config.toml").unlink()
+    assert not begun(folder)
+    assert not folder.exists()
+    assert not begun(folder)
+
+
+def test_a_users_folder_with_the_name_of_a_run_stays(tmp_path):
+    (tmp_path / "pretrain").mkdir()
+    (tmp_path / "pretrain" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"pretrain has thesis.tex and no config.toml, so it is no run to resume"):
+        begun(tmp_path / "pretrain")
+    assert (tmp_path / "pretrain" / "thesis.tex").read_text() == "years of work"
+
+
+def test_who_owns_a_run_folder_has_the_leftovers_of_killed_processes_removed(tmp_path, monkeypatch):
+    folder = RunFolder.open(config(tmp_path), 1)
+    checkpoints = folder.path / "checkpoints" / "fedavg"
+    checkpoints.mkdir(parents=True)
+    left = [temporary_name(path / "x") for path in (folder.path, checkpoints)]
+    for path in left:
+        path.touch()
+    with folder.owned():
+        assert all(path.exists() for path in left), "their process runs"
+    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)
+    with folder.owned():
+        assert not any(path.exists() for path in left)
 
 
 def test_a_run_without_a_name_is_named_after_its_task_and_id(tmp_path):
@@ -148,7 +180,7 @@ def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
             "method": "sfl", "stage": "given data", "round": 1, "seconds": 1.5, "bytes_down": 0, "bytes_up": 0,
             "train_messages": 0, "train_replies": 0, "train_bytes_down": 0, "train_bytes_up": 0,
             "replies": 1, "train": {}, "evaluate": {"loss": 0.5}, "strategy": {},
-            "refused": [{"node": "b", "phase": "train", "reason": "NaN"}], "left_out": [],
+            "refused": [{"node": "b", "phase": "train", "reason": "NaN", "answered": True}], "left_out": [],
         }
     ]  # fmt: skip
     assert folder.lines("nodes.jsonl") == [

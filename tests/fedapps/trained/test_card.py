@@ -86,7 +86,7 @@ def test_a_personal_model_says_what_it_has_of_its_node():
 
 def test_a_vocabulary_of_a_node_is_named():
     task = TextTask(TextTask.Options(source="simulated", hidden=4, embedding_width=4))
-    facts = {"classes": ["up"], "words": ["<pad>", "<unk>", "secret"]}
+    facts = {"classes": ["up", "down"], "words": ["<pad>", "<unk>", "secret"]}
     model = TextTrained(task, task.model_of(facts, None), facts, Origin(method="fedvocab", node="client-1"))
     said = section(card(model, Safetensors(), WRITTEN, "unknown"), "What was private")
     assert "Facts of this node that inputs need are in the files, too: `classes`, `words`." in said
@@ -97,16 +97,16 @@ def test_a_vocabulary_of_a_node_is_named():
     [
         ("fedavg", "The model that all nodes share"),
         ("fedavg(logit-adjustment=1)", "The model that all nodes share"),
-        ("not-installed(mu=0.1)", "The model that all nodes share"),
+        ("not-installed(mu=0.1)", "The model that all nodes share, trained by a method that is not installed here."),
         ("centralized", "one node trained on the data of all nodes, without federated learning"),
-        ("", "which was not trained in a run"),
+        ("", "A model of the task lqr. How it was trained is not recorded."),
     ],
 )
 def test_whose_model_it_is(method, sentence):
     text = card(of_robots(method=method), Safetensors(), WRITTEN, "unknown")
     assert sentence in text
     assert ModelCard(text).data.license == "unknown"
-    assert "The run did not evaluate this model." in text
+    assert "No evaluation of this model is recorded." in text
 
 
 def test_a_network_has_its_inputs_and_what_stays_outside():
@@ -129,5 +129,50 @@ def test_paths_and_names_from_outside_do_no_harm():
     text = card(model, Safetensors(), WRITTEN, "unknown")
     assert "alice" not in text
     read = ModelCard(text).data
-    assert read.eval_results[0].dataset_name == "robots"
+    assert read.eval_results[0].dataset_name == 'data of node a"b: [c]|d'
     assert read.model_name == 'lqr fedavg of a"b: [c]|d'
+
+
+# -- what is not known -------------------------------------------------------------------------------------------------
+
+KNOWN = {"method": "fedavg", "settings": {"data-dir": ""}, "metrics": {"test.total_loss": 1.0}, "round": 3}
+
+
+@pytest.mark.parametrize("settings", [{"data-dir": ""}, {"data-dir": "/srv/robots"}, {}])
+def test_a_card_does_not_say_what_data_the_nodes_have(settings):
+    """The nodes of a fleet have folders of their own; the server's ``data-dir``, also an empty one, is not theirs."""
+    text = card(of_robots(**KNOWN | {"settings": settings}), Safetensors(), WRITTEN, "unknown")
+    assert ModelCard(text).data.eval_results[0].dataset_name == "data of the nodes"
+    assert "simulated" not in text.lower()
+    assert "Measured by the nodes after round 3." in text
+
+
+def test_what_is_not_recorded_is_not_stated():
+    text = card(of_robots(), Safetensors(), WRITTEN, "unknown")
+    assert "federated" not in text.lower()
+    assert "What was shared in the training is not recorded." in section(text, "What was private")
+    assert "The record of the training has no guarantee of differential privacy." in section(text, "What was private")
+    assert section(text, "Settings").startswith("They are not recorded.")
+    assert "nodes" not in rows_of(text.partition("## Use")[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "private", "whose", "shared"),
+    [
+        ("centralized", (), "without federated learning", "Nothing: one node had the data of all nodes."),
+        (
+            "local",
+            ("*",),
+            "The model of node robot-7, which trained alone",
+            "each node trained alone",
+        ),
+        ("fedavg", (), "trained by federated learning.", "All trained parameters were shared."),
+        ("not-installed", (), "trained by a method that is not installed here.", "All trained parameters were shared."),
+    ],
+)
+def test_a_model_counts_as_federated_only_if_it_is(method, private, whose, shared):
+    model = of_robots(PrivateParameters(private), method=method, node="robot-7")
+    text = card(model, Safetensors(), WRITTEN, "unknown")
+    assert whose in text
+    assert shared in section(text, "What was private")
+    assert ("federated-learning" in ModelCard(text).data.tags) == (method == "fedavg")

@@ -214,7 +214,7 @@ def test_bad_input_is_refused_before_work_starts(tmp_path, monkeypatch):
         fedapps.export(model, "onnx", tmp_path / "full")
     with pytest.raises(ValueError, match="none of the library transformers; use 'onnx', 'torch' or 'safetensors'"):
         fedapps.export(model, "huggingface", tmp_path / "model")
-    monkeypatch.setattr("fedapps.tasks.profiles.find_spec", lambda name: None)
+    monkeypatch.setattr("fedapps.base.errors.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'onnx' needs the package onnx, .* pip install 'fedapps\[export\]'"):
         fedapps.export(model, "onnx", tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["full"]

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 from small_runs import LQR, run_inline
 from toys import same_bits
@@ -125,6 +126,46 @@ def test_a_run_folder_may_be_moved(copied, six_rounds):
     moved, there = (fedapps.load(path, "local", "robot-02") for path in (copied, six_rounds.path))
     assert same_bits(weights(moved), weights(there))
     assert moved.origin.run == "moved"
+
+
+# -- the run of a stranger ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strangers(copied, tmp_path, monkeypatch):
+    """A function of changes of the config of a copied run; the home folder is in ``tmp_path``."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    def change(**changes):
+        config = tomllib.loads((copied / "config.toml").read_text())
+        given = {key.replace("_", "-"): value for key, value in changes.items()}
+        (copied / "config.toml").write_text(tomli_w.dumps(config | given))
+        return copied
+
+    return change
+
+
+def test_a_run_does_not_say_where_its_world_is_simulated(strangers, six_rounds, tmp_path):
+    run = strangers(cache_dir=str(tmp_path / "theirs"))
+    model = fedapps.load(run, "local", "robot-02")
+    assert same_bits(weights(model), weights(fedapps.load(six_rounds.path, "local", "robot-02")))
+    assert model.evaluate()
+    (world,) = (path for path in (tmp_path / "home" / "fedapps" / "worlds").iterdir() if path.is_dir())
+    assert sorted(path.name for path in world.iterdir()) == ["robot-00.csv", "robot-01.csv", "robot-02.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "moved"]
+
+
+def test_a_world_that_is_in_the_cache_of_the_run_is_read_there(strangers, tmp_path):
+    assert fedapps.load(strangers(), "fedavg", "robot-02").evaluate()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moved"]
+
+
+def test_a_run_of_a_million_nodes_is_not_simulated(strangers, tmp_path):
+    run = strangers(num_nodes=1_000_000, cache_dir=str(tmp_path / "theirs"))
+    with pytest.raises(ValueError, match=r"num-nodes = 1000000, but nodes.jsonl names 3 nodes; the data of at most 30"):
+        fedapps.load(run, "fedavg", "robot-02")
+    assert fedapps.load(run, "fedavg").origin.round == 6, "the shared model needs no data"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moved"]
 
 
 @pytest.mark.parametrize(

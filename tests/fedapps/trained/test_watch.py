@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from damaged_files import write
 from fedapps.clients.kept_models import KeptModels
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, TrainedModel
+from model_folders import files_of
 
 import fedapps
 from fedapps.trained.watch import ModelWatch
@@ -85,12 +87,16 @@ def changed(config, **values):
     config.write_text(json.dumps(json.loads(config.read_text()) | values))
 
 
+#: A step of a tokenizer that asks for the second text of a pair, which panics for a text alone.
+SECOND_OF_ONE = {
+    "type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}], "pair": [], "special_tokens": {},
+}  # fmt: skip
 #: What a fault does to a model folder, and what the log says of it.
 DAMAGE = {
     "half of the weights": (lambda path: halved(path / "model.safetensors"), "model.safetensors is damaged"),
-    "half of the config": (lambda path: halved(path / "config.json"), "config.json is damaged"),
+    "half of the config": (lambda path: halved(path / "config.json"), "config.json: no JSON"),
     "no weights": (lambda path: (path / "model.safetensors").unlink(), "is no model folder"),
-    "empty config": (lambda path: os.truncate(path / "config.json", 0), "config.json is damaged"),
+    "empty config": (lambda path: os.truncate(path / "config.json", 0), "config.json: no JSON"),
     "dangling link": (shutil.rmtree, "is no model folder"),
     "unknown format": (
         lambda path: (path / "config.json").write_text('{"format": 99}'),
@@ -172,17 +178,51 @@ def test_what_is_missing_is_said_once(tmp_path, caplog):
     ]
 
 
-def test_what_ends_the_reader_is_raised_by_the_caller(tmp_path):
+@pytest.mark.parametrize("error", [KeyError("facts"), RecursionError("deep"), ImportError("no module torchvision")])
+def test_no_error_of_a_folder_ends_the_watch(tmp_path, caplog, error):
+    path = keep(tmp_path, 1)
+    errors = [error]
+
+    def read(folder):
+        if errors:
+            raise errors.pop()
+        return fedapps_read(folder)
+
+    with ModelWatch(tmp_path, FAST, read=read) as models:
+        assert next(models).origin.round == 1
+    (record,) = caplog.records
+    said = f"{path}: {type(error).__name__}: {error}; the last model stays in use"
+    assert (record.getMessage(), record.exc_info[1]) == (said, error)
+
+
+def test_what_ends_the_thread_is_raised_by_the_caller(tmp_path):
+    class Stopped(BaseException):
+        """As a panic of a library that is no ``Exception``."""
+
     keep(tmp_path, 1)
 
     def read(folder):
-        raise ImportError("no module named torchvision")
+        raise Stopped
 
     with ModelWatch(tmp_path, FAST, read=read) as models:
-        with pytest.raises(ImportError, match="torchvision"):
+        with pytest.raises(Stopped):
             next(models)
-        with pytest.raises(ImportError, match="torchvision"):
+        with pytest.raises(Stopped):
             models.newest()
+
+
+def test_a_tokenizer_that_panics_is_reported(tmp_path, caplog):
+    """The library in Rust raises a class that is no ``Exception``, which ended the thread without a word."""
+    folder = write(tmp_path / "panics", files_of("text with BERT"))
+    changed(folder / "files" / "tokenizer.json", post_processor=SECOND_OF_ONE)
+    (tmp_path / "current").symlink_to(folder)
+    with ModelWatch(tmp_path, FAST) as models:
+        while not caplog.records:
+            assert models.newest() is None
+        (tmp_path / "current").unlink()
+        keep(tmp_path, 1)
+        assert next(models).origin.round == 1
+    assert "tokenizer.json: expected the JSON of a tokenizer: the tokenizer cannot be used" in caplog.text
 
 
 def test_a_loop_over_the_models_ends_when_the_watch_is_closed(tmp_path):

@@ -1,0 +1,136 @@
+"""What leaves a node beside the shared arrays, by the run's differential privacy and by the rules of its operator.
+
+The module imports no torch: a profile query is answered without.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+
+from fedapps.clients.data import is_simulated
+from fedapps.clients.rules import NodeRules, RulesError
+from fedapps.config.parsing import Config, read
+from fedapps.config.run_config import RunConfig
+from fedapps.strategies.wire import (
+    ARRAYS,
+    COMPRESSED_PREFIX,
+    CONFIG,
+    GROUP_PREFIX,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    STEPS,
+    TIMINGS,
+)
+
+from .node_ledger import NodeLedger
+
+#: Where a deployed node keeps its private state if its node config has no state-dir.
+DEFAULT_STATE = "~/fedapps/nodes"
+#: What :attr:`NodeRules.may_leave` calls the groups of the profile.
+GROUPS = "groups"
+
+
+def state_root(run: RunConfig, context: Context) -> Path:
+    """Where this node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
+
+    The run config, which comes from the server, does not choose where a deployed node writes.
+    """
+    if own := context.node_config.get("state-dir"):
+        return Path(str(own)).expanduser()
+    if is_simulated(context.node_config):
+        return run.folder(context.run_id) / "nodes"
+    return Path(DEFAULT_STATE).expanduser()
+
+
+def config_read(context: Context) -> Config:
+    """The run config of a node, without the checks of combinations, which need torch."""
+    return _read(tuple(sorted(context.run_config.items())))
+
+
+class Disclosure:
+    """What one message may take from a node.
+
+    Under ``dp = "local"`` nothing that is computed from the data leaves without noise: of a reply to TRAIN only the
+    clipped and noised arrays, of one to EVALUATE nothing, and of the profile only whether there are examples. What the
+    operator names in ``may-leave`` leaves all the same. Simulated nodes have no data but the server's: their
+    evaluations, profiles, steps and timings, with which an experiment is measured, are as without privacy.
+
+    Parameters
+    ----------
+    context : Context
+
+    Raises
+    ------
+    RulesError
+        The run protects less than the node's operator demands.
+    ValueError
+        The node config has a rule that cannot be used.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.run = config_read(context).run
+        self.rules = NodeRules.of(context.node_config)
+        self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
+        self.simulated = is_simulated(context.node_config)
+        self.hides = self.run.dp == "local"
+        self._ledger = NodeLedger(state_root(self.run, context), self.rules)
+
+    def check_budget(self) -> None:
+        """Raise :class:`RulesError` if no further update may leave the node."""
+        if self.rules.dp != "none":
+            self._ledger.check(self.run.dp_noise)
+
+    def count(self, message: Message) -> None:
+        """Count the noised update that is about to answer a TRAIN message. Raises as :meth:`NodeLedger.add`."""
+        if self.rules.dp == "none" or not message.content.array_records.get(ARRAYS):
+            return
+        config = message.content.config_records.get(CONFIG, ConfigRecord())
+        named = {"run": str(config.get("run", "")), "method": str(config.get("method", ""))}
+        self._ledger.add(self.run.dp_noise, **named, round=config.get(SERVER_ROUND), clip=self.run.dp_clip)
+
+    def lets_out(self, name: str, *, measured: bool = False) -> bool:
+        """Whether something that is computed from the data without noise may leave.
+
+        ``measured`` says that it is how an experiment with simulated nodes is measured.
+        """
+        return self.rules.lets_out(name, otherwise=not self.hides or (self.simulated and measured))
+
+    def profile(self, num_examples: int, groups: Mapping[str, str]) -> dict[str, int | str]:
+        """The number of training examples and the groups by their keys in a profile, as far as they may leave."""
+        count = num_examples if self.lets_out(NUM_EXAMPLES, measured=True) else min(num_examples, 1)
+        shown = groups if self.lets_out(GROUPS, measured=True) else {}
+        return {NUM_EXAMPLES: count, **{GROUP_PREFIX + name: label for name, label in shown.items()}}
+
+    def reply(self, reply: Message) -> None:
+        """Remove from a reply to TRAIN, EVALUATE or a QUERY of a method what may not leave.
+
+        The number of examples becomes 1 where it may not leave.
+
+        Raises
+        ------
+        RulesError
+            An array record beside the shared arrays may not leave; without it, the method does not work.
+        """
+        evaluation = reply.metadata.message_type.startswith("evaluate")
+        for name, record in list(reply.content.items()):
+            if isinstance(record, MetricRecord):
+                shown = {key: value for key, value in record.items() if self._shows(key, evaluation)}
+                if len(shown) < len(record):
+                    reply.content[name] = MetricRecord({NUM_EXAMPLES: 1, **shown})
+            elif isinstance(record, ArrayRecord):
+                noised = name == ARRAYS or name.startswith(COMPRESSED_PREFIX)
+                if self.hides and not noised and not self.lets_out(name):
+                    raise RulesError(f"{name}: computed from the data without noise, which dp = 'local' lets not leave")
+            elif not self._shows(name, evaluation):
+                del reply.content[name]
+
+    def _shows(self, name: str, evaluation: bool) -> bool:
+        return self.lets_out(name, measured=evaluation or name in (STEPS, TIMINGS))
+
+
+@lru_cache(maxsize=8)
+def _read(run_config: tuple[tuple[str, Any], ...]) -> Config:
+    return read(dict(run_config))

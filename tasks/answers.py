@@ -1,0 +1,83 @@
+"""What users give to a trained model and what it answers, checked by name and position before a robot acts on it."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedapps.base.errors import DataError
+from fedapps.base.text_files import shown
+
+
+def several(given: Any, name: str, one: type | tuple[type, ...] | None = None) -> Sequence[Any]:
+    """Return a sequence of examples.
+
+    Parameters
+    ----------
+    given : object
+    name : str
+        What the examples are, for messages.
+    one : type or tuple of types, optional
+        What each of them must be.
+
+    Raises
+    ------
+    DataError
+        It is a single text, path or mapping, or no sequence, or an example is something else than ``one``.
+    """
+    if isinstance(given, str | bytes | PathLike | Mapping) or not hasattr(given, "__len__"):
+        raise DataError(f"{name} = {shown(given)}: must be a list; give a single example as a list with it alone")
+    if one is not None:
+        for place, example in enumerate(given):
+            if not isinstance(example, one):
+                kinds = one if isinstance(one, tuple) else (one,)
+                expected = " or ".join(kind.__name__ for kind in kinds)
+                raise DataError(f"{name}[{place}] = {shown(example)}: must be of type {expected}")
+    return given  # type: ignore[no-any-return]
+
+
+def finite_numbers(given: Any, name: str, *, missing: bool = False) -> np.ndarray:
+    """Return numbers as an array of the type that they have.
+
+    Parameters
+    ----------
+    given : array-like or Tensor
+    name : str
+        Its name in messages.
+    missing : bool
+        Whether a number may be NaN.
+
+    Raises
+    ------
+    DataError
+        Rows have different lengths, or a number is none or not finite. The message has its place.
+    """
+    values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    try:
+        found = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name}: rows of different lengths; expected an array of numbers") from error
+    if found.dtype.kind not in "iuf":
+        for place, value in np.ndenumerate(np.asarray(values, dtype=object)):
+            if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+                raise DataError(f"{name}{_at(place)} = {shown(value)}: must be a finite number")
+        raise DataError(f"{name}: numbers of the type {found.dtype}; expected whole numbers or floats")
+    wrong = np.isinf(found) if missing else ~np.isfinite(found)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise DataError(f"{name}{_at(place)} = {found[place]}: must be a finite number")
+    return found
+
+
+def finite_answer(answer: np.ndarray, name: str) -> np.ndarray:
+    """Return what a model computed. Raise :class:`DataError` if a number of it is not finite."""
+    if not np.isfinite(answer).all():
+        place = tuple(np.argwhere(~np.isfinite(answer))[0].tolist())
+        raise DataError(f"{name}{_at(place)} = {answer[place]}: the model has no finite answer to this input")
+    return answer
+
+
+def _at(place: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, place))}]" if place else ""
