@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedapps.base.console import accept_all_text
 from fedapps.base.seeding import torch_seed
 from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
@@ -96,6 +97,39 @@ def main(grid: Grid, context: Context) -> None:
         raise RefusedNodesError(refused)
 
 
+@dataclass
+class Recorder(Callback):
+    """Records each round in the run folder, if no other server has taken it over.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    config : RunConfig
+    method : str
+        The label of the method.
+    num_stages : int
+        ≥ 1, of the run.
+    last_round : int
+        ≥ 0, the round of the last checkpoint.
+    """
+
+    folder: RunFolder
+    config: RunConfig
+    method: str
+    num_stages: int
+    last_round: int
+
+    def before_training(self, run: Run, server_round: int) -> None:
+        self.folder.check_owner()
+
+    def after_round(self, run: Run, report: RoundReport) -> None:
+        if report.round == self.last_round + 1:
+            write_devices(self.folder.path, run.grid)
+        row = report if self.config.timings else replace(report, timings={})
+        stage = stage_of(self.config, report.round, self.num_stages)
+        self.folder.record(self.method, stage_label(stage, self.num_stages), row)
+
+
 def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, tracking: Tracking) -> None:
     """Run the method of a label from its initial arrays or its last checkpoint to its line in the summary."""
     run = config.run
@@ -111,20 +145,6 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         log(INFO, "%s", promised)
     folder.drop_after(method, last_round)
 
-    stages = config.num_stages
-
-    class Record(Callback):
-        """Records each round in the run folder, if no other server has taken it over."""
-
-        def before_training(self, current: Run, server_round: int) -> None:
-            folder.check_owner()
-
-        def after_round(self, current: Run, report: RoundReport) -> None:
-            if report.round == last_round + 1:
-                write_devices(folder.path, current.grid)
-            row = report if run.timings else replace(report, timings={})
-            folder.record(method, stage_label(stage_of(run, report.round, stages), stages), row)
-
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
     result = strategy.start(
@@ -137,7 +157,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_every=run.evaluate_every,
         callbacks=[
             *([Track(tracked)] if (tracked := tracked_metric(run)) else ()),
-            Record(),
+            Recorder(folder, run, method, config.num_stages, last_round),
             *([releases] if run.dp != "none" else ()),
             tracking,
             Save(checkpoints, resume=True),  # a new run has no checkpoints yet
