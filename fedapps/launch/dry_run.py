@@ -23,7 +23,7 @@ from fedapps.methods.base import Method
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import RoundReport, TooFewRepliesError
+from fedapps.strategies import Each, RoundReport, TooFewRepliesError
 from fedapps.tasks.base import NodeData, Task
 
 #: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that
@@ -124,7 +124,7 @@ class DryRun:
                     evaluate_every=len(steps_of),
                     train_config=lambda r: ConfigRecord({**planned, "steps": steps_of[r - 1](seconds["train"])}),
                     evaluate_config=evaluation,
-                    on_round=reports.append,
+                    callbacks=[Each(reports.append)],
                 )
         except (TooFewRepliesError, ValueError) as error:
             result.problems.append(f"{method}: {error}")

@@ -9,7 +9,7 @@ from fedapps.clients.local_part import LocalPart
 from fedapps.clients.shared_evaluation import SharedEvaluation
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
-from fedapps.strategies.algorithms.hierarchical import CLUSTER
+from fedapps.strategies.algorithms.h_fl import CLUSTER
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.base import Task
 

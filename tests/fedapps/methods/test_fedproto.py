@@ -7,10 +7,12 @@ import pytest
 import torch
 from fedapps.clients.guard import Guard
 from fedapps.strategies import FedProto, Profile, Reply, to_record
+from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.rounds.snapshots import nested
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import ModelRoles
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, StagedPoints, run_method
@@ -72,7 +74,7 @@ class DeepHead(Points):
 
 
 def means(run):
-    return [server[f"{FEDPROTO_GLOBAL}.prototypes"].item() for server in run.server]
+    return [mean.item() for server in run.server for mean in nested(server)["prototypes"].values()]
 
 
 def test_rounds_by_hand():
@@ -94,10 +96,10 @@ def told(classes, prototypes, counts, examples=None):
 
 def after(*replies, strategy=None):
     strategy = strategy or FedProto(shared=())
-    strategy.begin_round(1, {})
+    strategy.begin_round(1, {}, ConfigRecord(), None)
     for reply in replies:
         assert strategy.refusal_reason(reply) is None
-        strategy.fold_reply(1, reply)
+        strategy.fold(reply, StreamingMean())
     strategy.close_round(1, {}, {})
     return strategy
 

@@ -165,8 +165,9 @@ def test_a_reply_without_the_change_is_refused():
 )
 def test_a_control_that_does_not_fit_is_refused(arrays, said):
     class Stranger(BaseStrategy):
-        def train_records(self, server_round, profile):
-            return {} if arrays is None else {SCAFFOLD_CONTROL: to_record(arrays)}
+        def complete(self, phase, profile, content):
+            if arrays is not None:
+                content[SCAFFOLD_CONTROL] = to_record(arrays)
 
     with pytest.raises(NodeError, match=said):
         scaffold().run(Stranger(), 1)

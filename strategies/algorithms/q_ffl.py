@@ -6,8 +6,10 @@ Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Algorithm 
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate, Scaled, stretched
+from ..aggregation.mean import Aggregate, stretched
 from ..arrays import Arrays, NamedArrays
 from ..base import BaseStrategy
 from ..checks import require_positive
@@ -54,7 +56,7 @@ class QFedAvg(BaseStrategy):
         self.q, self.lipschitz = q, lipschitz
         self._weights = self._curvature = 0.0
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._weights = self._curvature = 0.0
 
     def refusal_reason(self, reply: Reply) -> str | None:
@@ -63,13 +65,13 @@ class QFedAvg(BaseStrategy):
             return f"{Q_FFL_LOSS} is {loss}: must be a number from 0 to {_LARGEST:g}, as nodes of q-FFL report"
         return None
 
-    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         loss = float(cast(float, reply.metrics[Q_FFL_LOSS])) + _LEAST
         self._weights += reply.weight * loss**self.q
         if self.q:
             squared = self._squared_distance(reply.arrays)
             self._curvature += reply.weight * self.q * loss ** (self.q - 1) * self.lipschitz * squared
-        return Scaled(aggregate, loss**self.q)
+        aggregate.add(reply.arrays, reply.weight * loss**self.q)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if aggregate:

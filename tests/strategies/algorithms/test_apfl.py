@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates, adaptive_rates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates, adaptive_rates
 from fedapps.strategies.base import BaseStrategy
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 from fedapps.strategies.aggregation.robust import Median
-from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
+from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import ProportionalToSize, UniformFraction

@@ -11,16 +11,18 @@ from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .. import wire
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, check_alike, is_float, to_record
 from ..base import BaseStrategy
 from ..blocks import aligned, blocks, spread
-from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply
-from ..rounds.snapshots import under
+from ..rounds.records import RoundStep
 
 Granularity = Literal["parameter", "tensor"]
 
@@ -53,6 +55,7 @@ class AdaptiveRates(BaseStrategy):
     compression_gap: ClassVar[str] = (
         "the rates follow the deviation of the replies, to which the errors of a compression would add"
     )
+    kept: ClassVar[tuple[str, ...]] = ("rates",)
 
     def __init__(self, *, granularity: Granularity = "tensor", power: float = 1.0, **base: Any) -> None:
         super().__init__(**base)
@@ -66,10 +69,11 @@ class AdaptiveRates(BaseStrategy):
         self.rates: Arrays = {}
         self._deviation = StreamingDeviation()
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._deviation = StreamingDeviation()
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
         self._deviation.add(self.buffers.parameters(reply.arrays))
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
@@ -77,15 +81,9 @@ class AdaptiveRates(BaseStrategy):
             self.rates = adaptive_rates(self._deviation.result(), self.granularity, self.power)
         return super().close_round(server_round, current, aggregate)
 
-    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return {wire.ADAPTIVE_RATES: self.record_once(wire.ADAPTIVE_RATES, partial(to_record, self.rates))}
-
-    def state(self) -> Arrays:
-        return {**super().state(), **{f"rates.{name}": array for name, array in self.rates.items()}}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self.rates = under("rates.", state)
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if phase == "evaluate":
+            content[wire.ADAPTIVE_RATES] = self.record_once(wire.ADAPTIVE_RATES, partial(to_record, self.rates))
 
     def round_info(self) -> dict[str, Any]:
         return {"rates": {name: float(np.mean(rate)) for name, rate in self.rates.items()}}

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from city_nodes import START, add, city, evaluate, place, received
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies import Each
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.nodes.admission import Admission
 from fedapps.strategies.nodes.samplers import FixedPerCluster
 from fedapps.strategies.optimizers import SGD, Momentum
@@ -128,7 +129,7 @@ def run_rounds(strategy, grid, presence):
         grid,
         record_of(START),
         num_rounds=len(presence),
-        on_round=next_nodes,
+        callbacks=[Each(next_nodes)],
         evaluate_fn=lambda r, arrays: tops.append(float(arrays["w"].numpy()[0])),
     )
     return tops[1:]

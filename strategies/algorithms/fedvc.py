@@ -5,15 +5,17 @@ Hsu, Qi and Brown, Federated Visual Classification with Real-World Data Distribu
 node with few for a fraction of one. The data are not split; larger nodes are drawn more often.
 """
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from .. import wire
+from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer
 from ..nodes.profiles import Profile, in_key_order
@@ -70,12 +72,11 @@ class VirtualClients(BaseStrategy):
         self.example_limits = replace(self.example_limits, drawn=examples)
         if isinstance(sampler, IndependentDraws):
             self._check_distinct()
+        self._drawn: Counter[int] = Counter()  # messages of the round by node
         self.work = {wire.VIRTUAL_EXAMPLES: examples} if examples else {wire.VIRTUAL_STEPS: steps}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One TRAIN message per virtual client.
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
+        """Begin to count the virtual clients of each node.
 
         Raises
         ------
@@ -85,13 +86,14 @@ class VirtualClients(BaseStrategy):
         for key, value in self.work.items():
             if config.get(key, value) != value:
                 raise ValueError(f"train_config has {key} = {config[key]!r}, but the strategy sets it to {value}")
-        messages = super().configure_train(server_round, arrays, ConfigRecord({**config, **self.work}), grid)
-        drawn: dict[int, int] = {}
-        for message in messages:
-            node = message.metadata.dst_node_id
-            message.content.config_records[wire.CONFIG][wire.VIRTUAL_DRAW] = drawn.setdefault(node, 0)
-            drawn[node] += 1
-        return messages
+        self._drawn.clear()
+
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        """One message per virtual client states its work."""
+        if phase == "train":
+            config = content.config_records[wire.CONFIG]
+            config.update({**self.work, wire.VIRTUAL_DRAW: self._drawn[profile.node_id]})
+            self._drawn[profile.node_id] += 1
 
     def _check_distinct(self) -> None:
         """Raise ``ValueError`` for a part that bounds what one node changes by one reply of it."""

@@ -4,13 +4,13 @@ Dutto et al., Collaborative Visual Place Recognition through Federated Learning,
 Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020 (https://arxiv.org/abs/1905.06641), Algorithm 1.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar, get_args
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -18,16 +18,14 @@ from .. import wire
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, to_record
 from ..base import BaseStrategy
-from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..optimizers import SGD
 from ..replies import Reply
-from ..rounds.snapshots import under
+from ..rounds.records import RoundStep
 from .tiers import ClusterPath, ClusterWeights, OptimizerFactory, Tiers
 
 #: The kind of group that names a node's cluster, in the profiles that samplers and reports see.
 CLUSTER = "cluster"
-_PREFIX = "tiers."
 
 
 class HierarchicalFedAvg(BaseStrategy):
@@ -92,6 +90,7 @@ class HierarchicalFedAvg(BaseStrategy):
         "its clusters exist only where nodes reply, so a node alone in its cluster decides whether the cluster counts"
     )
     compression_gap: ClassVar[str] = "nodes start from the models of their clusters, not from the shared one"
+    kept: ClassVar[tuple[str, ...]] = ("tiers",)
 
     def __init__(
         self,
@@ -118,7 +117,6 @@ class HierarchicalFedAvg(BaseStrategy):
         self.tiers = Tiers(groups[::-1], intervals[::-1], factories[::-1], *tops)
         self._aggregates: dict[ClusterPath, Aggregate] = {}
         self._info: dict[str, Any] = {}
-        self._shared_record = ArrayRecord()
 
     def summary(self) -> None:
         """Log the parts of this strategy."""
@@ -135,19 +133,6 @@ class HierarchicalFedAvg(BaseStrategy):
         """The current model of each cluster of nodes by its label. Do not change them."""
         return {"/".join(path): self.tiers.model(path) for path in self.tiers.leaves()}
 
-    def profiles(self, grid: Grid) -> list[Profile]:
-        """As in :class:`BaseStrategy`, with the group ``cluster``.
-
-        Raises
-        ------
-        ValueError
-            There are no clusters yet, and no node has a label for one of the groups.
-        """
-        known = super().profiles(grid)
-        if known and not self.tiers.leaves():
-            self.check_labels(known)
-        return known
-
     def check_labels(self, profiles: Sequence[Profile]) -> None:
         """Check that for each of the groups at least one node has a label.
 
@@ -163,35 +148,37 @@ class HierarchicalFedAvg(BaseStrategy):
                     f"groups has {group!r}, but none of {len(profiles)} nodes has this group; they have: {present}"
                 )
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        self._shared_record = self.share(arrays)
-        return super().configure_evaluate(server_round, arrays, config, grid)
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
+        """As in :class:`BaseStrategy`.
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        Raises
+        ------
+        ValueError
+            There are no clusters yet, and no node has a label for one of the groups.
+        """
         self._aggregates = {}
         if not self.tiers.initialized:
             self.tiers.initialize(arrays)
+        if not self.tiers.leaves() and (nodes := self.profiles(grid)):
+            self.check_labels(nodes)
 
     def label(self, profile: Profile) -> Profile:
         return replace(profile, groups={**profile.groups, CLUSTER: "/".join(self.cluster_of(profile))})
 
-    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return {wire.HIERARCHICAL_SHARED: self._shared_record} if self.evaluate_shared else {}
-
-    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if phase == "evaluate" and self.evaluate_shared:
+            content[wire.HIERARCHICAL_SHARED] = content[wire.ARRAYS]
         path = self.cluster_of(profile)
-        if not (path and self.tiers.initialized):
-            return shared
-        model = self.tiers.model(path)
-        return self.record_once(id(model), partial(to_record, model))  # clusters that share a model share its record
+        if path and self.tiers.initialized:
+            model = self.tiers.model(path)
+            # Clusters that share a model share its record.
+            content[wire.ARRAYS] = self.record_once(id(model), partial(to_record, model))
 
-    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         path = self.cluster_of(reply.profile)
         if path and path not in self._aggregates:
             self._aggregates[path] = self.new_aggregate("/".join(path))
-        return self._aggregates[path] if path else aggregate
+        (self._aggregates[path] if path else aggregate).add(reply.arrays, reply.weight)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         replies = {"/".join(path): cluster.count for path, cluster in sorted(self._aggregates.items())}
@@ -199,13 +186,6 @@ class HierarchicalFedAvg(BaseStrategy):
             self.tiers.step(path, self._aggregates.pop(path))
         self._info = {"replies": replies, "averaged": self.tiers.synchronise(server_round)}
         return self.tiers.average()
-
-    def state(self) -> Arrays:
-        return {**super().state(), **{_PREFIX + name: array for name, array in self.tiers.state().items()}}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self.tiers.load_state(under(_PREFIX, state))
 
     def round_info(self) -> dict[str, Any]:
         """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first."""

@@ -6,8 +6,7 @@ import time
 import weakref
 
 import pytest
-from counted_grid import CountedGrid, messages, outcome
-from fedapps.strategies.rounds.exchange import exchange
+from counted_grid import CountedGrid, exchange, messages, outcome
 from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error
 from flwr.common.constant import ErrorCode

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from city_nodes import MIXED, START, add, city, drift, place
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam, Momentum
@@ -112,12 +112,21 @@ def test_a_snapshot_keeps_a_model_once_that_clusters_share():
     assert [len(names) for names in models] == [4, 1]
 
 
-@pytest.mark.parametrize("other", [BaseStrategy, lambda: HierarchicalFedAvg(groups=["continent"], intervals=[1])])
-def test_a_snapshot_of_other_tiers_is_refused(other):
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (BaseStrategy, "the checkpoint has no 'tiers' of HierarchicalFedAvg: another strategy saved it"),
+        (
+            lambda: HierarchicalFedAvg(groups=["continent"], intervals=[1]),
+            r"saved clusters have the tiers .*, but this run has \['city'\]",
+        ),
+    ],
+)
+def test_a_snapshot_of_other_tiers_is_refused(other, reason):
     kept, app = MemoryCheckpoints(), grouped_app(place, add)
     federate(other(), app, START, num_nodes=4, num_rounds=1, checkpoints=kept)
     strategy = HierarchicalFedAvg(groups=["city"], intervals=[1])
-    with pytest.raises(ValueError, match=r"saved clusters have the tiers .*, but this run has \['city'\]"):
+    with pytest.raises(ValueError, match=reason):
         federate(strategy, app, START, num_nodes=4, num_rounds=2, checkpoints=kept, resume=True)
 
 
