@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, is_float, last_part
-from .blocks import BLOCK, aligned, blocks, spread
+from .arrays import Arrays, in_blocks, is_float, last_part
 
 
 def require_integer(name: str, value: int, *, least: int) -> None:
@@ -183,29 +182,14 @@ def is_near(array: NDArray[Any]) -> bool:
     if array.dtype not in _DOT_DTYPES:
         return False
     limit = max_distance(array.dtype) ** 2
-    if array.size <= BLOCK:
-        values = array.reshape(-1)
-        return bool(values.dot(values) <= limit)
-    (flat,) = aligned(array)
-
-    def near(begin: int, end: int) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return all(float(part.dot(part)) <= limit for part in (flat[block] for block in blocks(begin, end)))
-
-    return all(spread(near, flat.size))
+    parts = (part.reshape(-1) for (part,) in in_blocks(array))
+    return all(float(part.dot(part)) <= limit for part in parts)
 
 
 def _max_abs(array: NDArray[Any]) -> float:
     """The largest absolute value, NaN if a value is NaN; unlike np.abs this allocates no memory."""
-    if array.size <= BLOCK:
-        return max(float(array.max()), -float(array.min()))
-    (flat,) = aligned(array)
-
-    def extremes(begin: int, end: int) -> list[float]:
-        parts = [flat[block] for block in blocks(begin, end)]
-        return [value for part in parts for value in (float(part.max()), -float(part.min()))]
-
-    return float(np.max(np.concatenate(spread(extremes, flat.size))))  # unlike Python's max this keeps NaN
+    extremes = [value for (part,) in in_blocks(array) for value in (float(part.max()), -float(part.min()))]
+    return float(np.max(extremes))  # unlike Python's max this keeps NaN
 
 
 @cache

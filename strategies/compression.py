@@ -1,8 +1,9 @@
 """Compressed updates: nodes send the change of the parameters with fewer bytes, and the server restores them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import floor
 from typing import Any, ClassVar
 
@@ -11,11 +12,12 @@ from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, views
-from .changed import Change, Changed, DenseChange, Origin, SparseChange, from_upper_half
+from .arrays import Arrays, Buffers, in_blocks, views
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
+#: Gives the change of a range of an array's values, in C order, as a new array of a dtype: float32 or float64.
+Change = Callable[[slice, np.dtype[Any]], NDArray[Any]]
 
 
 class Compression(ABC):
@@ -42,8 +44,8 @@ class Compression(ABC):
         """
 
     @abstractmethod
-    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        """Restore an update.
+    def read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
+        """Check the records of an update.
 
         Parameters
         ----------
@@ -54,8 +56,8 @@ class Compression(ABC):
 
         Returns
         -------
-        dict of float64 arrays
-            In the shapes of ``sent``; values may be infinite or not a number.
+        dict of functions
+            The change of each array.
 
         Raises
         ------
@@ -67,9 +69,40 @@ class Compression(ABC):
         """Entries for the config of TRAIN messages."""
         return {wire.COMPRESSION: self.name}
 
-    @abstractmethod
-    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
-        """As :meth:`decode`, but the values are read when they are needed."""
+    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        """The update in the records of :meth:`read`.
+
+        Returns
+        -------
+        dict of float64 arrays
+            In the shapes of ``sent``; values may be infinite or not a number.
+        """
+        changes = self.read(records, sent)
+        return {
+            name: changes[name](slice(0, array.size), np.dtype(np.float64)).reshape(array.shape)
+            for name, array in sent.items()
+        }
+
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        """The node's arrays: the sum of ``sent`` and the update, in the dtype of ``sent``; see :meth:`read`.
+
+        float16 is summed in float32. Where the change is 0, the bits stay, also those of −0.
+        """
+        changes = self.read(records, sent)
+        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses values that are not finite
+            return {name: _restored(array, changes[name]) for name, array in sent.items()}
+
+
+def _restored(sent: NDArray[Any], change_in: Change) -> NDArray[Any]:
+    rows_first = np.ascontiguousarray(sent).reshape(sent.shape)
+    restored, begin = np.empty(sent.shape, sent.dtype), 0
+    dtype = np.result_type(sent.dtype, np.float32)
+    for part, before in in_blocks(restored, rows_first):
+        change = change_in(slice(begin, begin + part.size), dtype).reshape(part.shape)
+        np.copyto(change, -0.0, where=change == 0)  # −0 + 0 would be 0
+        np.add(before, change, out=part, casting="same_kind")
+        begin += part.size
+    return np.asarray(restored, order="F") if sent.flags.f_contiguous else restored
 
 
 @dataclass(frozen=True)
@@ -85,17 +118,11 @@ class BFloat16(Compression):
     def encode(self, update: Arrays) -> Records:
         return {wire.COMPRESSED_VALUES: {name: _upper_half(array) for name, array in update.items()}}
 
-    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        return {name: from_upper_half(values).astype(np.float64) for name, values in self._read(records, sent).items()}
-
-    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
-        return {name: DenseChange(values.ravel()) for name, values in self._read(records, sent).items()}
-
-    def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+    def read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
         for name, array in sent.items():
             _check(name, values[name], np.uint16, array.shape)
-        return {name: values[name] for name in sent}
+        return {name: partial(_from_upper_half, values[name].reshape(-1)) for name in sent}
 
 
 @dataclass(frozen=True)
@@ -113,20 +140,13 @@ class Int8(Compression):
         values = {name: _multiples(array, float(steps[name])) for name, array in update.items()}
         return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_STEPS: steps}
 
-    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        return {name: np.asarray(values * step) for name, (values, step) in self._read(records, sent).items()}
-
-    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
-        read = self._read(records, sent)
-        return {name: DenseChange(values.ravel(), float(step)) for name, (values, step) in read.items()}
-
-    def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, tuple[NDArray[np.int8], np.float64]]:
+    def read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
         steps = _record(records, wire.COMPRESSED_STEPS, sent)
         for name, array in sent.items():
             _check(name, values[name], np.int8, array.shape)
             _check(f"step of {name}", steps[name], np.float32, ())
-        return {name: (values[name], np.float64(steps[name])) for name in sent}
+        return {name: partial(_from_multiples, values[name].reshape(-1), float(steps[name])) for name in sent}
 
 
 @dataclass(frozen=True)
@@ -160,26 +180,16 @@ class TopK(Compression):
     def encode(self, update: Arrays) -> Records:
         # halves are rounded up, and at least one value is sent
         counts = {name: max(1, floor(self.share * array.size + 0.5)) for name, array in update.items()}
-        places = {name: _largest(array, counts[name]) for name, array in update.items()}
-        values = {name: array.reshape(-1)[places[name]].astype(np.float32) for name, array in update.items()}
-        return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_PLACES: places}
+        positions = {name: _largest(array, counts[name]) for name, array in update.items()}
+        values = {name: array.reshape(-1)[positions[name]].astype(np.float32) for name, array in update.items()}
+        return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_PLACES: positions}
 
-    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
-        update = {name: np.zeros(array.size) for name, array in sent.items()}
-        for name, (values, places) in self._read(records, sent).items():
-            update[name][places] = values
-        return {name: update[name].reshape(array.shape) for name, array in sent.items()}
-
-    def changes(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
-        read = self._read(records, sent)
-        return {name: SparseChange(values, places) for name, (values, places) in read.items()}
-
-    def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    def read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, Change]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
-        places = _record(records, wire.COMPRESSED_PLACES, sent)
+        positions = _record(records, wire.COMPRESSED_PLACES, sent)
         for name, array in sent.items():
-            _check_places(name, values[name], places[name], array)
-        return {name: (values[name], places[name]) for name in sent}
+            _check_positions(name, values[name], positions[name], array)
+        return {name: partial(_from_positions, values[name], positions[name]) for name in sent}
 
 
 _BY_NAME: dict[str, type[Compression]] = {kind.name: kind for kind in (BFloat16, Int8, TopK)}
@@ -206,18 +216,18 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
 
 
-def changed_arrays(
-    content: RecordDict, origins: Mapping[str, Origin], compression: Compression
-) -> dict[str, Changed] | None:
-    """The parameters in a compressed reply, in the order of ``origins``; ``None`` if the reply is not compressed.
+def restored_arrays(content: RecordDict, expected: Arrays, compression: Compression, buffers: Buffers) -> Arrays | None:
+    """The parameters in a compressed reply, in the order of ``expected``; ``None`` if the reply is not compressed.
 
     Parameters
     ----------
     content : RecordDict
         All records of the reply, unchecked.
-    origins : mapping of str to Origin
-        The floating-point arrays that the node received.
+    expected : dict of arrays
+        What the node received.
     compression : Compression
+    buffers : Buffers
+        Which arrays are not trained, and therefore not compressed.
 
     Raises
     ------
@@ -229,10 +239,7 @@ def changed_arrays(
         for name, record in content.items()
         if name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
     }
-    if not records:
-        return None
-    changes = compression.changes(records, {name: origin.array for name, origin in origins.items()})
-    return {name: Changed(origin, changes[name]) for name, origin in origins.items()}
+    return compression.restore(records, buffers.parameters(expected)) if records else None
 
 
 def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:
@@ -247,6 +254,27 @@ def _multiples(array: NDArray[Any], step: float) -> NDArray[np.int8]:
     return np.asarray(np.clip(np.rint(array / step), -127, 127), np.int8)
 
 
+def _from_upper_half(values: NDArray[Any], part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The numbers whose upper 16 bits as float32 these are."""
+    bits = values[part].astype(np.uint32)
+    bits <<= 16
+    return bits.view(np.float32).astype(dtype, copy=False)
+
+
+def _from_multiples(values: NDArray[Any], step: float, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    change = values[part].astype(dtype)
+    change *= step
+    return change
+
+
+def _from_positions(values: NDArray[Any], positions: NDArray[Any], part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    change = np.zeros(part.stop - part.start, dtype)
+    ends = np.array([part.start, part.stop], positions.dtype)  # NumPy would convert all positions to another dtype
+    first, last = np.searchsorted(positions, ends)
+    change[positions[first:last].astype(np.intp) - part.start] = values[first:last]
+    return change
+
+
 def _largest(array: NDArray[Any], count: int) -> NDArray[np.uint32]:
     """The positions of the ``count`` largest absolute values, ascending."""
     sizes = np.abs(array.reshape(-1))
@@ -258,20 +286,20 @@ def _largest(array: NDArray[Any], count: int) -> NDArray[np.uint32]:
     return np.sort(np.concatenate([above, equal])).astype(np.uint32)
 
 
-def _check_places(name: str, values: NDArray[Any], places: NDArray[Any], sent: NDArray[Any]) -> None:
-    _check(f"places of {name}", places, np.uint32, (places.size,))
-    _check(name, values, np.float32, places.shape)
-    if places.size and (places[-1] >= sent.size or not (places[1:] > places[:-1]).all()):
+def _check_positions(name: str, values: NDArray[Any], positions: NDArray[Any], sent: NDArray[Any]) -> None:
+    _check(f"places of {name}", positions, np.uint32, (positions.size,))
+    _check(name, values, np.float32, positions.shape)
+    if positions.size and (positions[-1] >= sent.size or not (positions[1:] > positions[:-1]).all()):
         raise ValueError(f"places of {name}: must ascend and be below {sent.size}")
 
 
 def _record(records: Mapping[str, Arrays], name: str, sent: Arrays) -> Arrays:
     """A record of a reply, which must have the names of ``sent``."""
-    found = records.get(name, {})
-    if found.keys() != sent.keys():
-        differing = sorted(found.keys() ^ sent.keys())[:5]
+    record = records.get(name, {})
+    if record.keys() != sent.keys():
+        differing = sorted(record.keys() ^ sent.keys())[:5]
         raise ValueError(f"{name}: the names differ from those sent: {', '.join(differing)}")
-    return found
+    return record
 
 
 def _check(name: str, array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> None:

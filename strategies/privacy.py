@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import wire
 from .aggregation.mean import IntegerPolicy, StreamingMean
-from .arrays import Arrays, Buffers, NamedArrays, last_part
+from .arrays import Arrays, Buffers, last_part
 from .checks import require_positive
 from .replies import Reply
 
@@ -203,7 +203,7 @@ def statistics_refusal(names: Iterable[str]) -> str:
 
 
 def clip_update(
-    arrays: NamedArrays,
+    arrays: Arrays,
     sent: Arrays,
     clip: float,
     buffers: Buffers = Buffers(),  # noqa: B008 - immutable

@@ -11,10 +11,9 @@ from flwr.common.logger import log
 
 from . import wire
 from .aggregation.metrics import MetricMean, MetricRule
-from .arrays import Arrays, Buffers, NamedArrays, nbytes, views
-from .changed import ChangedArrays, Origin, origins_of
+from .arrays import Arrays, Buffers, nbytes, views, without
 from .checks import check_count, check_form, check_names, check_values, truncate
-from .compression import Compression, changed_arrays
+from .compression import Compression, restored_arrays
 from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
 from .rounds.mailbox import Arrival
@@ -87,7 +86,7 @@ class Reply:
 
     profile: Profile
     content: RecordDict
-    arrays: NamedArrays
+    arrays: Arrays
     metrics: MetricRecord
     num_examples: float
     weight: float
@@ -101,7 +100,7 @@ def read_reply(
     weight_of: Weighting,
     max_bytes: int,
     compression: Compression | None = None,
-    origins: Mapping[str, Origin] | None = None,
+    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
     metric_means: Mapping[str, MetricRule] | None = None,
     size: int | None = None,
 ) -> Reply:
@@ -121,8 +120,8 @@ def read_reply(
         Larger replies are refused before they are decoded.
     compression : Compression, optional
         How the arrays may be compressed.
-    origins : mapping of str to Origin, optional
-        Those of ``expected`` that may be compressed; by default none.
+    buffers : Buffers
+        Which arrays are not trained, and therefore not compressed.
     metric_means : mapping from names of metrics to rules, optional
         How the metrics will be averaged.
     size : int, optional
@@ -145,7 +144,7 @@ def read_reply(
     found = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(found) != 1:
         raise ValueError(f"expected one MetricRecord in the reply, got {len(found)}")
-    arrays = {} if expected is None else shared_arrays(content, expected, compression, origins or {})
+    arrays = {} if expected is None else shared_arrays(content, expected, compression, buffers)
     examples = found[0].get(wire.NUM_EXAMPLES)
     if reason := check_count(examples) or MetricMean.refusal_reason(found[0]):
         raise ValueError(reason)
@@ -173,9 +172,7 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     return arrays
 
 
-def shared_arrays(
-    content: RecordDict, expected: Arrays, compression: Compression | None, origins: Mapping[str, Origin]
-) -> NamedArrays:
+def shared_arrays(content: RecordDict, expected: Arrays, compression: Compression | None, buffers: Buffers) -> Arrays:
     """The arrays of a train reply, checked, and in the order of ``expected`` if they were compressed.
 
     Parameters
@@ -186,23 +183,21 @@ def shared_arrays(
         See :func:`read_reply`.
     compression : Compression, optional
         How they may be compressed.
-    origins : mapping of str to Origin
-        Those of ``expected`` that may be compressed.
+    buffers : Buffers
+        See :func:`read_reply`.
 
     Raises
     ------
     ValueError
         A record is missing, or arrays have the wrong form or invalid values.
     """
-    changed = changed_arrays(content, origins, compression) if compression else None
-    if changed is None:
+    restored = restored_arrays(content, expected, compression, buffers) if compression else None
+    if restored is None:
         return read_arrays(_array_record(content), expected)
-    others = read_arrays(_array_record(content), {n: array for n, array in expected.items() if n not in changed})
-    arrays = ChangedArrays({name: changed[name] if name in changed else others[name] for name in expected})
-    unsure = {name: arrays[name] for name, found in changed.items() if not found.sound}
-    if reason := check_values(expected, unsure):
+    if reason := check_values(expected, restored):
         raise ValueError(reason)
-    return arrays
+    others = read_arrays(_array_record(content), without(expected, restored))
+    return {name: restored[name] if name in restored else others[name] for name in expected}
 
 
 def read_timings(content: RecordDict) -> dict[str, float]:
@@ -316,7 +311,6 @@ class ReplyFilter:
     buffers: Buffers = field(default_factory=Buffers)
     records_seconds: bool = False
     max_staleness: int | None = None
-    _origins: dict[int, tuple[Arrays, dict[str, Origin]]] = field(default_factory=dict, init=False, repr=False)
 
     def read(self, arrival: Arrival, staleness: int = 0) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report.
@@ -346,7 +340,7 @@ class ReplyFilter:
                 self.weight_of,
                 self.max_bytes,
                 self.compression,
-                self._origins_of(expected or {}) if self.compression else None,
+                self.buffers,
                 self.metric_means,
                 size,
             )
@@ -382,12 +376,6 @@ class ReplyFilter:
             )
         )
         return usable
-
-    def _origins_of(self, arrays: Arrays) -> dict[str, Origin]:
-        """The origins of a version, made once for all replies to it."""
-        if id(arrays) not in self._origins:
-            self._origins[id(arrays)] = (arrays, origins_of(arrays, self.buffers))
-        return self._origins[id(arrays)][1]
 
     def _asked_for_compression(self, reply: Outcome) -> bool:
         """Whether the reply should be compressed and is not; only the first round is looked at."""

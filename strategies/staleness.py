@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Arrays, Buffers, NamedArrays, is_float
+from .arrays import Arrays, Buffers, is_float
 from .checks import require_integer, require_positive
 
 StalenessName = Literal["polynomial", "constant", "hinge"]
@@ -55,14 +55,14 @@ class Staleness:
 
 
 def brought_forward(
-    trained: NamedArrays,
+    trained: Arrays,
     start: Arrays,
     current: Arrays,
     weight: float,
     buffers: Buffers = Buffers(),  # noqa: B008 - immutable
     *,
     mixing: bool = False,
-) -> NamedArrays:
+) -> Arrays:
     """The current version with the update of a node, weighted by its staleness: w + s (y - x).
 
     The mean of such arrays over K nodes is w + 1/K Σ s_k (y_k - x_k): FedBuff divides by K, not by the sum of s_k.

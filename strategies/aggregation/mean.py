@@ -1,7 +1,9 @@
-"""Aggregates of replies: the form that all have, and the streaming weighted mean.
+"""Aggregates of replies: the form that all have, the streaming weighted mean, and that of replies with masks.
 
 The mean keeps no reply, so its memory is a constant number of model copies for any number of nodes. It is the
-aggregation of Federated Averaging (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, Algorithm 1).
+aggregation of Federated Averaging (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, Algorithm 1). Masks are those
+of Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer, ICML 2021, Section 3.2
+(https://arxiv.org/abs/2003.03196): nodes send the units of their base parameters that their masks select.
 """
 
 from collections.abc import Mapping
@@ -12,14 +14,16 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..arrays import Arrays, Buffers, NamedArrays, check_alike, check_kinds, is_discrete, is_float
-from ..blocks import BLOCK, aligned, blocks, spread
-from ..changed import Change, Changed, ChangedArrays, Origin
+from ..arrays import Arrays, Buffers, check_alike, check_kinds, in_blocks, is_discrete, is_float
 
 IntegerPolicy = Literal["newest", "round"]
 #: Replies that are averaged in float32 before their mean enters the mean in float64.
 GROUP = 16
-_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+#: Name -> which units of a floating-point array were sent: a boolean array with as many dimensions as the array and
+#: length 1 along dimensions that the mask does not distinguish ([8, 1] for the rows of an [8, 3] matrix). An array
+#: without a mask was sent completely.
+Masks = Mapping[str, NDArray[np.bool_]]
+_COMPLETE = np.ones((), dtype=np.bool_)
 
 
 class Aggregate(Protocol):
@@ -37,7 +41,7 @@ class Aggregate(Protocol):
     def defined(self) -> bool:
         """Whether there is a result."""
 
-    def add(self, arrays: NamedArrays, weight: float) -> None:
+    def add(self, arrays: Arrays, weight: float) -> None:
         """Add one reply, which is not changed. The first reply sets names, shapes and dtypes."""
 
     def result(self) -> Arrays:
@@ -53,52 +57,37 @@ class RunningMean:
     (1 + 6 s) u M and multiplies the earlier ones by 1 − s. The error of a group, and so of the mean of any number of
     replies, is therefore below (GROUP + 6) u M ≈ 1.3 · 10⁻⁶ M before the result is rounded to its dtype. Equal values
     have no error.
-
-    Of arrays that are changes of the same origin, the changes are averaged, and M is the largest change; the origin is
-    added to the result.
     """
 
-    __slots__ = ("_group", "_group_count", "_group_weight", "_merged", "_merged_weight", "_origin")
+    __slots__ = ("_group", "_group_count", "_group_weight", "_merged", "_merged_weight")
 
     def __init__(self) -> None:
         self._group: NDArray[Any] | None = None  # the mean of the open group
         self._group_count, self._group_weight = 0, 0.0
         self._merged: NDArray[np.float64] | None = None  # the mean of the groups that are full
         self._merged_weight = 0.0
-        self._origin: Origin | None = None  # of which these are means of changes
 
-    def add(self, value: NDArray[Any] | Changed, weight: float) -> None:
+    def add(self, value: NDArray[Any], weight: float) -> None:
         """Add an array, which is neither kept nor changed; all must have the same shape and dtype.
 
         Parameters
         ----------
-        value : array or Changed
+        value : array
             Finite, floating-point.
         weight : float
             Finite and above 0.
         """
-        wide = value.dtype.itemsize > _FLOAT32.itemsize
+        wide = value.dtype.itemsize > np.dtype(np.float32).itemsize
         if self._group_count == GROUP and not wide:
             self._merge()
-        if isinstance(value, Changed):
-            if self._group is None:
-                self._origin = value.origin
-            if self._origin is None or self._origin.array is not value.origin.array:
-                value = value.restored()
-        if self._origin and not isinstance(value, Changed):
-            self._add_origin()
         self._group_count += 1
         self._group_weight += float(weight)
         if self._group is None:
-            dtype = _FLOAT64 if wide else _FLOAT32
-            self._group = np.empty(value.shape, dtype) if self._origin else np.empty_like(value, dtype)
-        share = float(weight) / self._group_weight
-        if isinstance(value, Changed):
-            fold_change(self._group, value.change, share)
+            self._group = value.astype(np.float64 if wide else np.float32)
         elif self._group_count == 1:
             self._group[...] = value
         else:
-            fold(self._group, value, share)
+            fold(self._group, value, float(weight) / self._group_weight)
 
     def result(self, dtype: DTypeLike) -> NDArray[Any]:
         """The mean as a new array.
@@ -110,19 +99,14 @@ class RunningMean:
         """
         if self._group is None:
             raise ValueError("the mean of no arrays is undefined")
-        if self._merged is None and self._origin is None:
-            return self._group.astype(dtype)
-        result = np.empty_like(self._group, dtype)
-        share = self._group_weight / (self._merged_weight + self._group_weight)
-        results, group, merged = aligned(result, self._group, self._group if self._merged is None else self._merged)
-        for block in blocks(0, results.size):
-            mean = merged[block].copy()
-            if self._merged is not None:
-                _fold_block(mean, group[block], share, np.empty_like(mean))
-            if self._origin:
-                self._origin.add_to(mean, block)
-            results[block] = mean
-        return self._origin.in_its_order(result) if self._origin else result
+        result = self._group.astype(dtype)
+        if self._merged is not None:
+            share = self._group_weight / (self._merged_weight + self._group_weight)
+            for part, merged, group in in_blocks(result, self._merged, self._group):
+                mean = merged.copy()
+                fold(mean, group, share)
+                part[...] = mean
+        return result
 
     def _merge(self) -> None:
         """Add the mean of the group to the mean of the groups, and begin the next group."""
@@ -133,15 +117,6 @@ class RunningMean:
         else:
             fold(self._merged, self._group, self._group_weight / self._merged_weight)
         self._group_count, self._group_weight = 0, 0.0
-
-    def _add_origin(self) -> None:
-        """Turn the means of changes into means of arrays."""
-        for means in (self._group, self._merged):
-            if means is not None and self._origin:
-                flat = means.reshape(-1)
-                for block in blocks(0, flat.size):
-                    self._origin.add_to(flat[block], block)
-        self._origin = None
 
 
 @dataclass
@@ -178,7 +153,7 @@ class StreamingMean:
         """Whether there is a result."""
         return self.count > 0
 
-    def add(self, arrays: NamedArrays, weight: float) -> None:
+    def add(self, arrays: Arrays, weight: float) -> None:
         """Add one reply to the mean. The reply is neither kept nor changed.
 
         Parameters
@@ -197,13 +172,12 @@ class StreamingMean:
         """
         if not (isfinite(weight) and weight > 0):
             raise ValueError(f"weight = {weight!r}: must be finite and above 0")
-        parts: Mapping[str, Any] = arrays.parts if isinstance(arrays, ChangedArrays) else arrays
         if self.count == 0:
-            self._begin(parts)
-        check_alike(self._template, parts)
+            self._begin(arrays)
+        check_alike(self._template, arrays)
         self.count += 1
         self.total_weight += float(weight)
-        for name, value in parts.items():
+        for name, value in arrays.items():
             if name in self._means:
                 self._means[name].add(value, weight)
             elif self.integers == "newest":
@@ -211,7 +185,7 @@ class StreamingMean:
             else:
                 self._integers[name] += float(weight) * _difference(value, self._template[name])
 
-    def _begin(self, arrays: NamedArrays) -> None:
+    def _begin(self, arrays: Arrays) -> None:
         check_kinds(arrays)
         for name, value in arrays.items():
             averaged = is_discrete(value) and self.integers == "round"
@@ -246,6 +220,127 @@ class StreamingMean:
         return np.asarray(integer + upwards).astype(template.dtype)
 
 
+class MaskedMean:
+    """Σ_k w_k M_k θ_k / Σ_k w_k M_k for every unit, over replies k of weight w_k with masks M_k of zeros and ones.
+
+    Until a reply leaves out a unit of an array, its mean is that of :class:`StreamingMean`, bit for bit; after that it
+    is a running mean in float64 with a total weight for every unit. A unit that no reply contains is 0.
+
+    Parameters
+    ----------
+    integers : "newest" or "round"
+        How integer and boolean arrays, which have no masks, are combined; see :class:`StreamingMean`.
+    """
+
+    def __init__(self, integers: IntegerPolicy = "newest") -> None:
+        self._discrete = StreamingMean(integers)
+        self._complete: dict[str, RunningMean] = {}  # until a reply leaves a unit of the array out
+        self._means: Arrays = {}
+        self._weights: dict[str, NDArray[np.float64]] = {}
+        self._template: Arrays = {}
+
+    @property
+    def count(self) -> int:
+        """Number of replies added."""
+        return self._discrete.count
+
+    def add(self, arrays: Arrays, weight: float, masks: Masks) -> None:
+        """Add one reply to the mean. The reply is neither kept nor changed.
+
+        Parameters
+        ----------
+        arrays : dict of arrays
+            Finite values. Values of units that were not sent are ignored. The first reply sets names, shapes and
+            dtypes.
+        weight : float
+            Finite and above 0.
+        masks : mapping of names to arrays of booleans
+            See :data:`Masks`.
+
+        Raises
+        ------
+        ValueError
+            The weight is out of range, names, shapes or dtypes differ from the first reply's, or a mask does not fit.
+        """
+        if reason := mask_error(masks, arrays):
+            raise ValueError(f"mask {reason}")
+        if self.count == 0:
+            self._template = {name: np.broadcast_to(np.zeros((), a.dtype), a.shape) for name, a in arrays.items()}
+        check_alike(self._template, arrays)
+        self._discrete.add({name: array for name, array in arrays.items() if not is_float(array)}, weight)
+        for name, array in arrays.items():
+            if is_float(array):
+                self._fold(name, array, float(weight), masks.get(name, _COMPLETE))
+
+    def result(self) -> Arrays:
+        """The mean as new arrays in the dtypes of the replies.
+
+        Raises
+        ------
+        ValueError
+            No reply was added.
+        """
+        means = self._discrete.result()
+        for name, template in self._template.items():
+            if name in self._complete:
+                means[name] = self._complete[name].result(template.dtype)
+            elif name in self._means:
+                means[name] = self._means[name].astype(template.dtype)
+        return {name: means[name] for name in self._template}
+
+    def sent_units(self) -> dict[str, NDArray[np.bool_]]:
+        """For every floating-point array, the units that at least one reply contained.
+
+        Returns
+        -------
+        dict of arrays of bool
+            In the shape that the masks of the replies broadcast to; 0-d if all replies contained the complete array.
+        """
+        return {name: np.asarray(total > 0) for name, total in self._weights.items()}
+
+    def _fold(self, name: str, value: NDArray[Any], weight: float, mask: NDArray[np.bool_]) -> None:
+        before = self._weights.get(name, np.zeros(()))
+        if not before.ndim and mask.all():
+            mask = _COMPLETE
+        total = self._weights[name] = np.asarray(before + weight * mask)
+        if mask is _COMPLETE and name not in self._means:  # all replies so far were complete
+            self._complete.setdefault(name, RunningMean()).add(value, weight)
+            return
+        if known := self._complete.pop(name, None):
+            self._means[name] = known.result(np.float64)
+        mean = self._means.setdefault(name, np.zeros(value.shape))
+        new = mask & (before == 0)  # 0 + 1 · −0 would lose the sign
+        share = np.divide(weight * mask, total, out=np.zeros_like(total), where=total > 0)
+        np.copyto(mean, value, where=new)
+        np.subtract(mean, share * (mean - value), out=mean, where=mask)
+
+
+def mask_error(masks: Mapping[str, NDArray[Any]], arrays: Arrays) -> str | None:
+    """Check masks against the arrays they belong to.
+
+    Parameters
+    ----------
+    masks : mapping of names to arrays
+        Booleans, or integers 0 and 1 from nodes that cannot send booleans; shapes as in :data:`Masks`.
+    arrays : dict of arrays
+        The shared arrays.
+
+    Returns
+    -------
+    str or None
+        The first fault found, ``None`` if all masks fit.
+    """
+    for name, mask in masks.items():
+        if name not in arrays or not is_float(arrays[name]):
+            return f"{name!r} belongs to no shared floating-point array"
+        shape = arrays[name].shape
+        if mask.ndim != len(shape) or any(own not in (1, full) for own, full in zip(mask.shape, shape, strict=True)):
+            return f"{name!r} has shape {list(mask.shape)}: must be {list(shape)}, or 1 along some dimensions"
+        if not (mask.dtype == np.bool_ or np.issubdtype(mask.dtype, np.integer)) or not np.isin(mask, (0, 1)).all():
+            return f"{name!r}: must hold booleans, or the integers 0 and 1"
+    return None
+
+
 def stretched(current: Arrays, mean: Arrays, factor: float, buffers: Buffers) -> Arrays:
     """The mean with its parameters at ``factor`` times their distance from the current ones; 1 returns it as it is."""
     if factor == 1:
@@ -272,41 +367,14 @@ def fold(mean: NDArray[Any], value: NDArray[Any], share: float) -> None:
     share : float
         In [0, 1].
     """
-    if mean.size <= BLOCK:
-        _fold_block(mean, value, share, np.empty_like(mean))
-        return
-    means, values = aligned(mean, value)
-
-    def fold_range(begin: int, end: int) -> None:
-        steps = np.empty(BLOCK, means.dtype)
-        for block in blocks(begin, end):
-            part = means[block]
-            _fold_block(part, values[block], share, steps[: part.size])
-
-    spread(fold_range, means.size)
-
-
-def fold_change(mean: NDArray[Any], change: Change, share: float) -> None:
-    """As :func:`fold`, of a mean of changes in C order; with a share of 1, the mean becomes the change."""
-    means = mean.reshape(-1)
-
-    def fold_range(begin: int, end: int) -> None:
-        for block, part in zip(blocks(begin, end), change.read(begin, end, means.dtype), strict=True):
-            if share == 1:
-                means[block] = part
-            else:
-                _fold_block(means[block], part, share, part)
-
-    spread(fold_range, means.size)
-
-
-def _fold_block(mean: NDArray[Any], value: NDArray[Any], share: float, step: NDArray[Any]) -> None:
-    if value.dtype != mean.dtype:  # NumPy converts a whole block faster than within a subtraction of mixed types
-        np.copyto(step, value)
-        value = step
-    np.subtract(mean, value, out=step)
-    np.multiply(step, share, out=step)
-    np.subtract(mean, step, out=mean)
+    for part, new in in_blocks(mean, value):
+        step = np.empty_like(part)
+        if new.dtype != step.dtype:  # NumPy converts a whole block faster than within a subtraction of mixed types
+            np.copyto(step, new)
+            new = step
+        np.subtract(part, new, out=step)
+        np.multiply(step, share, out=step)
+        np.subtract(part, step, out=part)
 
 
 def _difference(value: NDArray[Any], origin: NDArray[Any]) -> NDArray[Any]:

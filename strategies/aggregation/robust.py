@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Arrays, Buffers, NamedArrays, check_alike, check_kinds, is_float
+from ..arrays import Arrays, Buffers, check_alike, check_kinds, is_float
 from ..checks import require_integer
 from ..rounds.records import TooFewRepliesError
 from .mean import Aggregate, IntegerPolicy, RunningMean, StreamingMean
@@ -131,7 +131,7 @@ class _StoredReplies:
     def defined(self) -> bool:
         return self.count > 0
 
-    def add(self, arrays: NamedArrays, weight: float) -> None:
+    def add(self, arrays: Arrays, weight: float) -> None:
         """Add a copy of a reply.
 
         Raises

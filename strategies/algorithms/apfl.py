@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..aggregation.mean import Aggregate
-from ..arrays import Arrays, check_alike, is_float, to_record
+from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
-from ..blocks import aligned, blocks, spread
 from ..nodes.profiles import Profile
 from ..replies import Reply
 from ..rounds.records import RoundStep
@@ -163,7 +162,11 @@ class StreamingDeviation:
         check_alike(self._means, {name: np.broadcast_to(np.zeros(()), value.shape) for name, value in values.items()})
         self.count += 1
         for name, value in values.items():
-            _fold_deviation(self._means[name], self._squares[name], value, self.count)
+            for mean, squares, part in in_blocks(self._means[name], self._squares[name], value):
+                wide = part.astype(np.float64)
+                before = wide - mean
+                np.add(mean, before / self.count, out=mean)
+                np.add(squares, before * (wide - mean), out=squares)
 
     def result(self) -> Arrays:
         """The sums so far: float64 arrays in the shapes of the replies, ≥ 0, and all 0 after a single reply.
@@ -176,16 +179,3 @@ class StreamingDeviation:
         if self.count == 0:
             raise ValueError("the deviation of no replies is undefined")
         return {name: squares.copy() for name, squares in self._squares.items()}
-
-
-def _fold_deviation(mean: NDArray[Any], squares: NDArray[Any], value: NDArray[Any], count: int) -> None:
-    means, sums, values = aligned(mean, squares, value)
-
-    def fold_range(begin: int, end: int) -> None:
-        for block in blocks(begin, end):
-            wide, part = values[block].astype(np.float64), means[block]
-            before = wide - part
-            part += before / count
-            sums[block] += before * (wide - part)
-
-    spread(fold_range, means.size)

@@ -18,8 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .. import wire
-from ..aggregation.masked_mean import MaskedMean, mask_error
-from ..aggregation.mean import Aggregate
+from ..aggregation.mean import Aggregate, MaskedMean, mask_error
 from ..arrays import Arrays, from_record, to_record
 from ..base import BaseStrategy
 from ..checks import truncate

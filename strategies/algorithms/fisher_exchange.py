@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..aggregation.mean import Aggregate
-from ..arrays import Arrays, check_alike, is_float, to_record
+from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
-from ..blocks import aligned, blocks
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
 from ..rounds.records import RoundStep
@@ -310,10 +309,9 @@ class _ExactSum:
             self._errors = {name: np.zeros(array.shape) for name, array in arrays.items()}
         check_alike(self._sums, arrays)
         for name, array in arrays.items():
-            sums, errors, values = aligned(self._sums[name], self._errors[name], array)
-            for block in blocks(0, sums.size):
-                sums[block], error = _two_sum(sums[block], values[block])
-                errors[block] += error
+            for sums, errors, values in in_blocks(self._sums[name], self._errors[name], array):
+                sums[...], error = _two_sum(sums, values)
+                np.add(errors, error, out=errors)
 
     def without(self, own: Arrays) -> Arrays:
         remaining: Arrays = {}

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from ..aggregation.mean import Aggregate, stretched
-from ..arrays import Arrays, NamedArrays
+from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_positive
 from ..replies import Reply
@@ -84,7 +84,7 @@ class QFedAvg(BaseStrategy):
         total = self._weights + self._curvature
         return {"q-ffl": {"step": self._weights / total if total else 0.0}}
 
-    def _squared_distance(self, arrays: NamedArrays) -> float:
+    def _squared_distance(self, arrays: Arrays) -> float:
         """‖w − y‖² over all parameters, in float64."""
         trained = self.buffers.parameters(arrays)
         return sum(

@@ -1,11 +1,10 @@
-"""Work in blocks and on threads gives the bits of the expression over whole arrays."""
+"""Work in blocks gives the bits of the expression over whole arrays."""
 
 import numpy as np
 import pytest
-from fedapps.strategies import blocks
-from fedapps.strategies.aggregation.masked_mean import MaskedMean
-from fedapps.strategies.aggregation.mean import StreamingMean, fold
+from fedapps.strategies.aggregation.mean import MaskedMean, StreamingMean, fold
 from fedapps.strategies.algorithms.apfl import StreamingDeviation
+from fedapps.strategies.arrays import in_blocks
 from fedapps.strategies.checks import check_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,11 +24,8 @@ LAYOUTS = {
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 8 elements and a thread for every 16, so that small arrays are cut."""
-    for module in ("aggregation.mean", "checks", "aggregation.masked_mean", "blocks"):
-        monkeypatch.setattr(f"fedapps.strategies.{module}.BLOCK", 8)
-    monkeypatch.setattr(blocks, "_PER_THREAD", 16)
-    monkeypatch.setattr(blocks, "_usable_threads", lambda: 3)
+    """Blocks of 8 elements, so that small arrays are cut."""
+    monkeypatch.setattr("fedapps.strategies.arrays.BLOCK", 8)
 
 
 def whole_fold(mean, value, share):
@@ -118,26 +114,22 @@ def test_a_masked_mean_is_that_of_the_replies_that_sent_the_unit(mask_shape):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 7, 8, 50, 98])
-def test_a_bad_value_is_found_in_every_block(bad, place):
+@pytest.mark.parametrize("index", [0, 7, 8, 50, 98])
+def test_a_bad_value_in_any_block_is_refused(bad, index):
     array = np.ones(99, np.float32)
     assert check_values({"w": array}, {"w": array}) is None
-    array[place] = bad
+    array[index] = bad
     assert check_values({"w": array}, {"w": array}) == "values are not finite: w (1 of 99)"
 
 
 @given(st.integers(0, 200))
-def test_ranges_and_blocks_partition_what_there_is(size):
+def test_blocks_are_views_that_partition_an_array(size):
+    values = np.zeros(size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", 8)
-        patch.setattr(blocks, "_PER_THREAD", 16)
-        patch.setattr(blocks, "_usable_threads", lambda: 3)
-        ranges = blocks.spread(lambda begin, end: [*blocks.blocks(begin, end)], size)
-    assert [i for cuts in ranges for cut in cuts for i in range(cut.start, cut.stop)] == list(range(size))
-    assert len(ranges) == max(1, min(3, size // 16))
-
-
-@pytest.mark.parametrize(("stated", "threads"), [("1", 1), ("2", 2), ("99", 4)])
-def test_the_number_of_threads_can_be_stated(stated, threads, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", stated)
-    assert blocks._usable_threads() == threads
+        patch.setattr("fedapps.strategies.arrays.BLOCK", 8)
+        sizes = []
+        for part, same in in_blocks(values, np.arange(size)):
+            sizes.append(part.size)
+            part[...] = same
+    assert values.tolist() == list(range(size))
+    assert (max(sizes) <= 8, len(sizes)) == (True, max(1, -(-size // 8)))

@@ -13,15 +13,14 @@ from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.changed import Changed, Origin, origins_of
 from fedapps.strategies.compressed_replies import compress_reply, compression_mod, requested
 from fedapps.strategies.compression import (
     COMPRESSION_NAMES,
     BFloat16,
     Int8,
     TopK,
-    changed_arrays,
     compression_by_name,
+    restored_arrays,
 )
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
@@ -56,8 +55,7 @@ def round_trip(compression, sent, trained, memory=None):
     """What the server restores of a node's reply."""
     reply = reply_with(trained)
     compress_reply(reply, sent, compression, memory or Memory())
-    changed = changed_arrays(reply.content, origins_of(sent, Buffers()), compression)
-    return {name: array.restored() for name, array in changed.items()}
+    return restored_arrays(reply.content, sent, compression, Buffers())
 
 
 def updates(dtype="float32"):
@@ -160,7 +158,7 @@ def test_a_restored_reply_is_the_decoded_update_added_with_the_rounding_of_float
     change = compression.decode(records, sent)["w"]
     exact = sent["w"] + change
     rounding = 2.0**-23 * (np.abs(sent["w"]) + np.abs(change)) + np.finfo(np.float32).tiny
-    restored = Changed(Origin(sent["w"]), compression.changes(records, sent)["w"]).restored()
+    restored = compression.restore(records, sent)["w"]
     assert np.all(np.abs(restored - exact) <= rounding)
 
 

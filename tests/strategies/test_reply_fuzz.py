@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 from damaged_files import bounded, damaged
-from fedapps.strategies.arrays import Buffers
-from fedapps.strategies.changed import origins_of
 from fedapps.strategies.compressed_replies import compress_reply
 from fedapps.strategies.compression import BFloat16, Compression, Int8, TopK
 from fedapps.strategies.nodes.profiles import Profile, read_profile
@@ -26,7 +24,6 @@ SENT = {
     "b": np.array([0.5, -0.5], np.float32),
     "n": np.array(3, dtype=np.int64),
 }
-ORIGINS = origins_of(SENT, Buffers())
 COMPRESSIONS = {"none": None, "bfloat16": BFloat16(), "int8": Int8(), "topk": TopK(0.5)}
 ALL = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
@@ -63,7 +60,7 @@ def take(content: RecordDict, compression: Compression | None) -> None:
     for expected in (SENT, None):
         limit = max_reply_bytes(SENT, 2)
         try:
-            reply = read_reply(message, Profile.unknown(1), expected, num_examples, limit, compression, ORIGINS)
+            reply = read_reply(message, Profile.unknown(1), expected, num_examples, limit, compression)
         except ValueError as refusal:
             assert str(refusal), "a reason"  # noqa: PT017 - it may also be accepted
             continue
@@ -77,10 +74,7 @@ def take(content: RecordDict, compression: Compression | None) -> None:
 def test_an_honest_reply_is_accepted(name):
     content, limit = honest(COMPRESSIONS[name]), max_reply_bytes(SENT, 2)
     message = Message(content, reply_to=Message(RecordDict(), dst_node_id=1, message_type="train"))
-    assert (
-        read_reply(message, Profile.unknown(1), SENT, num_examples, limit, COMPRESSIONS[name], ORIGINS).num_examples
-        == 5
-    )
+    assert read_reply(message, Profile.unknown(1), SENT, num_examples, limit, COMPRESSIONS[name]).num_examples == 5
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)

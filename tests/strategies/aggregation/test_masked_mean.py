@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.masked_mean import MaskedMean, mask_error
-from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.aggregation.mean import MaskedMean, StreamingMean, mask_error
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Momentum
