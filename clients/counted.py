@@ -1,4 +1,4 @@
-"""Arrays on a node that change only if the server counts the reply (:mod:`fedapps.strategies.nodes.counted`)."""
+"""Arrays on a node that change only if the server counts the reply (:mod:`fedapps.strategies.replies`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

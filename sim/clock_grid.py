@@ -212,20 +212,20 @@ class ClockGrid(MessageGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that have arrived, in the order of their arrival; no time passes."""
-        found: list[tuple[float, Message]] = []
+        arrivals: list[tuple[float, Message]] = []
         for message_id in message_ids:
             if message_id in self._instant:
-                found.append((self._now, self._answer(message_id)))
+                arrivals.append((self._now, self._answer(message_id)))
                 continue
             sent = self._in_flight.get(message_id)
             if sent and sent.received <= self._now and (arrival := self._arrival_of(sent)) <= self._now:
                 del self._in_flight[message_id]
                 assert sent.reply is not None
-                found.append((arrival, sent.reply))
+                arrivals.append((arrival, sent.reply))
                 self._arrived[message_id] = arrival
                 if len(self._arrived) > _REMEMBERED + len(self._all):
                     del self._arrived[next(iter(self._arrived))]
-        return [reply for _, reply in sorted(found, key=lambda pair: pair[0])]
+        return [reply for _, reply in sorted(arrivals, key=lambda pair: pair[0])]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages and wait for their replies, at most ``timeout`` seconds of virtual time."""

@@ -1,7 +1,7 @@
 """What this project uses of Flower beyond its public interface: private names, its own modules, replaced methods.
 
-Another version of Flower may change them. No other module depends on them, and
-``tests/conformance/test_flower_internals.py`` checks each with every tested version.
+Another version of Flower may change them. No other module depends on them, :func:`missing_names` says which of them a
+version lacks, and ``tests/conformance/test_flower_internals.py`` checks each with every tested version.
 """
 
 import hashlib
@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.metadata import version
 from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
@@ -24,10 +25,6 @@ from flwr.common.constant import (
     ErrorCode,
     Status,
 )
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as EncodedRecords
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 __all__ = [
@@ -36,12 +33,14 @@ __all__ = [
     "answer_lost_messages",
     "ask_again_after",
     "call_on_work",
+    "check_names",
     "decode_records",
     "direct_arrays",
     "empty_run",
     "encode_records",
     "error_reply",
     "flower_identity",
+    "missing_names",
     "poll_every",
     "received_copy",
     "reuse_installed_apps",
@@ -52,23 +51,127 @@ __all__ = [
 ]
 
 Thing = TypeVar("Thing")
+#: What needs names that Flower does not publish: the engine in one process, and the command ``fedapps supernode``.
+Part = Literal["engine", "supernode"]
+_IDENTITY = "flwr.supercore.task_identity:TaskIdentity"
+_EMPTY_RUN = "flwr.supercore.run:Run.create_empty"
+_ENCODE, _DECODE = "flwr.common.serde:recorddict_to_proto", "flwr.common.serde:recorddict_from_proto"
+_PARSE = "flwr.proto.recorddict_pb2:RecordDict.FromString"
+_STATE = "flwr.supernode.nodestate.in_memory_nodestate"
+_INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
+_WORKER = "flwr.supernode.runtime.run_clientapp"
+_UTILS = "flwr.supercore.utils"
+#: The names in the form ``module:name``, with the parameter that a function must have in parentheses.
+_NAMES: dict[Part, tuple[str, ...]] = {
+    "engine": (
+        *(f"{_IDENTITY}.{name}" for name in ("_task_id", "_run_id", "_node_id")),
+        *(_EMPTY_RUN, _ENCODE, _DECODE, _PARSE),
+        *("flwr.app:Array.numpy", "flwr.app:Array.from_numpy_ndarray"),
+    ),
+    "supernode": (
+        *("flwr.supernode.start_client_internal:time", "flwr.supercore.superexec.run_superexec:time"),
+        f"{_INFLATABLE}:pull_objects(initial_backoff)",
+        f"{_INFLATABLE}:pull_and_inflate_object_from_tree(initial_backoff)",
+        *(f"{_WORKER}:install_from_fab", f"{_UTILS}:get_flwr_home", f"{_STATE}:CLIENT_APP_CRASHED_ERROR"),
+        *(
+            f"{_STATE}:InMemoryNodeState.{name}"
+            for name in (
+                *("store_message", "get_messages", "get_tasks", "delete_messages"),
+                *("record_message_processing_start", "_store_error_replies"),
+            )
+        ),
+    ),
+}
+
+
+def missing_names(part: Part) -> list[str]:
+    """The private names that a part of this project needs and the installed version of Flower lacks.
+
+    Parameters
+    ----------
+    part : "engine" or "supernode"
+        The engine in one process, or the command ``fedapps supernode``.
+
+    Returns
+    -------
+    list of str
+        Names in the form ``module:name``; empty if the part can work.
+    """
+    missing = [name for name in _NAMES[part] if not _exists(name)]
+    if part == "engine" and not missing:
+        with flower_identity():
+            message = Message(RecordDict(), dst_node_id=1, message_type="train")
+        attributes = {
+            "Message": (message, ("_metadata", "_content")),
+            "Metadata": (message.metadata, ("_message_id",)),
+            "RecordDict": (message.content, ("_data",)),
+        }
+        missing = [
+            f"flwr.app:{kind}.{name}"
+            for kind, (thing, names) in attributes.items()
+            for name in names
+            if name not in vars(thing)
+        ]
+    return missing
+
+
+def check_names(part: Part, alternative: str) -> None:
+    """Check that the installed version of Flower has the private names that a part needs.
+
+    Parameters
+    ----------
+    part : "engine" or "supernode"
+        See :func:`missing_names`.
+    alternative : str
+        What a person can use in its place.
+
+    Raises
+    ------
+    ValueError
+        Names are missing; the message has one line.
+    """
+    if missing := missing_names(part):
+        what = "the engine in one process" if part == "engine" else "fedapps supernode"
+        raise ValueError(
+            f"flwr {version('flwr')} lacks {', '.join(missing)}, which {what} needs: install another version of flwr "
+            f"(constraints.txt names the tested one), or {alternative}"
+        )
+
+
+def _exists(name: str) -> bool:
+    path, _, parameter = name.partition("(")
+    try:
+        thing = _named(path)
+    except (ImportError, AttributeError):
+        return False
+    return not parameter or parameter[:-1] in (thing.__kwdefaults__ or {})
+
+
+def _named(name: str) -> Any:
+    """What a name in the form ``module:name`` stands for."""
+    module, _, path = name.partition(":")
+    thing: Any = import_module(module)
+    for attribute in path.split("."):
+        thing = getattr(thing, attribute)
+    return thing
 
 
 @contextmanager
 def flower_identity(run_id: int = 1, node_id: int = 1) -> Iterator[None]:
     """Set the process identity with which Flower stamps every message, for code outside a Flower process."""
-    before = {name: getattr(TaskIdentity, name) for name in ("_task_id", "_run_id", "_node_id")}
-    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = 1, run_id, node_id
+    identity = _named(_IDENTITY)
+    before = {name: getattr(identity, name) for name in ("_task_id", "_run_id", "_node_id")}
+    identity._task_id, identity._run_id, identity._node_id = 1, run_id, node_id
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(TaskIdentity, name, value)
+            setattr(identity, name, value)
 
 
-def empty_run(run_id: int) -> Run:
-    """A run of which only the id is known."""
-    return Run.create_empty(run_id)
+def empty_run(run_id: int) -> Any:
+    """A run of Flower of which only the id is known."""
+    return _named(_EMPTY_RUN)(run_id)
 
 
 def simulates_nodes(grid: object) -> bool:
@@ -173,7 +276,7 @@ def wait_for_work(wait: Callable[[float], object]) -> None:
 
 def call_on_work(call: Callable[[], object]) -> None:
     """Let the SuperNode of this process call a function when it has a message for a worker."""
-    kind = import_module("flwr.supernode.nodestate.in_memory_nodestate").InMemoryNodeState
+    kind = import_module(_STATE).InMemoryNodeState
     store = kind.store_message
 
     def store_and_call(state: Any, message: Message) -> str | None:
@@ -205,7 +308,7 @@ def ask_again_after(seconds: float = 0.05) -> None:
     Flower's first pause is 1 s. A SuperNode often receives a message while the server sends its arrays, and a worker
     starts while its SuperNode receives them.
     """
-    module = import_module("flwr.supercore.inflatable.inflatable_utils")
+    module = import_module(_INFLATABLE)
     for function in (module.pull_objects, module.pull_and_inflate_object_from_tree):
         function.__kwdefaults__["initial_backoff"] = seconds
 
@@ -217,8 +320,8 @@ def reuse_installed_apps() -> None:
     that is killed while it installs leaves half an app, which all later workers would load; here, it leaves a folder
     that no worker reads.
     """
-    module: Any = import_module("flwr.supernode.runtime.run_clientapp")
-    install, home = module.install_from_fab, import_module("flwr.supercore.utils").get_flwr_home
+    module: Any = import_module(_WORKER)
+    install, home = module.install_from_fab, import_module(_UTILS).get_flwr_home
 
     def installed(fab_file: bytes, **options: Any) -> Path:
         digest = hashlib.sha256(fab_file).hexdigest()[:FAB_HASH_TRUNCATION]
@@ -237,12 +340,13 @@ def reuse_installed_apps() -> None:
 
 def encode_records(records: RecordDict) -> bytes:
     """Records as bytes; equal records have equal bytes."""
-    return bytes(recorddict_to_proto(records).SerializeToString(deterministic=True))
+    return bytes(_named(_ENCODE)(records).SerializeToString(deterministic=True))
 
 
 def decode_records(encoded: bytes) -> RecordDict:
     """The records that :func:`encode_records` encoded."""
-    return recorddict_from_proto(EncodedRecords.FromString(encoded))
+    records: RecordDict = _named(_DECODE)(_named(_PARSE)(encoded))
+    return records
 
 
 def answer_lost_messages() -> None:
@@ -255,7 +359,7 @@ def answer_lost_messages() -> None:
     With this function, the SuperNode replies with the same error as soon as the run has no task that waits or works,
     and it sends a reply after it has all of it.
     """
-    module = import_module("flwr.supernode.nodestate.in_memory_nodestate")
+    module = import_module(_STATE)
     kind = module.InMemoryNodeState
     name = "get_messages_legacy" if hasattr(kind, "get_messages_legacy") else "get_messages"
     get_messages = getattr(kind, name)
@@ -263,11 +367,11 @@ def answer_lost_messages() -> None:
     def get_messages_and_errors(state: Any, *, is_reply: bool | None = None, **filters: Any) -> list[Message]:
         if is_reply:
             _reply_to_lost(state, module.CLIENT_APP_CRASHED_ERROR)
-        found: list[Message] = list(get_messages(state, is_reply=is_reply, **filters))
-        partial = [message for message in found if is_reply and not _is_complete(message, state)]
+        messages: list[Message] = list(get_messages(state, is_reply=is_reply, **filters))
+        partial = [message for message in messages if is_reply and not _is_complete(message, state)]
         for message in partial:
             state.msg_store[message.metadata.message_id].is_retrieved = False
-        return [message for message in found if message not in partial]
+        return [message for message in messages if message not in partial]
 
     setattr(kind, name, get_messages_and_errors)
 

@@ -158,13 +158,13 @@ def copy_app(app: Path, copy: Path) -> None:
     lines = ignored.read_text(encoding="utf-8").splitlines() if ignored.exists() else []
     excluded = GitIgnoreSpec.from_lines([*FAB_EXCLUDE_PATTERNS, "!/pyproject.toml", *lines])
     for folder, folders, files in os.walk(app):
-        place = Path(folder).relative_to(app)
-        folders[:] = [name for name in folders if not excluded.match_file(f"{place / name}/")]
+        path = Path(folder).relative_to(app)
+        folders[:] = [name for name in folders if not excluded.match_file(f"{path / name}/")]
         for name in files:
             wanted = Path(name).suffix in _SUFFIXES or name == "LICENSE"
-            if wanted and not excluded.match_file(place / name) and not (Path(folder) / name).is_symlink():
-                (copy / place).mkdir(parents=True, exist_ok=True)
-                shutil.copy(Path(folder) / name, copy / place / name)
+            if wanted and not excluded.match_file(path / name) and not (Path(folder) / name).is_symlink():
+                (copy / path).mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(folder) / name, copy / path / name)
 
 
 def connect(home: Path, address: str, ca: Path | None = None) -> None:

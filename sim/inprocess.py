@@ -15,7 +15,15 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from .flower_internals import direct_arrays, empty_run, error_reply, flower_identity, received_copy, set_message_id
+from .flower_internals import (
+    check_names,
+    direct_arrays,
+    empty_run,
+    error_reply,
+    flower_identity,
+    received_copy,
+    set_message_id,
+)
 from .joint_work import side_by_side
 
 _SERVER = 1  # Flower's id of the server; node ids start after it
@@ -206,8 +214,9 @@ def run_inprocess(
     Raises
     ------
     ValueError
-        There is no node.
+        There is no node, or the installed version of Flower lacks what this engine needs.
     """
+    check_names("engine", "run the app with Flower's simulation engine")
     configs = node_configs or [{} for _ in range(num_nodes)]
     if not configs:
         raise ValueError("num_nodes = 0 and no node_configs: a federation needs at least one node")

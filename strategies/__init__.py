@@ -21,8 +21,7 @@ from .arrays import Arrays, Buffers, from_record, is_float, to_record
 from .base import BaseStrategy
 from .compressed_replies import compression_mod
 from .compression import BFloat16, Compression, Int8, TopK
-from .nodes.admission import Admission, ExampleLimits
-from .nodes.held_out import HeldOut
+from .nodes.admission import Admission, ExampleLimits, HeldOut
 from .nodes.profiles import Profile, in_key_order
 from .nodes.samplers import (
     DropSchedule,
@@ -41,7 +40,7 @@ from .privacy import CentralPrivacy, PrivacyMechanism
 from .privacy_budget import epsilon
 from .replies import Reply, read_arrays
 from .rounds.callbacks import Callback, Each, RequireEvaluations, Run, Save, Track
-from .rounds.closing import Closing
+from .rounds.closing import Closing, Staleness
 from .rounds.records import (
     DivergedError,
     FailedEvaluationsError,
@@ -56,7 +55,6 @@ from .rounds.records import (
     TrackedMetric,
 )
 from .rounds.snapshots import Checkpoints, Snapshot
-from .staleness import Staleness
 
 __all__ = [
     "SGD",

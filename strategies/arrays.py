@@ -56,13 +56,13 @@ def views(record: ArrayRecord) -> Arrays:
     ValueError
         As :func:`from_record`.
     """
-    found: Arrays = {}
+    arrays: Arrays = {}
     for name, array in record.items():
         try:
-            found[name] = decode(array)
+            arrays[name] = decode(array)
         except ValueError as error:
             raise ValueError(f"array {name!r} cannot be decoded: {error}") from error
-    return found
+    return arrays
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:

@@ -26,8 +26,7 @@ from .aggregation.metrics import MetricMean, MetricRule
 from .aggregation.robust import RobustAggregation
 from .arrays import Buffers, shortened
 from .compression import Compression
-from .nodes.admission import Admission, ExampleLimits
-from .nodes.held_out import HeldOut
+from .nodes.admission import Admission, ExampleLimits, HeldOut
 from .nodes.profiles import Profile
 from .nodes.registry import NodeRegistry
 from .nodes.samplers import Sampler, UniformFraction

@@ -192,13 +192,13 @@ def statistics_refusal(names: Iterable[str]) -> str:
 
     The reason is the running mean and variance of a normalisation that is trained.
     """
-    found = [name for name in names if last_part(name) in wire.STATISTICS[:2]]
-    if not found:
+    statistics = [name for name in names if last_part(name) in wire.STATISTICS[:2]]
+    if not statistics:
         return ""
-    more = f" and {len(found) - 1} more" if found[1:] else ""
+    more = f" and {len(statistics) - 1} more" if statistics[1:] else ""
     return (
-        f"the model shares {found[0]}{more}, statistics of a normalisation over batches, which cannot be released with "
-        "privacy: use nn.GroupNorm or nn.LayerNorm, or keep the statistics on the nodes"
+        f"the model shares {statistics[0]}{more}, statistics of a normalisation over batches, which cannot be released "
+        "with privacy: use nn.GroupNorm or nn.LayerNorm, or keep the statistics on the nodes"
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from logging import WARNING
 from math import inf
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -18,6 +19,7 @@ from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
 from .rounds.mailbox import Arrival
 from .rounds.records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
+from .rounds.snapshots import Stateful
 from .rounds.transport import NodeFailure, Outcome
 from .stopwatch import timed
 
@@ -51,9 +53,9 @@ def weighting(name: str) -> Weighting:
     return WEIGHTINGS[name]
 
 
-def to_weighting(given: str | Weighting) -> Weighting:
+def to_weighting(name_or_function: str | Weighting) -> Weighting:
     """A weighting from its name; a function is returned unchanged."""
-    return weighting(given) if isinstance(given, str) else given
+    return weighting(name_or_function) if isinstance(name_or_function, str) else name_or_function
 
 
 _EXTRA_BYTES = 1 << 20  # for metrics and further records
@@ -91,6 +93,28 @@ class Reply:
     num_examples: float
     weight: float
     left_out: Mapping[str, float] = field(default_factory=dict)
+
+
+class CountedReplies(Stateful):
+    """The round of the last counted reply of each node, by its stable key.
+
+    For algorithms whose nodes keep what the server adds up: a node changes its own state before it knows what becomes
+    of its reply. With its next message it learns which reply was counted, and goes back to the state before if that is
+    not its last one: the reply was refused, lost or late.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ("_rounds",)
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, int] = {}
+
+    def note(self, server_round: int, reply: Reply) -> None:
+        """Note that the server counts a reply of a round."""
+        self._rounds[reply.profile.key] = server_round
+
+    def complete(self, profile: Profile, content: RecordDict) -> None:
+        """Add the record ``counted`` to a TRAIN message to a node."""
+        content[wire.COUNTED] = ConfigRecord({wire.COUNTED_ROUND: self._rounds.get(profile.key, 0)})
 
 
 def read_reply(
@@ -141,14 +165,15 @@ def read_reply(
     content = reply.content
     check_size(content, max_bytes, size)
     # RecordDict.metric_records would create a reference cycle, which keeps the reply in memory after its last use.
-    found = [record for record in content.values() if isinstance(record, MetricRecord)]
-    if len(found) != 1:
-        raise ValueError(f"expected one MetricRecord in the reply, got {len(found)}")
+    metric_records = [record for record in content.values() if isinstance(record, MetricRecord)]
+    if len(metric_records) != 1:
+        raise ValueError(f"expected one MetricRecord in the reply, got {len(metric_records)}")
+    received = metric_records[0]
     arrays = {} if expected is None else shared_arrays(content, expected, compression, buffers)
-    examples = found[0].get(wire.NUM_EXAMPLES)
-    if reason := check_count(examples) or MetricMean.refusal_reason(found[0]):
+    examples = received.get(wire.NUM_EXAMPLES)
+    if reason := check_count(examples) or MetricMean.refusal_reason(received):
         raise ValueError(reason)
-    metrics, left_out = MetricMean.split(found[0], metric_means)
+    metrics, left_out = MetricMean.split(received, metric_means)
     if metric_means and (reason := MetricMean.refusal_reason(metrics, metric_means)):
         raise ValueError(reason)
     num_examples = float(examples)  # type: ignore[arg-type]
@@ -205,8 +230,8 @@ def read_timings(content: RecordDict) -> dict[str, float]:
     record = content.get(wire.TIMINGS)
     if not isinstance(record, ConfigRecord):
         return {}
-    found = {name: record[name] for name in wire.NODE_PHASES if name in record}
-    return {name: value for name, value in found.items() if isinstance(value, float) and 0 <= value < inf}
+    phases = {name: record[name] for name in wire.NODE_PHASES if name in record}
+    return {name: value for name, value in phases.items() if isinstance(value, float) and 0 <= value < inf}
 
 
 def check_size(content: RecordDict, max_bytes: int, size: int | None = None) -> None:

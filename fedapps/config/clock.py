@@ -14,7 +14,7 @@ from fedapps.base.tables import read_table
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.sim.devices.availability import AlwaysOn, Availability, DayNight, OnOff, Trace
 from fedapps.sim.devices.distributions import DISTRIBUTIONS, Constant, Distribution
-from fedapps.sim.devices.fleet import Devices, drawn, listed
+from fedapps.sim.devices.fleet import Devices, drawn, from_table
 
 _HOUR = 3600.0
 _SPEEDS = ("clock_step_seconds", "clock_uplink", "clock_downlink")
@@ -176,7 +176,7 @@ def _listed(path: Path, count: int, availability: Availability) -> Devices:
     if len(set(names)) < len(names):
         raise DataError(f"{path}: a device is listed twice; give each device one row")
     rates = {name: table.numbers(name, missing=np.inf) for name in ("up", "down")}
-    return listed(count, {"speed": table.numbers("speed"), **rates}, availability)
+    return from_table(count, {"speed": table.numbers("speed"), **rates}, availability)
 
 
 def _trace(path: Path, count: int) -> Trace:

@@ -23,6 +23,7 @@ from fedapps.sim.flower_internals import (
     answer_lost_messages,
     ask_again_after,
     call_on_work,
+    check_names,
     poll_every,
     reuse_installed_apps,
     wait_for_work,
@@ -127,6 +128,10 @@ def main() -> None:
     """Run the SuperNode until it is stopped."""
     interval, libraries, *options = sys.argv[1:]
     load_command(_SUPERNODE)  # before the fork, which then has what the command imports
+    try:
+        check_names("supernode", "run Flower's own command flower-supernode")
+    except ValueError as error:
+        sys.exit(str(error))
     ask_again_after()
     reading, writing = os.pipe()
     superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name], reading))

@@ -236,10 +236,10 @@ class Trace(Availability):
         if low == high:
             return inf, inf
         begun = self._period * floor(time / self._period)
-        place = low + int(np.searchsorted(begun + self._ends[low:high], time, side="right"))
-        if place == high:
-            begun, place = begun + self._period, low
-        return begun + float(self._starts[place]), begun + float(self._ends[place])
+        index = low + int(np.searchsorted(begun + self._ends[low:high], time, side="right"))
+        if index == high:
+            begun, index = begun + self._period, low
+        return begun + float(self._starts[index]), begun + float(self._ends[index])
 
     def on(self, time: float) -> NDArray[np.bool_]:
         begun = self._period * floor(time / self._period)
@@ -250,7 +250,7 @@ class Trace(Availability):
 
     def next_start(self, time: float) -> float:
         begun = self._period * floor(time / self._period)
-        place = int(np.searchsorted(begun + self._all_starts, time, side="right"))
-        if place == len(self._all_starts):
-            begun, place = begun + self._period, 0
-        return begun + float(self._all_starts[place])
+        index = int(np.searchsorted(begun + self._all_starts, time, side="right"))
+        if index == len(self._all_starts):
+            begun, index = begun + self._period, 0
+        return begun + float(self._all_starts[index])

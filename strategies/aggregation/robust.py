@@ -95,7 +95,7 @@ class RobustAggregation(ABC):
     def start(
         self,
         integers: IntegerPolicy = "newest",
-        place: str = "",
+        prefix: str = "",
         buffers: Buffers = Buffers(),  # noqa: B008 - immutable
     ) -> Aggregate:
         """An empty aggregate.
@@ -104,21 +104,21 @@ class RobustAggregation(ABC):
         ----------
         integers : "newest" or "round"
             See :meth:`combine`.
-        place : str
+        prefix : str
             The beginning of the message if there are too few replies, such as "round 3".
         buffers : Buffers
             See :meth:`combine`.
         """
-        return _StoredReplies(self, integers, place, buffers)
+        return _StoredReplies(self, integers, prefix, buffers)
 
 
 class _StoredReplies:
     """Copies of all replies that were added."""
 
-    def __init__(self, aggregation: RobustAggregation, integers: IntegerPolicy, place: str, buffers: Buffers) -> None:
+    def __init__(self, aggregation: RobustAggregation, integers: IntegerPolicy, prefix: str, buffers: Buffers) -> None:
         self._aggregation = aggregation
         self._integers = integers
-        self._place = place
+        self._prefix = prefix
         self._buffers = buffers
         self._replies: list[Arrays] = []
         self.total_weight = 0.0
@@ -158,9 +158,9 @@ class _StoredReplies:
         """
         needed = self._aggregation.required(max(self.count, 1))
         if self.count < needed:
-            place = self._place and f"{self._place}: "
+            prefix = self._prefix and f"{self._prefix}: "
             raise TooFewRepliesError(
-                f"{place}{self.count} usable replies, but {self._aggregation} needs at least {needed}; sample more "
+                f"{prefix}{self.count} usable replies, but {self._aggregation} needs at least {needed}; sample more "
                 "nodes, or assume fewer Byzantine ones"
             )
         return self._aggregation.combine(self._replies, self._integers, self._buffers)
@@ -263,8 +263,8 @@ def _middle_of(arrays: Sequence[NDArray[Any]], cut: int) -> NDArray[Any]:
         block.sort(axis=1)
         if is_float(result):
             mean = RunningMean()  # in float64 and of ascending values: rounding never leads out of their range
-            for place in range(cut, len(arrays) - cut):
-                mean.add(block[:, place].astype(np.float64), 1.0)
+            for rank in range(cut, len(arrays) - cut):
+                mean.add(block[:, rank].astype(np.float64), 1.0)
             result[start : start + BLOCK] = mean.result(np.float64)
         else:
             result[start : start + BLOCK] = block[:, (len(arrays) - 1) // 2]

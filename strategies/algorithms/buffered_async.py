@@ -23,9 +23,9 @@ from ..base import BaseStrategy
 from ..checks import require_integer
 from ..nodes.profiles import Profile
 from ..replies import Reply
-from ..rounds.clock import is_simulated
+from ..rounds.clock import has_virtual_time
+from ..rounds.closing import Staleness
 from ..rounds.mailbox import Arrival, Mailbox
-from ..staleness import Staleness
 from ..stopwatch import timed
 
 _SECONDS_PRESENT = 60.0  # after this time, the server asks again who is connected
@@ -210,5 +210,5 @@ class BufferedAsync(BaseStrategy):
 
     def _await_nodes(self, grid: Grid, timeout: float) -> None:
         super()._await_nodes(grid, timeout)
-        if is_simulated(grid):  # what was in flight still is
+        if has_virtual_time(grid):  # what was in flight still is
             self._first = []

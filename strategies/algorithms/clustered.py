@@ -279,9 +279,9 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         hierarchy = _scipy_hierarchy()
         tree = hierarchy.linkage(vectors, method=self.linkage)
         limit, criterion = (self.num_clusters, "maxclust") if self.num_clusters else (self.threshold, "distance")
-        found = hierarchy.fcluster(tree, limit, criterion=criterion)
+        clusters = hierarchy.fcluster(tree, limit, criterion=criterion)
         members: dict[int, list[int]] = {}
-        for index, cluster in enumerate(found.tolist()):
+        for index, cluster in enumerate(clusters.tolist()):
             members.setdefault(cluster, []).append(index)
         return sorted(members.values(), key=lambda indices: (-len(indices), indices))
 

@@ -13,9 +13,8 @@ from flwr.serverapp import Grid
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays
 from ..base import BaseStrategy
-from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
-from ..replies import Reply
+from ..replies import CountedReplies, Reply
 from ..rounds.records import RoundStep
 
 

@@ -13,9 +13,8 @@ from flwr.serverapp import Grid
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, is_float, to_record
 from ..base import BaseStrategy
-from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
-from ..replies import Reply, read_arrays
+from ..replies import CountedReplies, Reply, read_arrays
 from ..rounds.records import RoundStep
 from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 

@@ -32,7 +32,7 @@ class _Cluster:
 
 @dataclass
 class Tiers:
-    """The models of all clusters. Arrays are never changed in place, so clusters can share one model.
+    """The models of all clusters. Arrays are never changed in index, so clusters can share one model.
 
     Parameters
     ----------
@@ -140,28 +140,30 @@ class Tiers:
             current one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
         """
         old = {path: cluster for path, cluster in self._clusters.items() if path}
-        given = {path: sum(shares.get(path, 0.0) for shares in sources.values()) for path in old}
+        shared_out = {path: sum(shares.get(path, 0.0) for shares in sources.values()) for path in old}
         self._clusters = {(): self._clusters[()]}
         for leaf, shares in sources.items():
             mean = StreamingMean(self.integers)
             for path, share in sorted(shares.items()):
                 mean.add(old[path].model, share)
             optimizer = old[leaf].optimizer if leaf in old else self.optimizers[0]()
-            weight = sum(old[path].weight * share / given[path] for path, share in shares.items())
+            weight = sum(old[path].weight * share / shared_out[path] for path, share in shares.items())
             self._clusters[leaf] = _Cluster(mean.result(), optimizer, weight)
 
     def state(self) -> Arrays:
         """Arrays for a checkpoint, restored by :meth:`load_state`; a model that clusters share is stored once."""
         paths = sorted(self._clusters)
         models = list({id(self._clusters[path].model): self._clusters[path].model for path in paths}.values())
-        places = {id(model): place for place, model in enumerate(models)}
+        numbers = {id(model): number for number, model in enumerate(models)}
         facts: dict[str, Any] = {
             "tiers": list(self.names),
-            "clusters": [(path, places[id(self._clusters[path].model)], self._clusters[path].weight) for path in paths],
+            "clusters": [
+                (path, numbers[id(self._clusters[path].model)], self._clusters[path].weight) for path in paths
+            ],
         }
         state: Arrays = {_FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()}
-        for place, model in enumerate(models):
-            state.update({f"model.{place}.{name}": array for name, array in model.items()})
+        for number, model in enumerate(models):
+            state.update({f"model.{number}.{name}": array for name, array in model.items()})
         for number, path in enumerate(paths):
             if path:
                 moments = self._clusters[path].optimizer.state()
@@ -179,15 +181,15 @@ class Tiers:
         facts = json.loads(state[_FACTS].tobytes()) if _FACTS in state else {"tiers": []}
         if facts["tiers"] != list(self.names):
             raise ValueError(f"the saved clusters have the tiers {facts['tiers']}, but this run has {list(self.names)}")
-        count = 1 + max((place for _, place, _ in facts["clusters"]), default=-1)
-        models = [under(f"model.{place}.", state) for place in range(count)]
+        count = 1 + max((model for _, model, _ in facts["clusters"]), default=-1)
+        models = [under(f"model.{model}.", state) for model in range(count)]
         clusters = {}
-        for number, (labels, place, weight) in enumerate(facts["clusters"]):
-            check_alike(models[0], models[place])
+        for number, (labels, model, weight) in enumerate(facts["clusters"]):
+            check_alike(models[0], models[model])
             optimizer = self.optimizers[len(labels) - 1]() if labels else self.top_optimizer
             if labels:
                 optimizer.load_state(under(f"optimizer.{number}.", state))
-            clusters[tuple(labels)] = _Cluster(models[place], optimizer, weight)
+            clusters[tuple(labels)] = _Cluster(models[model], optimizer, weight)
         self._clusters = clusters
 
     def _mean(self, parent: Arrays, clusters: Sequence[_Cluster], models: Sequence[Arrays]) -> Arrays:
@@ -232,13 +234,13 @@ def capped(weights: Sequence[float], cap: float) -> tuple[list[float], float]:
         return list(weights), 0.0
     at_cap: set[int] = set()
     while True:
-        below = [place for place in range(len(weights)) if place not in at_cap]
+        below = [index for index in range(len(weights)) if index not in at_cap]
         left = 1.0 - cap * len(at_cap)
-        scale = left / sum(weights[place] for place in below) if below and left > 0 else 0.0
-        above = {place for place in below if weights[place] * scale > cap}
+        scale = left / sum(weights[index] for index in below) if below and left > 0 else 0.0
+        above = {index for index in below if weights[index] * scale > cap}
         if not above:
             break
         at_cap |= above
     if not below or left <= 0:
         return [cap] * len(weights), max(0.0, 1.0 - cap * len(weights))
-    return [cap if place in at_cap else weight * scale for place, weight in enumerate(weights)], 0.0
+    return [cap if index in at_cap else weight * scale for index, weight in enumerate(weights)], 0.0

@@ -11,8 +11,7 @@ from ..rounds.clock import Clock, WallClock, clock_of
 from ..rounds.records import TooFewRepliesError
 from ..rounds.snapshots import Stateful
 from ..rounds.transport import NodeFailure, Sent, pull, push, retry
-from .admission import Admission, ExampleLimits
-from .held_out import HeldOut
+from .admission import Admission, ExampleLimits, HeldOut
 from .profiles import Profile, profile_query, read_profile, with_distinct_keys
 
 POLL_SECONDS = 1.0
@@ -102,7 +101,7 @@ class NodeRegistry(Stateful):
         TooFewRepliesError
             Fewer than ``min_nodes`` nodes connected before the first round.
         ValueError
-            The nodes that are to be held out cannot be; see :class:`~fedapps.strategies.nodes.held_out.HeldOut`.
+            The nodes that are to be held out cannot be; see :class:`~fedapps.strategies.nodes.admission.HeldOut`.
         """
         self._wait(grid)
         present = [node for node in self._newest_first if node in self._connected and node in self._profiles]
@@ -141,7 +140,7 @@ class NodeRegistry(Stateful):
         if silent:
             reasons.append(f"Connected, but no profile yet: {self._names(silent)}.")
         if idle:
-            reasons.append(f"Connected, but left out or without data to train on: {_listed(idle)}.")
+            reasons.append(f"Connected, but left out or without data to train on: {_shortened(idle)}.")
         return reasons
 
     def _wait(self, grid: Grid) -> None:
@@ -195,7 +194,7 @@ class NodeRegistry(Stateful):
     def _names(self, nodes: Sequence[int]) -> str:
         """Text that names nodes without a profile and states how long ago each was queried."""
         seconds = {node: self.queries.seconds_since(node) for node in nodes}
-        return _listed(
+        return _shortened(
             f"node {node} ({'not asked yet' if since is None else f'asked {since:.0f} s ago'})"
             for node, since in seconds.items()
         )
@@ -213,10 +212,10 @@ def _has_data(profile: Profile) -> bool:
     return not profile.no_data and profile.num_examples != 0
 
 
-def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _MAX_NAMES} more" if len(listed) > _MAX_NAMES else ""
-    return ", ".join(listed[:_MAX_NAMES]) + more
+def _shortened(keys: Iterable[str]) -> str:
+    keys = list(keys)
+    more = f" and {len(keys) - _MAX_NAMES} more" if len(keys) > _MAX_NAMES else ""
+    return ", ".join(keys[:_MAX_NAMES]) + more
 
 
 class ProfileQueries:

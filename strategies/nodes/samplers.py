@@ -138,7 +138,7 @@ class InTurn(Sampler):
         count = min(rounded_share(self.fraction, len(ordered)), len(ordered))
         order = draw_generator(self.seed, purpose, 0, "in-turn").permutation(len(ordered))
         first = (server_round - 1) * count
-        return [ordered[index] for index in sorted(order[(first + place) % len(ordered)] for place in range(count))]
+        return [ordered[index] for index in sorted(order[(first + turn) % len(ordered)] for turn in range(count))]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from ..arrays import from_record
 from ..checks import require_integer
-from .clock import clock_of, is_simulated
+from .clock import clock_of, has_virtual_time
 from .records import FailedEvaluationsError, RoundReport, TrackedMetric
 from .snapshots import Attempts, Checkpoints, Snapshot
 
@@ -64,7 +64,7 @@ class Run:
         history = {name: getattr(self.result, name) for name in _HISTORIES}
         callbacks = {type(c).__name__: {name: getattr(c, name) for name in c.kept} for c in self.callbacks if c.kept}
         facts: dict[str, Any] = {"best": {"round": self.best_round}, "callbacks": callbacks}
-        if is_simulated(self.grid):
+        if has_virtual_time(self.grid):
             clock = clock_of(self.grid)
             facts |= {"clock": clock.now(), "busy": dict(clock.busy())}
         return Snapshot(self.round, {**shared, **state}, facts, self.attempts, history)

@@ -122,10 +122,10 @@ class WallClock:
 
 def clock_of(grid: Grid, poll: float = 0.02) -> Clock:
     """The clock of a grid: the grid itself if it has simulated time, else a new :class:`WallClock`."""
-    return cast(Clock, grid) if is_simulated(grid) else WallClock(poll)
+    return cast(Clock, grid) if has_virtual_time(grid) else WallClock(poll)
 
 
-def is_simulated(grid: Grid) -> bool:
+def has_virtual_time(grid: Grid) -> bool:
     """Whether a grid has simulated time."""
     return _is_clock(type(grid))
 

@@ -32,11 +32,10 @@ from ..nodes.samplers import Sampler
 from ..optimizers import ServerOptimizer
 from ..privacy import PrivacyMechanism
 from ..replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, too_few
-from ..staleness import Staleness, brought_forward
 from ..stopwatch import measured, timed
 from .callbacks import Callback, RequireEvaluations, Run
-from .clock import clock_of, is_simulated
-from .closing import Closing
+from .clock import clock_of, has_virtual_time
+from .closing import Closing, Staleness, brought_forward
 from .mailbox import Arrival, Flight, Mailbox
 from .records import DivergedError, LateReply, RoundReport, RoundStep, TooFewRepliesError
 from .snapshots import Snapshot, Stateful, next_attempts, to_text, under
@@ -205,7 +204,7 @@ class RoundLoop(Stateful, Strategy):
         run.result.arrays = self.share(initial_arrays)
         self.privacy.check_arrays(run.result.arrays.keys())
         self.mailbox = self._new_mailbox(grid)
-        self._records_seconds = is_simulated(grid) or self.closing.early or self.asynchronous
+        self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
         self.sampler.load_state({})
         for callback in callbacks:
             callback.begin(run)
@@ -236,7 +235,7 @@ class RoundLoop(Stateful, Strategy):
                 strategy=self.round_info(),
                 seconds=seconds,
                 timings={**watch.seconds, "other": rest, **seconds_saving},
-                clock=clock_of(grid).now() if is_simulated(grid) else None,
+                clock=clock_of(grid).now() if has_virtual_time(grid) else None,
             )
             # 11. The callbacks record it, find the best round and store a snapshot.
             run.round = run.durable_round = server_round
@@ -422,7 +421,7 @@ class RoundLoop(Stateful, Strategy):
     ) -> Iterable[Message]:
         """One EVALUATE message per sampled node, in the order of the stable keys, without nodes that are late."""
         late: set[int] = set()
-        if self.mailbox and (self.closing.early or self.asynchronous) and not is_simulated(grid):
+        if self.mailbox and (self.closing.early or self.asynchronous) and not has_virtual_time(grid):
             late = self.mailbox.busy_for(0.0 if self.closing.over_selection > 1 else self.closing.deadline)
         present = [node for node in self.profiles(grid) if node.node_id not in late]
         nodes = self.evaluate_sampler.sample(present, server_round, "evaluate")
@@ -472,7 +471,7 @@ class RoundLoop(Stateful, Strategy):
             nodes = [node for node in self.profiles(grid) if node.num_examples != 0]
             busy = mailbox.busy
             free = sum(node.node_id not in busy for node in nodes)
-            if free >= max(1, self.min_replies) or not (busy or is_simulated(grid)):
+            if free >= max(1, self.min_replies) or not (busy or has_virtual_time(grid)):
                 return nodes
             try:
                 mailbox.wait()

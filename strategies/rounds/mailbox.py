@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 
 from ..arrays import Arrays
 from ..nodes.profiles import Profile
-from .clock import clock_of, is_simulated
+from .clock import clock_of, has_virtual_time
 from .transport import NodeFailure, Outcome, Sent, is_immediate, outcome_of, pull, pull_together, push
 
 _MAX_EARLY_PULLS = 16  # attempts to fetch later replies, each time that the next one is not there
@@ -240,7 +240,7 @@ class Mailbox:
 
     def look(self) -> None:
         """Find replies that have arrived, or else messages whose time is over."""
-        replies = pull_together(self._grid, list(self._open)) if is_simulated(self._grid) else self._pull_one()
+        replies = pull_together(self._grid, list(self._open)) if has_virtual_time(self._grid) else self._pull_one()
         for flight, outcome in replies:
             self._take_in(flight, outcome)
         if not replies:
@@ -253,7 +253,7 @@ class Mailbox:
 
         Empty if nothing is, and on real nodes, whose replies are unknown: the server asks them again.
         """
-        if not (self and is_simulated(self._grid)):
+        if not (self and has_virtual_time(self._grid)):
             return {}
         rows: list[dict[str, Any]] = []
         starts: dict[str, Arrays] = {}

@@ -8,11 +8,12 @@ import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace as Bare
 
 import numpy as np
 import pytest
 from fedapps.sim import flower_internals
-from fedapps.sim.flower_internals import direct_arrays, flower_identity, set_message_id
+from fedapps.sim.flower_internals import check_names, direct_arrays, flower_identity, missing_names, set_message_id
 from fedapps.sim.inprocess import run_inprocess
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
@@ -23,6 +24,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import SubprocessExecutor
 from flwr.supercore.task_identity import TaskIdentity
@@ -51,6 +53,61 @@ BAD = {
     "other kind": Array("float32", (1,), "somebody.else", b"1234"),
     "too short": Array("float32", (2,), "numpy.ndarray", Array(np.zeros(2, np.float32)).data[:-1]),
 }
+
+
+# -- names ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["engine", "supernode"])
+def test_no_name_is_missing_in_a_tested_version(part):
+    assert missing_names(part) == []
+    check_names(part, "use another one")
+
+
+@pytest.mark.parametrize(
+    ("part", "owner", "name", "missing"),
+    [
+        ("engine", Run, "create_empty", "flwr.supercore.run:Run.create_empty"),
+        ("engine", TaskIdentity, "_run_id", "flwr.supercore.task_identity:TaskIdentity._run_id"),
+        ("supernode", run_clientapp, "install_from_fab", "flwr.supernode.runtime.run_clientapp:install_from_fab"),
+        (
+            "supernode",
+            InMemoryNodeState,
+            "_store_error_replies",
+            "flwr.supernode.nodestate.in_memory_nodestate:InMemoryNodeState._store_error_replies",
+        ),
+    ],
+)
+def test_a_name_that_a_version_lacks_is_named_in_one_line(part, owner, name, missing, monkeypatch):
+    monkeypatch.delattr(owner, name)
+    assert missing_names(part) == [missing]
+    with pytest.raises(ValueError, match=re.escape(f"lacks {missing}, which")) as raised:
+        check_names(part, "run flower-supernode")
+    assert str(raised.value).endswith("or run flower-supernode")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_parameter_that_a_version_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(inflatable_utils, "pull_objects", lambda: None)
+    assert missing_names("supernode") == ["flwr.supercore.inflatable.inflatable_utils:pull_objects(initial_backoff)"]
+
+
+def test_an_attribute_of_messages_that_a_version_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(flower_internals, "RecordDict", dict)
+    monkeypatch.setattr(flower_internals, "Message", lambda content, **_: Bare(metadata=Bare(), content=Bare()))
+    assert missing_names("engine") == [
+        "flwr.app:Message._metadata",
+        "flwr.app:Message._content",
+        "flwr.app:Metadata._message_id",
+        "flwr.app:RecordDict._data",
+    ]
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_the_engine_does_not_start_without_a_name(monkeypatch):
+    monkeypatch.delattr(Run, "create_empty")
+    with pytest.raises(ValueError, match="create_empty, which the engine in one process needs"):
+        run_inprocess(ServerApp(), ClientApp(), num_nodes=1)
 
 
 # -- messages ---------------------------------------------------------------------------------------------------

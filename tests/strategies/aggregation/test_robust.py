@@ -253,7 +253,7 @@ def test_replies_are_neither_changed_nor_referred_to():
     ids=str,
 )
 def test_too_few_replies_are_an_error_with_the_numbers(aggregation, replies, needed):
-    aggregate = aggregation.start(place="round 3, oslo")
+    aggregate = aggregation.start(prefix="round 3, oslo")
     for reply in column(*([1.0] for _ in range(replies))):
         aggregate.add(reply, 1.0)
     with pytest.raises(TooFewRepliesError) as error:

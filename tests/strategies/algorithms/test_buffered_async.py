@@ -13,10 +13,9 @@ from fedapps.strategies.compression import Int8
 from fedapps.strategies.nodes.samplers import FixedNodes, UniformFraction
 from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.closing import Closing
+from fedapps.strategies.rounds.closing import Closing, Staleness
 from fedapps.strategies.rounds.records import TooFewRepliesError
 from fedapps.strategies.rounds.snapshots import nested, under
-from fedapps.strategies.staleness import Staleness
 from grouped import MemoryCheckpoints, PowerCutError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

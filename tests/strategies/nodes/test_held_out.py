@@ -3,7 +3,7 @@
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.held_out import HeldOut
+from fedapps.strategies.nodes.admission import HeldOut
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import UniformFraction
 from flwr.app import ConfigRecord

@@ -11,9 +11,8 @@ from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import FixedNodes, PoissonSampling, UniformFraction
 from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.closing import Closing
+from fedapps.strategies.rounds.closing import Closing, Staleness
 from fedapps.strategies.rounds.records import LateReply, TooFewRepliesError
-from fedapps.strategies.staleness import Staleness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_grid import ScriptedGrid, script
