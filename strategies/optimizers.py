@@ -188,6 +188,7 @@ class Momentum(ServerOptimizer):
 
     def _change(self, name: str, gradient: NDArray[Any]) -> NDArray[Any]:
         velocity = self._moment("velocity", name, gradient)
+        # FedAvgM: v ← m v + Δ
         velocity = self._keep("velocity", name, self.momentum * velocity + gradient, gradient)
         return self.learning_rate * (gradient + self.momentum * velocity if self.nesterov else velocity)
 
@@ -226,6 +227,7 @@ class AdaGrad(ServerOptimizer):
     def _change(self, name: str, gradient: NDArray[Any]) -> NDArray[Any]:
         initial = self.tau**2 if self.initial_accumulator is None else self.initial_accumulator
         second = self._moment("second", name, gradient, initial)
+        # Algorithm 2, FedAdagrad: v ← v + Δ²
         second = self._keep("second", name, second + gradient * gradient, gradient)
         return np.asarray(self.learning_rate * gradient / (np.sqrt(second) + self.tau))
 
@@ -246,6 +248,7 @@ class _TwoMoments(ServerOptimizer):
 
     def _change(self, name: str, gradient: NDArray[Any]) -> NDArray[Any]:
         first = self._moment("first", name, gradient)
+        # Algorithm 2: m ← β₁ m + (1 − β₁) Δ, as m + (1 − β₁) (Δ − m), which keeps equal values
         first = self._keep("first", name, first + (1 - self.beta1) * (gradient - first), gradient)
         second = self._moment("second", name, gradient, self._initial())
         second = self._keep("second", name, self._second(second, gradient * gradient), gradient)
@@ -259,6 +262,7 @@ class _TwoMoments(ServerOptimizer):
         """The second moment after a squared gradient."""
 
     def _quotient(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+        # Algorithm 2, the last line: x ← x − η m / (√v + τ), with Δ as the gradient
         return np.asarray(self.learning_rate * first / (np.sqrt(second) + self.tau))
 
 
@@ -288,6 +292,7 @@ class Adam(_TwoMoments):
         return 0.0 if self.bias_correction else super()._initial()
 
     def _second(self, second: NDArray[Any], square: NDArray[Any]) -> NDArray[Any]:
+        # Algorithm 2, FedAdam: v ← β₂ v + (1 − β₂) Δ²
         return self.beta2 * second + (1 - self.beta2) * square
 
     def _quotient(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
@@ -316,6 +321,7 @@ class Yogi(_TwoMoments):
     """
 
     def _second(self, second: NDArray[Any], square: NDArray[Any]) -> NDArray[Any]:
+        # Algorithm 2, FedYogi: v ← v − (1 − β₂) Δ² sign(v − Δ²)
         return np.asarray(second - (1 - self.beta2) * square * np.sign(second - square))
 
 

@@ -156,6 +156,7 @@ class CentralPrivacy(PrivacyMechanism):
     @property
     def deviation(self) -> float:
         """Standard deviation of the noise on each value of the mean."""
+        # Algorithm 1: σ = z · S_f, with the sensitivity S_f = w_max S / (q W) of the mean
         return self.noise * self.max_weight * self.clip / self.expected_weight if self.noise else 0.0
 
     def train_config(self) -> dict[str, float]:
@@ -229,7 +230,7 @@ def clip_update(
     values = {name: np.asarray(arrays[name], np.float64) for name in floats}
     norm = sqrt(sum(float(np.square(values[name] - sent[name]).sum()) for name in floats))
     if norm > clip:
-        scale = clip / norm
+        scale = clip / norm  # Algorithm 1, FlatClip: Δ · min(1, S / ‖Δ‖)
         values = {name: np.asarray(sent[name] + scale * (value - sent[name])) for name, value in values.items()}
     return {name: values.get(name, array) for name, array in sent.items()}
 
@@ -257,6 +258,7 @@ class _NoisyMean(StreamingMean):
 
     def _estimate(self, mean: NDArray[Any], sent: NDArray[Any]) -> NDArray[Any]:
         replied = self.total_weight / self._privacy.expected_weight
+        # Algorithm 1: θ + Σ w_k Δ_k / (q W) + N(0, σ²), with the expected total weight q W.
         # sent + 1 · (mean − sent) would round; FedAvg does not.
         estimate = mean if replied == 1 else sent.astype(np.float64) + replied * (mean - sent)
         if deviation := self._privacy.deviation:

@@ -122,6 +122,7 @@ def adaptive_rates(deviation: Arrays, granularity: Granularity = "parameter", po
     largest = max((float(sigma.max()) for sigma in sigmas.values() if sigma.size), default=0.0)
     if largest == 0.0:
         return {name: np.ones(sigma.shape) for name, sigma in sigmas.items()}
+    # Algorithm 1, line 14: l_i / L = σ_i / max_j σ_j
     return {name: np.asarray((sigma / largest) ** power) for name, sigma in sigmas.items()}
 
 
@@ -163,6 +164,7 @@ class StreamingDeviation:
         self.count += 1
         for name, value in values.items():
             for mean, squares, part in in_blocks(self._means[name], self._squares[name], value):
+                # Algorithm 1, line 13, by Welford: M ← M + (θ − M) / k; S ← S + (θ − M before) (θ − M after)
                 wide = part.astype(np.float64)
                 before = wide - mean
                 np.add(mean, before / self.count, out=mean)

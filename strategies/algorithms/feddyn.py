@@ -79,9 +79,11 @@ class FedDyn(BaseStrategy):
         if not aggregate or self.alpha == 0:
             return closed
         for name in self._sum:
+            # Algorithm 1: h ← h − α (1/N) Σ (θ_k − θ) over the nodes of the round, kept as N h
             moved = aggregate[name].astype(np.float64) - current[name]
             self._sum[name] = np.asarray(self._sum[name] - self.alpha * self.report.replies * moved)
         h = self.h
+        # Algorithm 1: θ is the mean of the nodes' models minus h / α
         corrected = {name: np.asarray(closed[name] - h[name] / self.alpha, closed[name].dtype) for name in h}
         return {**closed, **corrected}
 

@@ -51,6 +51,7 @@ class FedNova(BaseStrategy):
         norm = float(cast(float, reply.metrics[FEDNOVA_NORM]))
         self._first = self._first or norm
         share = self._first / norm
+        # Section 4: the mean of d_i = (w − y_i) / ‖a_i‖₁, which the weights p_i / ‖a_i‖₁ give, and τ_eff = Σ p_i ‖a_i‖₁
         self._weight += reply.weight
         self._divided += reply.weight * share
         self._length += reply.weight * (norm / self._first)
@@ -58,6 +59,7 @@ class FedNova(BaseStrategy):
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if aggregate:
+            # τ_eff, times Σ p_i / ‖a_i‖₁ by which the weighted mean is divided
             factor = (self._length / self._weight) * (self._divided / self._weight)
             aggregate = stretched(current, aggregate, factor, self.buffers)
         return super().close_round(server_round, current, aggregate)

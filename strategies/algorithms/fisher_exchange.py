@@ -181,6 +181,7 @@ class FisherExchange(BaseStrategy):
         """The weighted penalties of a node; empty if there is no published solution that applies to it."""
         past = QuadraticTerm(*self._past[key]) if key in self._past else None
         now = QuadraticTerm.around(*self._now[key]) if key in self._now else None
+        # Elastic Transfer's loss: λ1 own past, λ2 the others' past, λ3 the others' present (FedCurv: λ3 alone)
         terms = []
         if self.own_past > 0 and past:
             terms.append((self.own_past, past))
@@ -193,6 +194,7 @@ class FisherExchange(BaseStrategy):
     def _close_stage(self) -> None:
         if self._uses_past:
             for key, (anchor, precision) in self._now.items():
+                # Algorithm 1, lines 2 to 4: the solution of the stage joins the past, Σ F (EWC) around θ* (Online-EWC)
                 total = QuadraticTerm.around(anchor, precision)
                 if key in self._past:
                     total = QuadraticTerm.weighted([(1.0, QuadraticTerm(*self._past[key])), (1.0, total)])

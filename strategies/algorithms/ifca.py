@@ -93,6 +93,7 @@ class IteratedClusters(BaseStrategy):
             return current
         largest = max(sorted(self._aggregates), key=lambda index: self._aggregates[index].count)
         for index, cluster in sorted(self._aggregates.items()):
+            # Algorithm 1 with model averaging: θ_j is the mean of the replies of the nodes that chose j
             self.models[index] = self.server_optimizer.step(self.models[index], cluster.result(), self.buffers)
         self._aggregates = {}
         return self.models[largest]

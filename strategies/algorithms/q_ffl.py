@@ -67,6 +67,7 @@ class QFedAvg(BaseStrategy):
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         loss = float(cast(float, reply.metrics[Q_FFL_LOSS])) + _LEAST
+        # Algorithm 2: the mean has Δ_k = F_k^q Δw_k; of h_k = q F_k^(q−1) ‖Δw_k‖² + L F_k^q the sum is divided by L
         self._weights += reply.weight * loss**self.q
         if self.q:
             squared = self._squared_distance(reply.arrays)
@@ -75,6 +76,7 @@ class QFedAvg(BaseStrategy):
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if aggregate:
+            # Algorithm 2: w − Σ Δ_k / Σ h_k, as a part of the way to the mean with the weights F_k^q
             factor = self._weights / (self._weights + self._curvature)
             aggregate = stretched(current, aggregate, factor, self.buffers)
         return super().close_round(server_round, current, aggregate)

@@ -87,7 +87,7 @@ class Scaffold(BaseStrategy):
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         super().fold(reply, aggregate)
         for name, change in self._change_of(reply.content).items():
-            self._sum[name] = np.asarray(self._sum[name] + change)
+            self._sum[name] = np.asarray(self._sum[name] + change)  # Algorithm 1: c ← c + (1/N) Σ (c_i⁺ − c_i), times N
         self._counted.note(self.report.round, reply)
 
     def round_info(self) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Staleness:
 
     def __call__(self, steps: int) -> float:
         """The weight of an update that is ``steps`` ≥ 0 server steps old."""
+        # FedAsync, Section 5.2: s(τ) = (τ + 1)^-a; 1 / (a (τ − b) + 1) beyond b
         if self.kind == "polynomial":
             return float((1.0 + steps) ** -self.a)
         return 1.0 if self.kind == "constant" or steps <= self.b else 1.0 / (self.a * (steps - self.b) + 1.0)
@@ -172,6 +173,7 @@ def brought_forward(
     for name, now in current.items():
         value = trained[name]
         origin = now if mixing or name in buffers else start[name]
+        # FedBuff, Algorithm 1: w + s (y − x); with mixing, FedAsync: w + s (y − w) = (1 − s) w + s y
         moved[name] = _step(now, value, origin, weight) if is_float(now) else value
     return moved
 
