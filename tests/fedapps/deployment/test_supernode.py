@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import tomli_w
 from flwr.common.config import parse_config_args
 
 from fedapps.base.processes import free_port
+from fedapps.deployment import supernode
 from fedapps.deployment.forks import LIBRARIES
 from fedapps.deployment.supernode import SuperNode
 
@@ -91,3 +93,12 @@ def test_the_command_of_a_supernode_starts() -> None:
     assert helped.returncode == 0, helped.stderr
     assert "--superlink" in helped.stdout
     assert "torch" in LIBRARIES
+
+
+def test_a_version_of_flower_that_lacks_a_name_ends_the_command_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supernode, "load_command", lambda name: None)
+    monkeypatch.setattr("flwr.supercore.inflatable.inflatable_utils.pull_objects", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["supernode", "1.0", ""])
+    with pytest.raises(SystemExit, match=r"pull_objects\(initial_backoff\), which fedapps supernode needs") as ended:
+        supernode.main()
+    assert "\n" not in str(ended.value)
