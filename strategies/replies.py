@@ -385,6 +385,7 @@ class ReplyFilter:
                 timings=read_timings(usable.content),
                 seconds=seconds,
                 staleness=self.staleness,
+                own_data=profile.own_data,
             )
         )
         return usable

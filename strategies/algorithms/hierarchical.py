@@ -19,7 +19,7 @@ from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, to_record
 from ..base import BaseStrategy
 from ..hooks import ExtraRecords
-from ..nodes.profiles import Profile
+from ..nodes.profiles import Profile, check_group
 from ..optimizers import SGD
 from ..replies import Reply
 from ..rounds.snapshots import under
@@ -157,11 +157,7 @@ class HierarchicalFedAvg(BaseStrategy):
             No node has a label for one of the groups.
         """
         for group in self.groups:
-            if not any(group in node.groups for node in profiles):
-                present = ", ".join(sorted({name for node in profiles for name in node.groups} - {CLUSTER})) or "none"
-                raise ValueError(
-                    f"groups has {group!r}, but none of {len(profiles)} nodes has this group; they have: {present}"
-                )
+            check_group(profiles, group, unlisted=CLUSTER)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
