@@ -70,7 +70,12 @@ def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, ca
             "this node has neither a data-dir nor a partition-id: start it with "
             "--node-config 'data-dir=\"/path/to/its/data\"'"
         )
-    partition, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    partition, count = node_config["partition-id"], node_config.get("num-partitions")
+    if not (type(partition) is type(count) is int and 0 <= partition < count):
+        raise DataError(
+            f"node config partition-id = {partition!r}, num-partitions = {count!r}: must be whole numbers, the first "
+            "at least 0 and below the second"
+        )
     if data_dir:
         return DataSource(_existing(data_dir, "data-dir"), partition, count)
     return DataSource(world_folder(task, count, seed, cache_dir), partition, count)

@@ -263,8 +263,8 @@ def adapt(
     ------
     ValueError
         Before training, if an argument is out of range, the run, the method or the round is unknown, the data are
-        missing or malformed, a model folder lacks what the method sends beside its model, or ``output`` is a folder with
-        other content.
+        missing or malformed, a model folder lacks what the method sends beside its model, or ``output`` is a folder
+        with other content.
     """
     from .trained.adapt import adapt_model
 

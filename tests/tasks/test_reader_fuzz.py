@@ -12,6 +12,7 @@ import json
 import lzma
 import pickle
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 from damaged_files import Files, bounded, damaged, write
 from drawn_houses import NAMES, graph_entries, path_entry
+from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.driving.world.drivers import lane_swap_drivers
 from fedapps.tasks.driving.world.styles import read_styles
@@ -47,12 +49,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_files import drawn, hub_dataset
 from PIL import Image
+from small_runs import LQR, run_inline
+from spoiled_messages import ours
 
+from fedapps.app.node_ledger import NodeLedger
 from fedapps.base.errors import DataError
 from fedapps.base.text_files import flattened, read_toml
+from fedapps.config.clock import SimulatedTime, devices_of
 from fedapps.config.parsing import ConfigError, read
 from fedapps.config.recipe_files import read_pipeline, read_recipe
 from fedapps.deployment.supernode import SuperNode
+from fedapps.trained.load import load_model
 
 
 @dataclass(frozen=True)
@@ -470,6 +477,48 @@ def read_node_config(folder: Path) -> None:
     assert parse_config_args([config]) == flattened(read_toml(folder / "node.toml"))
 
 
+def clock_files() -> Files:
+    devices = table(("device", "speed", "up", "down"), ("a", 2.0, 1e6, 1e6), ("b", 0.5, "", 2e6))
+    return {"devices.csv": devices, "trace.csv": table(("device", "start", "end"), ("a", 0, 60), ("b", 30.5, 90))}
+
+
+def read_clock_files(folder: Path) -> None:
+    trace = str(folder / "trace.csv")
+    clock = SimulatedTime(clock_step_seconds="", clock_devices=str(folder / "devices.csv"), clock_availability=trace)
+    devices_of(clock, 2, 0)
+
+
+def ledgers() -> Files:
+    rows = [{"run": "a", "method": "fedavg", "round": n, "clip": 1.0, "noise": 2.0, "number": n} for n in (1, 2, 3)]
+    return {NodeLedger(Path(), RULES).path.name: lines(*rows)}
+
+
+def read_ledger(folder: Path) -> None:
+    with contextlib.suppress(RulesError):
+        NodeLedger(folder, RULES).check(2.0)
+
+
+@cache
+def run_folder() -> Files:
+    with tempfile.TemporaryDirectory() as parent, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        keys = LQR | {"methods": "spfl", "num-nodes": 2, "rounds": 1, "cache-dir": str(Path(parent) / "worlds")}
+        path = run_inline(keys, Path(parent)).path
+        files = sorted(path.rglob("*"))
+        return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
+
+
+def read_run(folder: Path) -> None:
+    for node in ("", "robot-00"):
+        try:
+            load_model(folder, "spfl", node or None)
+        except ValueError as error:
+            if not ours(error):
+                raise AssertionError(f"{type(error).__name__}: {error}") from error
+            raise DataError from error
+
+
+RULES = NodeRules(dp="local", max_epsilon=100.0)
 READERS = {
     "texts": Reader(texts, read_texts),
     "texts in JSON lines": Reader(json_texts, read_texts),
@@ -496,6 +545,9 @@ READERS = {
     "robots": Reader(robots, read_robots),
     "recipes": Reader(recipes, read_recipes),
     "node configs": Reader(node_configs, read_node_config),
+    "devices and their traces": Reader(clock_files, read_clock_files),
+    "ledgers": Reader(ledgers, read_ledger),
+    "runs": Reader(run_folder, read_run),
 }
 
 

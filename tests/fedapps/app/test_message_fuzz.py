@@ -29,7 +29,7 @@ from fedapps.tasks.vln.task import VlnTask
 from flwr.app import Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from method_worlds import METHODS, MORE, Points, Rounds, registered, run_method, world_of
+from method_worlds import METHODS, MORE, Rounds, registered, run_method, world_of
 from spoiled_messages import ours, spoil, typed_errors
 
 from fedapps.app.client_app import app as client_app
