@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -161,8 +162,8 @@ def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
 
 
 def _existing(folder: str, what: str) -> Path:
-    path = Path(folder).expanduser()
-    if not path.is_dir():
+    path = Path(os.path.expanduser(folder))  # unlike pathlib's, neither function raises for a name that cannot be
+    if not os.path.isdir(path):
         raise DataError(f"{what} = {folder!r}: no such folder; give the folder that holds the data files")
     return path
 

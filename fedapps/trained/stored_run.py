@@ -117,7 +117,7 @@ class StoredRun:
         return sorted({row["node"] for row in self.rows(method)})
 
     def has_own_data(self, method: str, node: str | None = None) -> bool:
-        """Whether a node, or any node, stated under a method that its data are its own, and not a part of the server's."""
+        """Whether a node, or any node, stated under a method that its data are its own."""
         return any(row.get("own_data") for row in self.rows(method, node))
 
     def reported(self, method: str, server_round: int, node: str) -> dict[str, Any]:

@@ -63,7 +63,8 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)
     for each group it belongs to, up to 32. A node without data for this run adds ``no-data`` (str), the reason, which
-    is logged; one with data of its own adds ``own-data``, true. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries are
+    is logged; one with data of its own adds ``own-data``,
+    true. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries are
     ignored. A node that answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can
     claim the same key; see :func:`with_distinct_keys`.
 
