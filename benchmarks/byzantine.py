@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from fedapps.sim.inprocess import InProcessGrid
@@ -30,14 +29,15 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.base.options import listed
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.formats import number
+from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import generator
 from fedapps.cli.commands import assignments
-from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.runs.tables import number, text_table
 
 from .attacks import ATTACKS, AttackedGrid
 from .recipe_runs import exit_status, final_metrics, honest_grid, own_nodes, recipe_parser
@@ -235,9 +235,10 @@ def _cell(outcomes: Sequence[Outcome]) -> str:
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     if not values:
         return "failed"
-    interval = f" ± {number(half_width(values))}" if values[1:] else ""
+    estimate = Estimate.of(values)
+    interval = "" if estimate.half is None else f" ± {number(estimate.half)}"
     finished = f" ({len(values)} of {len(outcomes)})" if len(values) < len(outcomes) else ""
-    return f"{number(fmean(values))}{interval}{finished}"
+    return f"{number(estimate.mean)}{interval}{finished}"
 
 
 if __name__ == "__main__":

@@ -4,18 +4,21 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.metrics import bare, columns
 from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.significance import seed_values
 from fedapps.registry.methods import canonical
-from fedapps.report.metrics import bare, columns
+from fedapps.runs.comparisons import Comparison, VariedPart
 
-from .results import Estimate, stored_label
+from .results import stored_label
 
 _PACKAGES = ("flwr", "torch", "numpy")
 
@@ -30,12 +33,8 @@ def of_folder(folder: Path) -> dict[str, Any]:
         methods = {name: of for line in lines for name, of in line.get("methods", {}).items()}
         return {"methods": _estimates(methods), "rows": [line for line in lines if "methods" not in line]}
     run = run_folder(folder)
-    if (comparison := run / "compare.json").exists():
-        return _of_comparison(
-            run,
-            json.loads(comparison.read_text(encoding="utf-8")),
-            json.loads((run / "plan.json").read_text(encoding="utf-8")),
-        )
+    if comparison := Comparison.read(run):
+        return _of_comparison(run, comparison, json.loads((run / "plan.json").read_text(encoding="utf-8")))
     if (tuning := run / "tune.json").exists():
         return _of_tuning(json.loads(tuning.read_text(encoding="utf-8")))
     return _of_audit(json.loads((run / "audit.json").read_text(encoding="utf-8")))
@@ -45,10 +44,10 @@ def run_folder(folder: Path) -> Path:
     """The newest comparison, tuning or audit in the folder of an experiment; the folder itself of a benchmark."""
     if (folder / "rows.json").exists():
         return folder
-    found = [path for kind in ("compare", "tune", "audit") for path in folder.glob(f"{kind}-*")]
-    if not found:
+    folders = [path for kind in ("compare", "tune", "audit") for path in folder.glob(f"{kind}-*")]
+    if not folders:
         raise ValueError(f"{folder} has no comparison, tuning or audit")
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(folders, key=lambda path: path.stat().st_mtime)
 
 
 def provenance() -> dict[str, Any]:
@@ -65,14 +64,13 @@ def _seconds(run: Path, label: str, seed: int) -> float:
     return float(summary["methods"][label]["seconds"])
 
 
-def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+def _of_comparison(run: Path, compared: Comparison, plan: Mapping[str, Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     differences: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    parts = compared["varied"]["values"] if "varied" in compared else [compared]
-    for part in parts:
-        at = f" at {part['value']}" if "value" in part else ""
-        rows = [row for row in compared["rows"] if not at or row["varied"]["value"] == part["value"]]
+    for part in compared.varied.values if compared.varied else [compared]:
+        at = f" at {part.value}" if isinstance(part, VariedPart) else ""
+        rows = [asdict(row) for row in part.rows]
         for label, of_method in seed_values(rows).items():
             kept = set(columns(of_method))
             methods[canonical(label) + at] = {name: values for name, values in of_method.items() if name in kept}
@@ -80,18 +78,17 @@ def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, An
                 finished = [row["seed"] for row in rows if row["method"] == label]
                 methods[canonical(label)]["seconds"] = [_seconds(run, label, seed) for seed in finished]
         methods |= _held_out(rows, at)
-        failed += [{**one, "method": canonical(one["method"]) + at} for one in part.get("failed", [])]
-        for name, row in part.get("references", {}).items():
-            methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}
-        for test in part["tests"]:
-            a, b = (stored_label(test[side]) + at for side in "ab")
-            facts = {key: test[key] for key in ("low", "high", "p", "p_holm", "seeds", "nodes_lower", "nodes_higher")}
-            differences.append(
-                {"metric": bare(test["metric"]), "a": a, "b": b, "mean": test["mean_difference"], **facts}
-            )
+        failed += [{**asdict(one), "method": canonical(one.method) + at} for one in part.failed]
+        for name, row in part.references.items():
+            methods[name + at] = {metric: [one.mean] for metric, one in row.items()}
+        for test in part.tests:
+            a, b, gap = stored_label(test.a) + at, stored_label(test.b) + at, test.difference
+            facts = {"low": gap.low, "high": gap.high, "p": gap.p, "p_holm": gap.p_holm, "seeds": gap.seeds}
+            facts |= {"nodes_lower": test.nodes_lower, "nodes_higher": test.nodes_higher}
+            differences.append({"metric": bare(test.metric), "a": a, "b": b, "mean": gap.mean, **facts})
     keys = {key: value for key, value in plan["config"].items() if key not in ("name", "output-dir", "methods")}
     return {
-        "recipe": compared["recipe"],
+        "recipe": compared.recipe,
         "keys": {key: value for key, value in keys.items() if not str(value).startswith("/")},
         "seeds": plan["seeds"],
         "methods": _estimates(methods),
@@ -106,7 +103,7 @@ def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
         f"{canonical(label)}: {model}{at}": {name: of_method[name] for name in columns(of_method)}
         for model in MODELS
         for label, of_method in seed_values(
-            [{"method": row["method"], "metrics": row["held_out"][model]} for row in rows if "held_out" in row]
+            [{"method": row["method"], "metrics": row["held_out"][model]} for row in rows if row["held_out"]]
         ).items()
     }
 
@@ -114,8 +111,8 @@ def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
 def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:
     rows = [
         {"method": stored_label(label), "metric": tuning["metric"]}
-        | {key: found[key] for key in ("current", "tuned", "settings", "near_end", "counts")}
-        for label, found in tuning["methods"].items()
+        | {key: tuned[key] for key in ("current", "tuned", "settings", "near_end", "counts")}
+        for label, tuned in tuning["methods"].items()
     ]
     return {"recipe": tuning["recipe"], "seeds": tuning["seeds"], "rows": rows}
 

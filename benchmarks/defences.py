@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,13 +23,14 @@ from matplotlib.figure import Figure
 
 from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.formats import number
+from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.tables import text_table
 from fedapps.cli.commands import assignments
-from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.report.palette import plot_styles
-from fedapps.runs.tables import number, text_table
 
 from .recipe_runs import exit_status, final_metrics, recipe_parser
 
@@ -139,22 +139,22 @@ def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs:
     """Run every defence with every seed."""
     cells = [{"settings": own, "seed": seed} for own in settings.values() for seed in seeds]
     finals = iter(run_matrix(cells, final_metrics, jobs=jobs, watch=Lines(len(cells))))
-    found: dict[str, Accuracies] = {}
+    measured: dict[str, Accuracies] = {}
     for name in settings:
         own = [next(finals) for _ in seeds]
         by_test = [
             [final[key] for final in own if key in final] for key in ("test.global_accuracy", "test.local_accuracy")
         ]
-        found[name] = (by_test[0], by_test[1])
-    return found
+        measured[name] = (by_test[0], by_test[1])
+    return measured
 
 
 def read_accuracies(path: Path) -> dict[str, Accuracies]:
     """Read the accuracies of all defences from a file of an earlier run. Raise ``ValueError`` if one is missing."""
-    found = json.loads(path.read_text(encoding="utf-8"))["methods"]
-    if missing := [defence.name for defence in DEFENCES if defence.name not in found]:
+    measured = json.loads(path.read_text(encoding="utf-8"))["methods"]
+    if missing := [defence.name for defence in DEFENCES if defence.name not in measured]:
         raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")
-    return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in found.items()}
+    return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in measured.items()}
 
 
 def _words_read(
@@ -175,8 +175,8 @@ def _words_read(
     )
     print(f"{defence.name}:", flush=True)
     with TemporaryDirectory(prefix="fedapps-defences-") as folder:
-        found = audit_recipe(recipe, plan, jobs=1, overrides={**changed, **defence.settings}, output_dir=folder)
-    return {row["attack"]: float(row["recall"]) for row in found["rows"]}
+        measured = audit_recipe(recipe, plan, jobs=1, overrides={**changed, **defence.settings}, output_dir=folder)
+    return {row["attack"]: float(row["recall"]) for row in measured["rows"]}
 
 
 @dataclass(frozen=True)
@@ -249,11 +249,11 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
         "global": [_changes(cost.global_accuracy, first.global_accuracy) for cost in costs],
         "local": [_changes(cost.local_accuracy, first.local_accuracy) for cost in costs],
     }
-    for panel, (name, found) in zip(panels[1:], changes.items(), strict=True):
-        for row, values in enumerate(found):
+    for panel, (name, measured) in zip(panels[1:], changes.items(), strict=True):
+        for row, values in enumerate(measured):
             if values:
-                spread = half_width(values) if len(values) > 1 else 0.0
-                panel.errorbar(fmean(values), row, xerr=spread, color=_STYLE.colour, marker="o", capsize=3)
+                change = Estimate.of(values)
+                panel.errorbar(change.mean, row, xerr=change.half or 0.0, color=_STYLE.colour, marker="o", capsize=3)
         panel.axvline(0, color="grey", linewidth=1)
         panel.set(title=f"change of\n{name} accuracy")
     panels[0].set_yticks(rows, [cost.name for cost in costs])
@@ -271,8 +271,8 @@ def _changes(values: Sequence[float], reference: Sequence[float]) -> list[float]
 def _cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    spread = f" ± {number(half_width(values))}" if len(values) > 1 else ""
-    return f"{number(fmean(values))}{spread}"
+    estimate = Estimate.of(values)
+    return number(estimate.mean) + ("" if estimate.half is None else f" ± {number(estimate.half)}")
 
 
 if __name__ == "__main__":

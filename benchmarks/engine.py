@@ -69,12 +69,14 @@ def _rows(width: int, clients: int, pairs: int, goal: str, python: Path | None) 
             with pfl_side(python, width, clients, BATCH) as fresh:
                 peaks[PFL] = fresh.ask("memory") if peaks[LOOP] is not None else None
             sides[PFL] = partial(pfl.ask, "time")
-        found = alternate(sides, pairs)
+        measured = alternate(sides, pairs)
     over = {
-        side: [t - loop for t, loop in zip(found[side], found[LOOP], strict=True)] for side in sides if side != LOOP
+        side: [t - loop for t, loop in zip(measured[side], measured[LOOP], strict=True)]
+        for side in sides
+        if side != LOOP
     }
     return [
-        *compare(f"client, {width}x{width} [ms]", found, OURS, goal, setup, peaks),
+        *compare(f"client, {width}x{width} [ms]", measured, OURS, goal, setup, peaks),
         *compare(f"beyond the loop, {width}x{width} [ms]", over, OURS, goal, setup, peaks),
     ]
 

@@ -30,16 +30,17 @@ from fedapps.sim.devices.distributions import LogNormal, Uniform
 from fedapps.sim.devices.fleet import drawn
 from fedapps.sim.flower_internals import direct_arrays, flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import BaseStrategy, BufferedAsync, UniformFraction, to_record
+from fedapps.strategies import BaseStrategy, BufferedAsync, Each, Save, UniformFraction, to_record
 from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE, PROFILE_QUERY
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from matplotlib.figure import Figure
 
-from fedapps.report.palette import plot_styles
+from fedapps.base.report.formats import number
+from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.tables import text_table
 from fedapps.runs.checkpoints import DiskCheckpoints
-from fedapps.runs.tables import number, text_table
 
 from .sides import megabytes, peak_megabytes, resident_megabytes
 
@@ -165,7 +166,9 @@ def _timed(strategy: BaseStrategy, grid: Grid) -> tuple[float, float]:
         begun = time.process_time()
         strategy.registry.connected(grid)
         profiles = time.process_time() - begun
-        strategy.start(grid, _model(), num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
+        strategy.start(
+            grid, _model(), num_rounds=_ROUNDS, callbacks=[Each(lambda _: seconds.append(time.process_time()))]
+        )
     return profiles, median(after - before for before, after in pairwise(seconds))
 
 
@@ -181,7 +184,7 @@ def of_parameters(count: int) -> float:
     strategy, seconds = BaseStrategy(evaluate_sampler=UniformFraction(0.0)), []
     with flower_identity(), direct_arrays():
         grid = InProcessGrid(echo(), [{}] * _SENDERS, {})
-        strategy.start(grid, model, num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
+        strategy.start(grid, model, num_rounds=_ROUNDS, callbacks=[Each(lambda _: seconds.append(time.process_time()))])
     return median(after - before for before, after in pairwise(seconds))
 
 
@@ -203,8 +206,7 @@ def of_rounds(rounds: int, look_after: Sequence[int]) -> tuple[list[float], list
             InProcessGrid(echo(), [{}] * 2, {}),
             _model(),
             num_rounds=rounds,
-            checkpoints=DiskCheckpoints(Path(folder)),
-            on_round=look,
+            callbacks=[Each(look), Save(DiskCheckpoints(Path(folder)))],
         )
     return [after - before for before, after in pairwise(seconds)], [resident[number] for number in look_after]
 

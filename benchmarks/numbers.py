@@ -7,12 +7,13 @@ from typing import Any
 
 from fedapps.strategies.privacy_budget import epsilon as budget
 
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.metrics import describe
 from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.papers import paper_of
-from fedapps.report.metrics import describe
 
 from .experiments import experiments
-from .results import FOLDER, Estimate, Result, result
+from .results import FOLDER, Result, result
 
 #: The functions by name. Names of results are those of experiments; methods are in canonical form.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -66,8 +67,8 @@ def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3)
 def seeds(name: str, method: str = "") -> int:
     """The number of seeds."""
     methods = result(name).methods
-    found = methods[method] if method else next(iter(methods.values()))
-    return max(one.seeds for one in found.values())
+    estimates = methods[method] if method else next(iter(methods.values()))
+    return max(one.seeds for one in estimates.values())
 
 
 @_function
@@ -113,16 +114,16 @@ def table(
     at : str
         The value of a varied key.
     """
-    found = result(name)
-    printed = {} if paper == "-" else paper_of(paper or found.recipe, [m for m in methods if _is_method(m)])
+    content = result(name)
+    printed = {} if paper == "-" else paper_of(paper or content.recipe, [m for m in methods if _is_method(m)])
     lines = [[head, *metrics.values()]]
     for method in methods:
         cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
         for key in metrics:
             metric, _, own = key.partition(":")
-            known = found.methods[method + at].get(metric)
+            known = content.methods[method + at].get(metric)
             bracket = printed.get(method, {}).get(metric)
-            few = f" ({known.seeds} of {len(found.seeds)})" if known and found.lacks_seeds(method + at) else ""
+            few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method + at) else ""
             cells.append(_cell(known, bracket, int(own or digits)) + few)
         lines.append(cells)
     return _markdown(lines)
@@ -140,8 +141,8 @@ def held_out(rows: Mapping[str, str], metric: str, digits: int = 3) -> str:
     digits : int
     """
     lines = []
-    for place, text in rows.items():
-        name, _, method = place.partition("/")
+    for key, text in rows.items():
+        name, _, method = key.partition("/")
         shared, adapted, local = (f"{method}: {model}" for model in MODELS)
         cells = [mean(name, model, metric, digits) for model in (shared, adapted, local)]
         differences = [difference(name, metric, adapted, other, digits) for other in (shared, local)]
@@ -159,16 +160,16 @@ def claim(
     ``worse`` is in the result ``other`` if that is given. The cells are the claim, the paper's difference, ours, our
     seeds and the verdict, which follows from the 95 % interval of the difference. ``because`` is added to the verdict.
     """
-    found, sign = result(name), describe(metric).better or 1
+    content, sign = result(name), describe(metric).better or 1
     if other:
-        ours = found.of(better, metric).minus(result(other).of(worse, metric))
+        ours = content.of(better, metric).minus(result(other).of(worse, metric))
     else:
-        ours = found.difference(metric, better, worse)
-    printed = paper_of(paper or found.recipe, [one for one in (better, worse) if _is_method(one)])
+        ours = content.difference(metric, better, worse)
+    printed = paper_of(paper or content.recipe, [one for one in (better, worse) if _is_method(one)])
     theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
     differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
-    said = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
-    return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(said))
+    verdicts = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
+    return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(verdicts))
 
 
 @_function
@@ -186,8 +187,8 @@ def untested(text: str, because: str) -> str:
 @_function
 def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with half of its interval."""
-    found = result(name).difference(metric, a, b)
-    return shown(found.mean, digits, sign=True) + ("" if found.half is None else f" ± {shown(found.half, digits)}")
+    gap = result(name).difference(metric, a, b)
+    return shown(gap.mean, digits, sign=True) + ("" if gap.half is None else f" ± {shown(gap.half, digits)}")
 
 
 @_function
@@ -207,14 +208,14 @@ def largest(name: str, metric: str, label: str, fill: Sequence[str]) -> str:
 
 
 @_function
-def listed(name: str, metric: str, key: str = "", method: str = "", digits: int = 3) -> str:
+def at_values(name: str, metric: str, key: str = "", method: str = "", digits: int = 3) -> str:
     """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``."""
-    found, parts = result(name), []
-    for label, of_method in found.methods.items():
+    content, parts = result(name), []
+    for label, of_method in content.methods.items():
         own, _, value = label.partition(" at ")
         if own == (method or own):
-            printed = paper_of(found.recipe, [own], key, value).get(own, {}).get(metric) if key else None
-            name_of = f"{own} " if not method and len({m.partition(" at ")[0] for m in found.methods}) > 1 else ""
+            printed = paper_of(content.recipe, [own], key, value).get(own, {}).get(metric) if key else None
+            name_of = f"{own} " if not method and len({m.partition(" at ")[0] for m in content.methods}) > 1 else ""
             parts.append(f"{name_of}{value} {_cell(of_method[metric], printed, digits)}")
     return ", ".join(parts)
 

@@ -7,8 +7,8 @@ baseline ``moon``; what is said in words is in the abstracts of the papers.
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from fedapps.base.report.metrics import describe
 from fedapps.registry.expressions import read_expression
-from fedapps.report.metrics import describe
 
 from .numbers import FUNCTIONS, shown, verdict
 from .ranks import DATA_SETS, name_of
@@ -41,8 +41,8 @@ def gains() -> str:
             ]
             ours = paired.difference("own", method, "fedavg")
             half = "" if ours.half is None else f" ± {shown(ours.half)}"
-            here = shown(ours.mean, sign=True) + half
-            rows.append(f"| `{method}` | {', '.join(theirs)} | {here} | {verdict(ours, 0)} |")
+            shown_gap = shown(ours.mean, sign=True) + half
+            rows.append(f"| `{method}` | {', '.join(theirs)} | {shown_gap} | {verdict(ours, 0)} |")
     return "\n".join(rows)
 
 
@@ -52,13 +52,13 @@ def ordered(name: str, metric: str, *chains: Sequence[str]) -> str:
     With several seeds, every interval of a paired difference must be on the better side of 0. With one, as problems
     without random draws have, the difference decides.
     """
-    found, sign = result(name), describe(metric).better or 1
-    said = []
+    content, sign = result(name), describe(metric).better or 1
+    verdicts = []
     for better, worse in (pair for chain in chains for pair in pairwise(chain)):
-        gap = found.difference(metric, better, worse)
+        gap = content.difference(metric, better, worse)
         ours = gap if sign > 0 else gap.negated()
-        said.append(verdict(ours, 0) if ours.seeds > 1 else "holds" if ours.mean > 0 else "does not hold")
-    return next((one for one in ("does not hold", "within noise") if one in said), "holds")
+        verdicts.append(verdict(ours, 0) if ours.seeds > 1 else "holds" if ours.mean > 0 else "does not hold")
+    return next((one for one in ("does not hold", "within noise") if one in verdicts), "holds")
 
 
 def argument(name: str, method: str, key: str) -> str:

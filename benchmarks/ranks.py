@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 
-from fedapps.report.metrics import WORST_TENTH, describe
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.metrics import WORST_TENTH, describe
 
 from .numbers import FUNCTIONS, shown
 from .recipe_runs import exit_status
-from .results import FOLDER, Estimate, Result, result
+from .results import FOLDER, Result, result
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ class DataSet:
         The columns are ``own``, ``common``, ``worst``, the worst tenth of the nodes on their own data, ``new``, the
         adapted model of nodes that were held out, ``bytes``, ``steps`` and ``seconds``; unknown ones are left out.
         """
-        found = result(self.experiment)
+        content = result(self.experiment)
         metrics = {"own": self.own, "common": self.common, "worst": WORST_TENTH + self.own}
         metrics |= {"bytes": "bytes_per_client_round", "steps": "steps_per_node", "seconds": "seconds"}
         rows = {}
-        for label, of_method in found.methods.items():
+        for label, of_method in content.methods.items():
             if self.own in of_method and ": " not in label:
                 row = {column: of_method[metric] for column, metric in metrics.items() if metric in of_method}
-                new = found.methods.get(f"{label}: adapted", {}).get(self.own)
+                new = content.methods.get(f"{label}: adapted", {}).get(self.own)
                 rows[name_of(label)] = row | ({"new": new} if new else {})
         return dict(sorted(rows.items(), key=lambda row: -self.better * row[1]["own"].mean))
 
@@ -286,9 +287,9 @@ def advice() -> str:
     return f"{first} {second} {third}"
 
 
-def _above(found: Result, metric: str, method: str, others: Sequence[str], sign: int) -> list[str]:
+def _above(content: Result, metric: str, method: str, others: Sequence[str], sign: int) -> list[str]:
     """The methods of ``others`` whose paired difference to ``method`` has an interval on the better side of 0."""
-    gaps = {other: found.difference(metric, other, method) for other in others}
+    gaps = {other: content.difference(metric, other, method) for other in others}
     lows = {other: gap.low if sign > 0 else gap.negated().low for other, gap in gaps.items()}
     return [other for other, low in lows.items() if low is not None and low > 0]
 
@@ -309,8 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the ranks over all data sets with a result: 0, or 2 if there are too few."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", default="", metavar="FILE", help="also write the ranks to this file")
-    given = parser.parse_args(arguments)
-    return exit_status("ranks", lambda: _report(given.json))
+    options = parser.parse_args(arguments)
+    return exit_status("ranks", lambda: _report(options.json))
 
 
 def _report(path: str) -> None:
@@ -319,10 +320,10 @@ def _report(path: str) -> None:
         {m: data.better * row["own"].mean for m, row in data.rows().items() if m not in data.lacking()}
         for data in data_sets
     ]
-    found = Ranks.of(scores)
-    head: dict[str, Any] = {"data sets": [data.name for data in data_sets], "p": found.p}
-    rows = [head | {"critical difference": found.critical_difference}]
-    rows += [{"method": method, "mean rank": rank} for method, rank in found.ranks.items()]
+    ranks = Ranks.of(scores)
+    head: dict[str, Any] = {"data sets": [data.name for data in data_sets], "p": ranks.p}
+    rows = [head | {"critical difference": ranks.critical_difference}]
+    rows += [{"method": method, "mean rank": rank} for method, rank in ranks.ranks.items()]
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     print(lines, end="")
     if path:

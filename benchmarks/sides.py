@@ -11,7 +11,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from fedapps.runs.tables import number, text_table
+from fedapps.base.report.formats import number
+from fedapps.base.report.tables import text_table
 
 #: Imports what some work needs, builds its inputs, and returns the work. It is sent to another process.
 Prepare = Callable[[], Callable[[], object]]
@@ -64,17 +65,17 @@ def alternate(sides: Mapping[str, Callable[[], float]], pairs: int) -> dict[str,
     pairs : int
         ≥ 1.
     """
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    measured: dict[str, list[float]] = {name: [] for name in sides}
     for pair in range(pairs):
         for name in list(sides)[:: 1 if pair % 2 == 0 else -1]:
             gc.collect()
-            found[name].append(sides[name]())
-    return found
+            measured[name].append(sides[name]())
+    return measured
 
 
 def compare(
     name: str,
-    found: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Sequence[float]],
     ours: str,
     goal: str,
     setup: str,
@@ -82,11 +83,11 @@ def compare(
 ) -> list[Row]:
     """One row for each reference; ``found`` has the measurements of all sides, pair by pair, ``peaks`` their memory."""
     rows = []
-    for side, values in found.items():
+    for side, values in measured.items():
         if side != ours:
-            ratios = sorted(a / b for a, b in zip(found[ours], values, strict=True))
+            ratios = sorted(a / b for a, b in zip(measured[ours], values, strict=True))
             rows.append(
-                Row(name, side, median(found[ours]), median(values), median(ratios), ratios[0], ratios[-1], goal,
+                Row(name, side, median(measured[ours]), median(values), median(ratios), ratios[0], ratios[-1], goal,
                     f"{setup}; {len(values)} pairs", peaks[ours], peaks[side])
             )  # fmt: skip
     return rows

@@ -19,12 +19,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
 from fedapps.launch.app_folder import APP
 from fedapps.launch.inputs import resolve
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import text_table
 
 from .faults import FaultyFleet
 

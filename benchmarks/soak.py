@@ -221,15 +221,15 @@ def _state(folder: Path, index: int) -> Path:
 
 def leftovers(folder: Path) -> list[str]:
     """Processes of a fleet that has ended, found by its folder in their command or environment; and temporary files."""
-    found = []
+    measured = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
             known = b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
         except OSError:
             continue
         if os.fsencode(folder) in known and is_alive(pid):
-            found.append(f"process {pid}")
-    return found + [f"file {path}" for path in folder.rglob(".*") if path.is_file()]
+            measured.append(f"process {pid}")
+    return measured + [f"file {path}" for path in folder.rglob(".*") if path.is_file()]
 
 
 def main() -> int:

@@ -72,14 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show_parts(recipe: Mapping[str, Value], batches: int, path: str) -> None:
     """Measure each part of a pretrained encoder; append the results to the file ``path``, unless it is empty."""
-    found = {}
+    measured = {}
     for name, settings in _PARTS.items():
         prepare = partial(_part, {**recipe, "methods": "fedavg", **settings}, batches)
-        found[name] = {"step_seconds": [median(prepare()())], "megabytes": [peak_megabytes(prepare)]}
-        print(f"{name}: {found[name]}", flush=True)
+        measured[name] = {"step_seconds": [median(prepare()())], "megabytes": [peak_megabytes(prepare)]}
+        print(f"{name}: {measured[name]}", flush=True)
     if path:
         with Path(path).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"methods": found}) + "\n")
+            lines.write(json.dumps({"methods": measured}) + "\n")
 
 
 def _part(recipe: Mapping[str, Value], batches: int) -> Callable[[], list[float]]:

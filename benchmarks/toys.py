@@ -40,9 +40,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedapps.base.options import option
+from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import derive_seed
 from fedapps.config.recipe_files import Value
-from fedapps.runs.tables import text_table
 
 from .recipe_runs import exit_status, final_metrics
 
@@ -116,9 +116,9 @@ class Toys(Task):
         return Evaluation({"test.error": float((error**2).mean() if points else error.abs().max())})
 
 
-def subspace_distance(found: Tensor, true: Tensor) -> float:
+def subspace_distance(measured: Tensor, true: Tensor) -> float:
     """The sine of the largest angle between the spaces that the columns ``[width, rank]`` span, from 0 to 1."""
-    basis, _ = torch.linalg.qr(found)
+    basis, _ = torch.linalg.qr(measured)
     goal, _ = torch.linalg.qr(true)
     return float(torch.linalg.matrix_norm(goal - basis @ (basis.T @ goal), 2).clamp(max=1.0))
 
@@ -210,10 +210,10 @@ def _run(given: argparse.Namespace) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     with registered():
-        found = {toy.name: {"error": errors(toy)} for toy in toys() if toy.name.startswith(given.only)}
-    print(text_table(("toy", "error"), [(name, f"{np.mean(of['error']):.6g}") for name, of in found.items()]))
+        measured = {toy.name: {"error": errors(toy)} for toy in toys() if toy.name.startswith(given.only)}
+    print(text_table(("toy", "error"), [(name, f"{np.mean(of['error']):.6g}") for name, of in measured.items()]))
     if given.json:
-        Path(given.json).write_text(json.dumps({"methods": found}) + "\n", encoding="utf-8")
+        Path(given.json).write_text(json.dumps({"methods": measured}) + "\n", encoding="utf-8")
 
 
 def errors(toy: Toy) -> list[float]:

@@ -1,7 +1,7 @@
 """A node: a task, its data, its private state, and the local parts that it composes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -28,11 +28,32 @@ from .composed_parts import ComposedParts, composed
 from .data import collection, of_stage
 from .guard import Guard
 from .joint_training import train_jobs
-from .local_part import LocalPart, NodeRound, Prepared, RoundResult
+from .local_part import LocalPart, NodeRound, Prepared
 from .settings import RoundSettings
 from .stacked_phase import Job
 from .state import Attempts, PrivateState
 from .training import Phase, Plateau, mean_loss
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a node replies to the server after a round.
+
+    Parameters
+    ----------
+    arrays : dict of arrays
+        The received names after training; empty after an evaluation.
+    num_examples : int
+        The weight of the node in averages.
+    metrics : dict
+    records : mapping of names to ArrayRecords
+        The records of the local parts.
+    """
+
+    arrays: Arrays
+    num_examples: int
+    metrics: Metrics
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -156,8 +177,8 @@ class FederatedClient:
             validation_loss=lambda: self._validation_loss(model, node_round),
         )
         with timed("train"):
-            found = self.parts.before_training(model, node_round)
-        node_round = replace(node_round, found={**node_round.found, **found})
+            measured = self.parts.before_training(model, node_round)
+        node_round = replace(node_round, measured={**node_round.measured, **measured})
         with timed("train"), node_round.torch_seed("train", *self.parts.seed_labels()):
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
@@ -209,8 +230,12 @@ class FederatedClient:
         ValueError
             A received parameter does not fit the model.
         """
-        found = self.prepared_model(received, settings)
-        model, node_round, prepared = found.model, found.node_round, found.prepared
+        return self.evaluate_prepared(self.prepared_model(received, settings))
+
+    def evaluate_prepared(self, prepared_model: PreparedModel) -> RoundResult:
+        """Evaluate a model of :meth:`prepared_model`, as :meth:`evaluate_round` does."""
+        model, node_round, prepared = prepared_model.model, prepared_model.node_round, prepared_model.prepared
+        settings = node_round.settings
         for name, arrays in prepared.kept.items():
             self.private.save_extra(name, arrays)
         evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
@@ -286,7 +311,7 @@ class FederatedClient:
 
     def _initial_model(self) -> nn.Module:
         with torch_seed(self.seed, "model"):
-            return self.parts.extend(self.task.build_model_for(self.data))
+            return self.task.build_model_for(self.data)
 
     def _model(self, node_round: NodeRound) -> nn.Module:
         """The initial model with the private arrays and the received ones, as the parts wrap it."""
@@ -313,7 +338,7 @@ class FederatedClient:
     def _kept(self, before: int, settings: RoundSettings) -> Arrays:
         """The private arrays and the memory of the newest round before one, changed where a stage begins."""
         with timed("state"):
-            kept = self.parts.kept(self.private.load(before, Attempts.read(settings.attempts)) or {})
+            kept = self.private.load(before, Attempts.read(settings.attempts)) or {}
         return self.parts.next_stage(private_of(kept), kept) if from_other_stage(kept, settings.stage) else kept
 
     def _remember(self, model: nn.Module, plateau: Plateau | None, node_round: NodeRound) -> Arrays:

@@ -64,7 +64,7 @@ def counted_round(content: RecordDict) -> int | None:
     record = content.get(COUNTED)
     if not isinstance(record, ConfigRecord):
         return None
-    found = record.get(COUNTED_ROUND)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise ValueError(f"{COUNTED} {COUNTED_ROUND} = {found!r}: must be an integer of at least 0")
-    return found
+    counted = record.get(COUNTED_ROUND)
+    if not isinstance(counted, int) or isinstance(counted, bool) or counted < 0:
+        raise ValueError(f"{COUNTED} {COUNTED_ROUND} = {counted!r}: must be an integer of at least 0")
+    return counted

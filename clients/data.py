@@ -1,7 +1,5 @@
 """Where a node's data comes from, what of it a round uses, and the data that a process keeps loaded."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -13,16 +11,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedapps.tasks.base import NodeData, NodeProfile, Task
 
 from fedapps.base.atomic import remove_leftovers, temporary_name
 from fedapps.base.errors import DataError
 
-if TYPE_CHECKING:
-    from .state import PrivateState
-
+from .state import PrivateState
 
 logger = logging.getLogger(__name__)
 

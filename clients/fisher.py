@@ -77,9 +77,9 @@ def diagonal_fisher(
     examples = 0
     with _evaluating(model):
         for batch in batches:
-            here = {name: tensor.to(device) for name, tensor in batch.items()}
-            count = len(next(iter(here.values())))
-            for name, squares in _squares(model, trained, here, count, loss_of, estimator, vectorised).items():
+            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+            count = len(next(iter(tensors.values())))
+            for name, squares in _squares(model, trained, tensors, count, loss_of, estimator, vectorised).items():
                 totals[name] += squares
             examples += count
     if not examples:

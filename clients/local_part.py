@@ -5,12 +5,10 @@ records in the reply. :class:`~fedapps.clients.base.FederatedClient` calls the h
 part knows another one; a part that needs something for itself says so in ``exclusive``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from fedapps.tasks.base import Batch, Metrics, NodeData, Task
@@ -21,11 +19,11 @@ from fedapps.base.seeding import torch_seed
 
 from .arrays import Arrays, get_arrays, load_arrays, matches, private_names
 from .guard import Guard
-from .hook_rules import chain, combined_by, entries_of, every, first, merged, override, total
-from .messages import with_config
 from .penalties import QuadraticPrior
 from .settings import RoundSettings
 from .training import Loss, Phase
+
+Value = TypeVar("Value")
 
 #: What a part can need for itself (``LocalPart.exclusive``).
 EARLIER_STAGES = "the memory of earlier stages"
@@ -55,8 +53,8 @@ class NodeRound:
     initial_model : callable
         Builds the initial model of the run.
     guard : Guard
-    found : mapping
-        What :meth:`LocalPart.begin` and :meth:`LocalPart.before_training` found out for later hooks, by name.
+    measured : mapping
+        What :meth:`LocalPart.begin` and :meth:`LocalPart.before_training` return for later hooks, by name.
     steps : int
         Optimizer steps of the round's training, for the hooks that are called after it; 0 before.
     """
@@ -70,7 +68,7 @@ class NodeRound:
     device: torch.device
     initial_model: Callable[[], nn.Module]
     guard: Guard = field(default_factory=Guard)
-    found: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 0
 
     def model_of(self, received: Arrays) -> nn.Module:
@@ -108,79 +106,35 @@ class Prepared:
     steps: int = 0
     kept: Mapping[str, Arrays] = field(default_factory=dict)
 
-    def __add__(self, other: Prepared) -> Prepared:
+    def __add__(self, other: Self) -> Self:
         """What two parts did, one after the other."""
-        return Prepared(self.steps + other.steps, entries_of([self.kept, other.kept]))
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """What a node replies to the server after a round.
-
-    Parameters
-    ----------
-    arrays : dict of arrays
-        The received names after training; empty after an evaluation.
-    num_examples : int
-        The weight of the node in averages.
-    metrics : dict
-    records : mapping of names to ArrayRecords
-        The records of the local parts.
-    """
-
-    arrays: Arrays
-    num_examples: int
-    metrics: Metrics
-    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
+        return replace(self, steps=self.steps + other.steps, kept=entries_of([self.kept, other.kept]))
 
 
 class LocalPart:
     """A local algorithm. By default no hook changes anything. Write a part as a frozen dataclass.
 
-    The fields of a part are its hyper-parameters in a round, and what the records of the message bring. :meth:`read`
-    takes the hyper-parameters from the config of the message, where a field ``adapt_epochs`` has the key
-    ``adapt-epochs``.
-
-    The decorator of a hook says how the hooks of several parts of a node are combined, in the order of the parts.
+    The fields of a part are its hyper-parameters, with which :meth:`~fedapps.methods.base.Method.local_parts` builds
+    it, and what the records of a message bring. The hooks of several parts of a node are called in the order of the
+    parts; :mod:`fedapps.clients.composed_parts` says how their results are combined.
     """
 
     #: What the part needs for itself, in words. Two parts that need the same thing cannot be combined.
     exclusive: ClassVar[frozenset[str]] = frozenset()
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """Return the part with the hyper-parameters and the records of a message. What is missing there stays as it is.
+        """Return the part with what a message brings, its config and all its records; by default the part as it is.
 
-        Parameters
-        ----------
-        config : mapping
-            The config of the message. Keys of other parts are ignored.
-        content : RecordDict
-            All records of the message.
-
-        Raises
-        ------
-        ValueError
-            A value has the wrong type or is out of range, or a record is malformed.
+        :func:`~fedapps.clients.messages.with_config` reads values of the config within the limits of their fields.
+        Raises ``ValueError`` for a value of the wrong type or out of range, and for a malformed record.
         """
-        part = with_config(self, config)
-        part.validate()
-        return part
+        return self
 
-    def validate(self) -> None:
-        """Raise ``ValueError`` if a hyper-parameter is out of range; names are those in the config."""
-
-    @combined_by(every)
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the part cannot train this round."""
 
     # -- memory between rounds -------------------------------------------------------------------------------
 
-    @combined_by(chain)
-    def kept(self, kept: Arrays) -> Arrays:
-        """Change the private arrays and the memory that a round starts from."""
-        return kept
-
-    @combined_by(chain)
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
         """Change what a new stage starts from.
 
@@ -188,78 +142,58 @@ class LocalPart:
         """
         return carried
 
-    @combined_by(merged)
     def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """Return the part's memory for later rounds. Two parts must not use the same name."""
         return {}
 
     # -- the model ---------------------------------------------------------------------------------------------
 
-    @combined_by(chain)
     def begin(self, node_round: NodeRound) -> NodeRound:
         """Change the round before its model is made, in training, evaluation and adaptation.
 
         A part can replace ``received``, for example by the one of several received models that fits the node best
-        (:meth:`NodeRound.model_of`), and add to ``found``.
+        (:meth:`NodeRound.model_of`), and add to ``measured``.
         """
         return node_round
 
-    @combined_by(chain)
-    def extend(self, model: nn.Module) -> nn.Module:
-        """Add modules to the task's initial model, for example adapters, before arrays are loaded into it.
-
-        The server does the same, so the part must have its settings before :meth:`read`. :meth:`stage_model` has to
-        return the task's model without what was added.
-        """
-        return model
-
-    @combined_by(chain)
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
         """Return the module to train in place of the task's model. It is on the CPU at this point."""
         return model
 
-    @combined_by(chain)
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
         """Return the task's model to evaluate on the data of a stage, counted from 0."""
         return model
 
-    @combined_by(override)
     def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter]:
         """Return the trainable parameters that hold received values; by default those whose names were received."""
         return {name: p for name, p in model.named_parameters() if name in node_round.received}
 
-    @combined_by(override)
     def private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """Return the trained arrays that stay on the node; by default all that were not received and can change."""
         names = private_names(model, node_round.received)
         return get_arrays(model, [name for name in names if not matches(name, node_round.task.fixed)])
 
-    @combined_by(override)
     def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """Return the arrays of the reply; by default the model's values of the received names."""
         return get_arrays(model, node_round.received)
 
     # -- training ----------------------------------------------------------------------------------------------
 
-    @combined_by(total)
     def seed_labels(self) -> tuple[int | str, ...]:
-        """Return further labels for the seed of training, beside the round and the node."""
+        """Return labels for the seed of training, beside the round and the node."""
         return ()
 
-    @combined_by(merged)
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
         """Change ``model`` in place before it is trained, or measure it; the priors are made before.
 
-        Draws need :meth:`NodeRound.torch_seed`. Returns what later hooks of the round see in ``node_round.found``.
+        Draws need :meth:`NodeRound.torch_seed`. Returns what later hooks of the round see in ``node_round.measured``.
         """
         return {}
 
-    @combined_by(chain)
     def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
         """Select the examples of the round, with torch's generator. The split ``train`` gives the example count."""
         return data
 
-    @combined_by(chain)
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         """Change the phases of training. The last phase of ``plan`` trains all parameters of ``model`` on ``data``.
 
@@ -267,12 +201,10 @@ class LocalPart:
         """
         return plan
 
-    @combined_by(chain)
     def loss(self, loss: Loss, model: nn.Module, node_round: NodeRound) -> Loss:
         """Change the loss of a batch, with ``model`` as it is before the first step. The prior is added to it later."""
         return loss
 
-    @combined_by(total)
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
     ) -> QuadraticPrior | None:
@@ -284,7 +216,6 @@ class LocalPart:
 
     # -- the reply ---------------------------------------------------------------------------------------------
 
-    @combined_by(merged)
     def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
         """Return numbers of the training to report; the strategy reads them in ``reply.metrics`` and averages them.
 
@@ -292,17 +223,14 @@ class LocalPart:
         """
         return {}
 
-    @combined_by(merged)
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
         """Return records to send beside the ``trained`` arrays. Two parts must not use the same name."""
         return {}
 
-    @combined_by(override)
     def trainable_parameters(self, model: nn.Module, stages: int) -> int:
         """Count the numbers that are trained over all stages; by default the size of ``model``."""
         return sum(parameter.numel() for parameter in model.parameters())
 
-    @combined_by(total)
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         """Count the numbers that the part holds fixed during training. The counts of all parts are added up.
 
@@ -310,19 +238,16 @@ class LocalPart:
         """
         return 0
 
-    @combined_by(first)
     def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
         """Return the records that answer a QUERY message; ``None`` if the part does not know the query."""
         return None
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    @combined_by(total)
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Change ``model`` in place before it is evaluated, for example by training it."""
         return Prepared()
 
-    @combined_by(chain)
     def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
         """Change the phase in which a new node fits its personal part (:mod:`fedapps.clients.new_node`).
 
@@ -330,29 +255,29 @@ class LocalPart:
         """
         return phase
 
-    @combined_by(first)
     def unprepared_prefix(self) -> str | None:
         """Return the prefix of the metrics of the model without :meth:`before_evaluation`; by default it is not
         evaluated.
         """
         return None
 
-    @combined_by(merged)
     def also_evaluated(self) -> Mapping[str, Arrays]:
         """Return further received models to evaluate, by the prefix of their metrics."""
         return {}
 
-    @combined_by(total)
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
-        """Return the most bytes that the part adds on disk, with any hyper-parameters.
+        """Return the most bytes that the part adds on disk, whatever its hyper-parameters.
 
-        Parameters
-        ----------
-        model_bytes : int
-            The size of the model.
-        version_bytes : int
-            The size of all versions of the private arrays after one stage.
-        stages : int
-            The number of stages, at least 1.
+        ``version_bytes`` is the size of all versions of the private arrays after one of the ``stages``.
         """
         return 0
+
+
+def entries_of(mappings: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
+    """All entries in one dictionary. Raises ``ValueError`` for a name that occurs twice."""
+    entries: dict[str, Value] = {}
+    for mapping in mappings:
+        if twice := entries.keys() & mapping.keys():
+            raise ValueError(f"two local algorithms of this node use the name {', '.join(sorted(twice))}: rename one")
+        entries |= mapping
+    return entries

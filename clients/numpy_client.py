@@ -1,20 +1,21 @@
 """Flower's ``NumPyClient`` methods for a node that works on named arrays and numbered rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from fedapps.strategies.wire import SERVER_ROUND
 from fedapps.tasks.base import Metrics
+from fedapps.tasks.roles import missing
 from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
 from .arrays import Arrays
-from .base import FederatedClient
+from .base import FederatedClient, PreparedModel
 from .settings import RoundSettings
+from .training import EXAMPLES_AT_ONCE, mean_loss
 
 _COUNTER = "fedapps.fits"
 
@@ -25,7 +26,6 @@ class NumPyClientAdapter(NumPyClient):
     Parameters
     ----------
     node : FederatedClient
-        A message's config overrides the hyper-parameters of its local parts.
     settings : RoundSettings
         The defaults that a message's config overrides.
     shared : sequence of str
@@ -62,14 +62,18 @@ class NumPyClientAdapter(NumPyClient):
     def evaluate(
         self, parameters: list[np.ndarray], config: Mapping[str, object]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Loss (the first metric), number of examples, and all metrics; see :meth:`FederatedClient.evaluate_round`."""
+        """The task's loss, the number of examples, and all metrics; see :meth:`FederatedClient.evaluate_round`.
+
+        The loss is the mean over the node's test examples, or over those for validation or training if it has no
+        others. Where a task mines its examples with the model, it is the mean over one epoch of training batches.
+        """
         self._read(config)
-        reply = self.node.evaluate_round(self._named(parameters), self._settings(config, fitting=False))
-        metrics = _scalars(reply.metrics)
-        return float(next(iter(metrics.values()))), reply.num_examples, metrics
+        prepared = self.node.prepared_model(self._named(parameters), self._settings(config, fitting=False))
+        reply = self.node.evaluate_prepared(prepared)
+        return evaluation_loss(prepared), reply.num_examples, _scalars(reply.metrics)
 
     def _read(self, config: Mapping[str, object]) -> None:
-        """Give the local parts the hyper-parameters of this message; those of earlier messages do not count."""
+        """Give the local parts what this message brings; what earlier messages brought does not count."""
         self.node.parts = self.parts.read(config, RecordDict())
 
     def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
@@ -90,6 +94,27 @@ class NumPyClientAdapter(NumPyClient):
                 f"{list(self.shared)}: {', '.join(names)}"
             )
         return dict(zip(names, parameters, strict=True))
+
+
+def evaluation_loss(prepared: PreparedModel) -> float:
+    """The task's mean loss of a model on the data of its round (:meth:`NumPyClientAdapter.evaluate`)."""
+    node_round = prepared.node_round
+    task, data, device = node_round.task, node_round.data, node_round.device
+    model = prepared.at(node_round.settings.stage)
+    mined = bool(missing(task, "examples"))
+    splits = ("train",) if mined else ("test", "validation", "train")
+    split = next((name for name in splits if data.count(name)), "")
+    if not split:
+        raise ValueError(f"node {data.key} has no examples to measure a loss on: leave it out of evaluations")
+    total, examples = 0.0, 0
+    with node_round.torch_seed("loss"), torch.no_grad():
+        if not mined:
+            return mean_loss(task, model, data, split, device)
+        for batch in node_round.epochs(model, data)(EXAMPLES_AT_ONCE):
+            size = len(next(iter(batch.values())))
+            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+            total, examples = total + size * float(task.loss(model, tensors)), examples + size
+    return total / examples
 
 
 def _scalars(metrics: Metrics) -> dict[str, Scalar]:

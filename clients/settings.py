@@ -82,8 +82,6 @@ class RoundSettings:
         Compute the costly metrics, too.
     collect : bool
         Collect new experience for the next stage.
-    pooled : bool
-        Train on the data of all nodes. Possible only where one folder holds them all.
     durable_round : int
         The last round that the server can go back to.
     best_round : int
@@ -104,7 +102,6 @@ class RoundSettings:
     training: LocalTraining = LocalTraining()
     final: bool = False
     collect: bool = False
-    pooled: bool = False
     durable_round: int = option(0, "the last round that the server can go back to", minimum=0, maximum=LAST_ROUND)
     best_round: int = option(0, "the best round so far", minimum=0, maximum=LAST_ROUND)
     held_out_epochs: int = option(-1, "epochs of a new node in place of those of training; -1 = these", minimum=-1)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -20,9 +20,7 @@ from safetensors.numpy import load_file, save
 
 from fedapps.base.atomic import path_name, write_whole
 
-if TYPE_CHECKING:
-    from .arrays import Arrays  # needs torch, and this module does not
-
+from .arrays import Arrays
 
 logger = logging.getLogger(__name__)
 _VERSION = re.compile(r"round-(\d{6})")
@@ -55,10 +53,10 @@ class Attempts:
         ValueError
             The text has another form, or the rounds do not ascend.
         """
-        found = [_ATTEMPT_WORD.fullmatch(word) for word in text.split()]
-        begun = tuple((int(match[1]), match[2]) for match in found if match)
+        matches = [_ATTEMPT_WORD.fullmatch(word) for word in text.split()]
+        begun = tuple((int(match[1]), match[2]) for match in matches if match)
         rounds = [after for after, _ in begun]
-        if len(begun) < len(found) or rounds != sorted(set(rounds)):
+        if len(begun) < len(matches) or rounds != sorted(set(rounds)):
             raise ValueError(f"config attempts = {text!r}: must be ascending rounds with identifiers, such as '0:5f0c'")
         return cls(begun)
 

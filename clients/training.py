@@ -257,8 +257,8 @@ def run_phase(
                 total, count = torch.zeros((), device=device), 0
             if phase.training.linear_decay:
                 set_rate(optimizer, phase.training.learning_rate * (length - steps) / length)
-            here = {name: tensor.to(device) for name, tensor in batch.items()}
-            loss = phase.step(model, here, update) if phase.step else update(loss_of(model, here))
+            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+            loss = phase.step(model, tensors, update) if phase.step else update(loss_of(model, tensors))
             total, count, steps = total + loss.detach(), count + 1, steps + 1
         if steps:
             _end_epoch(phase, optimizer)
@@ -381,8 +381,8 @@ def mean_loss(task: Task, model: nn.Module, data: NodeData, split: str, device: 
     model.eval()
     total = 0.0
     for batch in task.examples(data, split, EXAMPLES_AT_ONCE):
-        here = {name: tensor.to(device) for name, tensor in batch.items()}
-        total += float(task.loss(model, here)) * len(next(iter(here.values())))
+        tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+        total += float(task.loss(model, tensors)) * len(next(iter(tensors.values())))
     model.train()
     return total / data.count(split)
 

@@ -2,7 +2,10 @@
 
 The parts are the sampler, the weighting, the aggregation, the server optimizer and the privacy mechanism.
 :class:`BaseStrategy` samples nodes, refuses invalid replies and aggregates the others one at a time. An algorithm is a
-subclass that overrides :mod:`hooks <fedapps.strategies.hooks>`.
+subclass that overrides methods of :class:`~fedapps.strategies.rounds.loop.RoundLoop`, in the order in which a round
+calls them: ``begin_round``, ``untrained``, ``complete`` for each message that trains, ``refusal_reason`` and ``fold``
+for each reply, ``close_round``, ``complete`` for each message that evaluates, and ``round_info``. ``label`` is called
+when profiles are read. ``kept`` names the attributes that a snapshot has.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers).
@@ -10,25 +13,19 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from logging import INFO
-from typing import Any
+from typing import ClassVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
-from . import wire
-from .aggregation.mean import Aggregate, IntegerPolicy
+from .aggregation.mean import IntegerPolicy
 from .aggregation.metrics import MetricMean, MetricRule
 from .aggregation.robust import RobustAggregation
-from .arrays import Arrays, Buffers, from_record, is_float, select, shortened, to_record, without
-from .checks import check_values
+from .arrays import Buffers, shortened
 from .compression import Compression
-from .node_exchange import NodeExchange
 from .nodes.admission import Admission, ExampleLimits
 from .nodes.held_out import HeldOut
 from .nodes.profiles import Profile
@@ -36,26 +33,18 @@ from .nodes.registry import NodeRegistry
 from .nodes.samplers import Sampler, UniformFraction
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
-from .replies import Reply, ReplyFilter, Weighting, max_reply_bytes, to_weighting, too_few
-from .rounds.clock import is_simulated
-from .rounds.closing import Closing, OpenRound
-from .rounds.flights import Flights
-from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError
-from .rounds.snapshots import under
-from .rounds.transport import NodeFailure, Outcome
-from .staleness import Staleness
-from .stopwatch import timed
-from .updates import Updates
+from .replies import Weighting, to_weighting
+from .rounds.closing import Closing
+from .rounds.loop import RoundLoop
+from .rounds.records import RoundReport
 
-_OPTIMIZER = "optimizer."
-_SAMPLER = "sampler."
 _SYNCHRONOUS_HOOKS = (
-    *("prepare_round", "begin_round", "untrained", "train_records", "arrays_for", "refusal_reason", "aggregate_for"),
-    *("fold_reply", "close_round", "configure_train", "aggregate_train", "train_round", "state"),
+    *("begin_round", "untrained", "complete", "refusal_reason", "fold", "close_round"),
+    *("configure_train", "aggregate_train", "kept"),
 )
 
 
-class BaseStrategy(NodeExchange):
+class BaseStrategy(RoundLoop):
     """FedAvg over the shared parameters, and the base class of the other strategies.
 
     Parameters
@@ -118,6 +107,13 @@ class BaseStrategy(NodeExchange):
         compressed updates and ``compression`` is set.
     """
 
+    #: Why :class:`~fedapps.strategies.privacy.CentralPrivacy` does not cover the strategy; empty if it does.
+    privacy_gap: ClassVar[str] = ""
+    #: Why a robust aggregation does not protect the strategy from Byzantine nodes; empty if it does.
+    robustness_gap: ClassVar[str] = ""
+    #: Why the strategy cannot use compressed updates; empty if it can.
+    compression_gap: ClassVar[str] = ""
+
     def __init__(
         self,
         *,
@@ -160,6 +156,7 @@ class BaseStrategy(NodeExchange):
         for name, value, least in numbers:
             if value is not None and value < least:
                 raise ValueError(f"{name} = {value}: must be at least {least}")
+        super().__init__()
         self.shared = tuple(shared)
         self.buffers = Buffers(tuple(buffers))
         self.sampler = sampler or UniformFraction(1.0)
@@ -183,8 +180,10 @@ class BaseStrategy(NodeExchange):
         reason = closing.refusal(self.sampler, aggregation, self.privacy, in_flight, hooks)
         if reason and closing.early:
             raise ValueError(f"closing = {closing}: cannot be used, because {reason}")
-        self.min_nodes, self.node_wait = min_nodes, node_wait
-        registry = NodeRegistry(
+        self.closing, self.in_flight, self.poll, self.min_replies = closing, in_flight, poll, min_replies
+        self.staleness, self.mixing, self.max_staleness = closing.staleness, False, None
+        self.min_nodes, self.node_wait, self._needed = min_nodes, node_wait, min_replies
+        self.registry = NodeRegistry(
             self.example_limits,
             admission,
             held_out,
@@ -193,18 +192,11 @@ class BaseStrategy(NodeExchange):
             node_wait=node_wait,
             in_flight=in_flight,
         )
-        super().__init__(registry, closing, min_replies, poll, in_flight)
-        self._current: Arrays = {}
-        self._returned: Arrays = {}  # those of the current arrays that replies contain
-        self._needed_replies = min_replies
-        self._wanted = 0
 
     @classmethod
     def own_hooks(cls) -> list[str]:
         """Those hooks of the class that take all updates of a step to come from the current version."""
         return [name for name in _SYNCHRONOUS_HOOKS if getattr(cls, name) is not getattr(BaseStrategy, name)]
-
-    # -- Flower's interface ---------------------------------------------------------------------------------
 
     def summary(self) -> None:
         """Log the parts of this strategy."""
@@ -214,172 +206,6 @@ class BaseStrategy(NodeExchange):
             log(INFO, "\t├── compression: %s", self.compression)
         log(INFO, "\t├── aggregation: %s", self.aggregation or "weighted mean")
         log(INFO, "\t└── server optimizer: %s; at least %s replies", self.server_optimizer, self.min_replies)
-
-    def share(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The shared parameters of a model.
-
-        Raises
-        ------
-        ValueError
-            A pattern in ``shared`` matches no parameter.
-        """
-        names = set(select(arrays.keys(), self.shared))
-        return ArrayRecord({name: array for name, array in arrays.items() if name in names})
-
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
-        """As in :class:`ResumableStrategy`.
-
-        Raises
-        ------
-        ValueError
-            A pattern in ``buffers`` or ``shared`` matches no array, or ``privacy`` cannot protect the shared ones.
-        """
-        select(initial_arrays.keys(), self.buffers.patterns)
-        self.privacy.check_arrays(self.share(initial_arrays).keys())
-        self._flights = Flights(grid, self.poll)
-        self.sampler.load_state({})
-        return super().start(grid, initial_arrays, *positional, **named)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One TRAIN message per sampled node, in the order of the stable keys; nodes without examples do not train."""
-        arrays, config = self._begin(server_round, arrays, config, grid)
-        candidates = self.candidates(grid)
-        cohort = self.sampler.sample(candidates, server_round, "train")
-        self._wanted = len(cohort)
-        if self.closing.early:
-            cohort = self._ready(cohort, candidates, server_round, self.sampler)
-        log(INFO, "round %s: %s nodes train", server_round, len(cohort))
-        self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
-        return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
-
-    def _begin(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> tuple[ArrayRecord, ConfigRecord]:
-        """Begin a round. Returns what its TRAIN messages have: the shared arrays and the entries of the config."""
-        self.report = RoundReport(server_round)
-        arrays = self.share(arrays)
-        self.prepare_round(server_round, arrays, config, grid)
-        self._current = from_record(arrays)
-        self.begin_round(server_round, self._current)
-        compression = self.compression.train_config() if self.compression else {}
-        declared = {wire.BUFFERS: names} if (names := self._declared_buffers()) else {}
-        untrained = self.untrained(server_round, list(self._current))
-        self._returned = without(self._current, untrained)
-        left_out = {wire.UNTRAINED: list(untrained)} if untrained else {}
-        return arrays, ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared, **left_out})
-
-    def train_round(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        timeout: float,
-        release: Callable[[], None],
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        if not self.closing.early:
-            return super().train_round(server_round, arrays, config, grid, timeout, release)
-        with timed("prepare"):
-            if self._flights:
-                self._flights.look()  # who has replied since the last round is free
-            messages = list(self.configure_train(server_round, arrays, config, grid))
-        release()
-        return self._aggregate(server_round, self._until_closed(server_round, messages, grid, timeout))
-
-    def _until_closed(
-        self, server_round: int, messages: Sequence[Message], grid: Grid, timeout: float
-    ) -> Iterator[Reply]:
-        """Send the messages of a round, and yield the updates that arrive before it closes, as they enter its step."""
-        assert self._flights is not None, "the strategy has not been started"
-        nodes = [self._known(message.metadata.dst_node_id) for message in messages]
-        self._count(messages)
-        self._note_failures(self._flights.launch(nodes, messages, server_round - 1, self._returned, timeout), nodes)
-        updates = self._read_updates(server_round, self.closing.staleness)
-        opened = OpenRound(self.closing, self._flights, updates, self._wanted, self._needed_replies)
-        yield from opened.replies(partial(self.registry.poll, grid))
-
-    def _read_updates(self, server_round: int, staleness: Staleness, **limits: Any) -> Updates:
-        replies = self._reply_filter("train")
-        return Updates(replies, server_round - 1, self._returned, staleness, self.sampler, **limits)
-
-    def _note_failures(self, failures: Iterable[NodeFailure], nodes: Iterable[Profile]) -> None:
-        """Record messages that were not accepted."""
-        if failures := list(failures):
-            replies = replace(self._reply_filter("train"), profiles={node.node_id: node for node in nodes})
-            list(replies.usable(failures))
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Outcome]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add the replies to the aggregate one at a time, then take the server's step.
-
-        Raises
-        ------
-        TooFewRepliesError
-            There are fewer usable replies than the round or the aggregation needs.
-        DivergedError
-            The step produced invalid parameters.
-        """
-        return self._aggregate(server_round, self._usable(replies))
-
-    def _usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
-        """Those of a round's replies that pass all checks, of which the sampler learns."""
-        usable = self._reply_filter("train")
-        for reply in replies:
-            sent = "" if isinstance(reply, NodeFailure) else reply.metadata.reply_to_message_id
-            found = usable.read(reply)
-            del reply  # frees its memory while waiting for the next one
-            if found is not None:
-                self.sampler.observe(found.profile, self._seconds.get(sent, 0.0), found)
-                yield found
-            del found
-
-    def _aggregate(self, server_round: int, replies: Iterable[Reply]) -> tuple[ArrayRecord, MetricRecord]:
-        """As :meth:`aggregate_train`, from replies that have passed all checks."""
-        aggregate, metrics = self.new_aggregate(), self._metric_mean()
-        for usable in replies:
-            with timed("fold"):
-                reply = self.privacy.limit(usable, self._returned, self.buffers)
-                self.aggregate_for(reply, aggregate).add(reply.arrays, reply.weight)
-                metrics.add(reply.metrics, reply.weight)
-                self.fold_reply(server_round, reply)
-            del usable, reply  # frees their memory while waiting for the next one
-        if metrics.count < self._needed_replies:
-            raise TooFewRepliesError(too_few(self.report, metrics.count, self._needed_replies, self.registry.absent()))
-        self.report.replies = metrics.count
-        with timed("step"):
-            arrays = aggregate.result() if aggregate.defined else {}
-            del aggregate  # frees its memory
-            closed = {**self._current, **self.close_round(server_round, self._returned, arrays)}
-        if fault := check_values(self._current, closed):
-            raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
-        self._current = self._returned = closed
-        result = metrics.result()
-        self.report.train = dict(result)
-        return to_record(self._current), result
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One EVALUATE message per sampled node, in the order of the stable keys, without nodes that are late."""
-        arrays, late = self.share(arrays), set() if is_simulated(grid) else self._late()
-        present = [node for node in self.profiles(grid) if node.node_id not in late]
-        nodes = self.evaluate_sampler.sample(present, server_round, "evaluate")
-        return self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Outcome]) -> MetricRecord | None:
-        """The means of the metrics, ``None`` if there is no usable reply."""
-        metrics = self._metric_mean()
-        for reply in self._reply_filter("evaluate").usable(replies):
-            metrics.add(reply.metrics, reply.weight)
-            del reply
-        if not metrics.count:
-            return None
-        result = metrics.result()
-        self.report.evaluate = dict(result)
-        return result
 
     def evaluate_held_out(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float = 3600
@@ -408,7 +234,7 @@ class BaseStrategy(NodeExchange):
         nodes = [self.label(node) for node in self.registry.connected(grid, held_out=True)]
         log(INFO, "%s nodes that were held out evaluate", len(nodes))
         arrays = self.share(arrays)
-        messages = self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
+        messages = self._messages("evaluate", nodes, server_round, arrays, config)
         self.aggregate_evaluate(server_round, self.send(grid, messages, timeout))
         return report
 
@@ -428,57 +254,5 @@ class BaseStrategy(NodeExchange):
             Entries of its config.
         """
         nodes, arrays = [self.label(profile)], self.share(arrays)
-        (message,) = self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
+        (message,) = self._messages("evaluate", nodes, server_round, arrays, config)
         return message
-
-    # -- aggregation and state ----------------------------------------------------------------------------------
-
-    def _metric_mean(self) -> MetricMean:
-        return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
-
-    def new_aggregate(self, label: str = "") -> Aggregate:
-        """An empty aggregate for the replies of this round; ``label`` names its cluster, if it is that of a cluster."""
-        if self.aggregation:
-            place = f"round {self.report.round}" + (label and f", {label}")
-            return self.aggregation.start(self.integers, place, self.buffers)
-        return self.privacy.mean(self.integers, self._returned, self.report.round, self.buffers)
-
-    def _declared_buffers(self) -> list[str]:
-        """The shared floating-point arrays that are buffers by ``buffers`` alone."""
-        always = Buffers()
-        return [n for n, a in self._current.items() if is_float(a) and n in self.buffers and n not in always]
-
-    def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
-        profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
-        return ReplyFilter(
-            self.report,
-            phase,
-            profiles,
-            expected=self._returned if phase == "train" else None,
-            weight_of=self.weight_of,
-            metric_means=self.metric_means,
-            max_bytes=max_reply_bytes(self._current, self.reply_records),
-            example_limits=self.example_limits,
-            refusal_reason=self.refusal_reason,
-            compression=self.compression,
-            buffers=self.buffers,
-            seconds=self._seconds if phase == "train" and self._timed else {},
-        )
-
-    def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
-        return self.server_optimizer.step(current, aggregate, self.buffers) if aggregate else current
-
-    def state(self) -> Arrays:
-        """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
-        moments = {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
-        learned = {_SAMPLER + name: array for name, array in self.sampler.state().items()}
-        in_flight = {} if self._flights is None else self._flights.state()
-        return {**moments, **learned, **self.registry.admission.state(), **self.registry.held_out.state(), **in_flight}
-
-    def load_state(self, state: Arrays) -> None:
-        """Restore the state of a snapshot."""
-        self.server_optimizer.load_state(under(_OPTIMIZER, state))
-        self.sampler.load_state(under(_SAMPLER, state))
-        self.registry.admission.load_state(state)
-        self.registry.held_out.load_state(state)
-        self._resumed = state

@@ -1,8 +1,7 @@
 """Replies of nodes: checked, decoded, weighted and recorded in the report of the round, or refused."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
 from logging import WARNING
 from math import inf
@@ -18,6 +17,7 @@ from .checks import check_count, check_form, check_names, check_values, truncate
 from .compression import Compression, changed_arrays
 from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
+from .rounds.mailbox import Arrival
 from .rounds.records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
 from .rounds.transport import NodeFailure, Outcome
 from .stopwatch import timed
@@ -285,10 +285,6 @@ class ReplyFilter:
         Receives the bytes of each reply, and its metrics or the reason why it was refused.
     phase : "train" or "evaluate"
         The phase of the round.
-    profiles : mapping of int to Profile
-        The nodes by Flower's id. Other nodes take part under that id.
-    expected : mapping of names to arrays, or None
-        Arrays with the names, shapes and dtypes that a reply must contain; ``None`` if it must contain none.
     weight_of : Weighting
         The weight of a reply in means.
     metric_means : mapping from names of metrics to rules
@@ -303,16 +299,14 @@ class ReplyFilter:
         How the arrays of replies may be compressed.
     buffers : Buffers
         Which arrays are not trained, and therefore not compressed.
-    seconds : mapping of str to float
-        From each message to its reply, by the id of the message, where this is recorded.
-    staleness : int
-        ≥ 0, the number of server steps since ``expected`` was current.
+    records_seconds : bool
+        Whether to record the seconds from each message to its reply.
+    max_staleness : int or None
+        ≥ 0, updates from older versions are refused; ``None`` for no limit.
     """
 
     report: RoundReport
     phase: RoundStep
-    profiles: Mapping[int, Profile]
-    expected: Arrays | None
     weight_of: Weighting
     metric_means: Mapping[str, MetricRule]
     max_bytes: int
@@ -320,43 +314,43 @@ class ReplyFilter:
     refusal_reason: Callable[[Reply], str | None] | None = None
     compression: Compression | None = None
     buffers: Buffers = field(default_factory=Buffers)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    staleness: int = 0
+    records_seconds: bool = False
+    max_staleness: int | None = None
+    _origins: dict[int, tuple[Arrays, dict[str, Origin]]] = field(default_factory=dict, init=False, repr=False)
 
-    def usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
-        """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
-        for reply in replies:
-            usable = self.read(reply)
-            del reply  # frees its memory while waiting for the next one
-            if usable is not None:
-                yield usable
-            del usable
+    def read(self, arrival: Arrival, staleness: int = 0) -> Reply | None:
+        """The checked reply, or ``None`` if it is refused; both are recorded in the report.
 
-    def read(self, reply: Outcome) -> Reply | None:
-        """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
-        node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
+        Parameters
+        ----------
+        arrival : Arrival
+            A train reply must contain arrays with the names, shapes and dtypes of its flight's ``start``.
+        staleness : int
+            ≥ 0, the number of server steps since these were current.
+        """
         with timed("decode"):
-            return self._read(reply, self.profiles.get(node_id) or Profile.unknown(node_id))
+            return self._read(arrival, staleness)
 
-    def _read(self, reply: Outcome, profile: Profile) -> Reply | None:
-        size, seconds = 0, None
+    def _read(self, arrival: Arrival, staleness: int) -> Reply | None:
+        reply, profile, size, seconds = arrival.outcome, arrival.flight.profile, 0, None
         if isinstance(reply, Message) and reply.has_content():
-            seconds = self.seconds.get(reply.metadata.reply_to_message_id)
+            seconds = arrival.seconds if self.records_seconds else None
             size = count_bytes(reply.content)
             self.report.count_reply(self.phase, size)
+        expected = arrival.flight.start if self.phase == "train" else None
         try:
             usable = read_reply(
                 reply,
                 profile,
-                self.expected,
+                expected,
                 self.weight_of,
                 self.max_bytes,
                 self.compression,
-                self._origins if self.compression else None,
+                self._origins_of(expected or {}) if self.compression else None,
                 self.metric_means,
                 size,
             )
-            if reason := self._reason_to_refuse(usable):
+            if reason := self._reason_to_refuse(usable, staleness):
                 raise ValueError(reason)
         except ValueError as refusal:
             # Not the exception: it refers to the reply, and loggers can keep their arguments in memory.
@@ -369,10 +363,10 @@ class ReplyFilter:
             advice = "its ClientApp has no @app.train(mods=[compression_mod])"
             log(WARNING, "the train reply of node %s is not compressed: %s", profile.key, advice)
         if usable.left_out:
-            found = [LeftOut(profile.key, self.phase, name, str(value)) for name, value in usable.left_out.items()]
-            said = ", ".join(f"{metric.metric} = {metric.value}" for metric in found)
-            log(WARNING, "left out of the %s reply of node %s: %s", self.phase, profile.key, truncate(said))
-            self.report.left_out += found
+            left_out = [LeftOut(profile.key, self.phase, name, str(value)) for name, value in usable.left_out.items()]
+            listing = ", ".join(f"{metric.metric} = {metric.value}" for metric in left_out)
+            log(WARNING, "left out of the %s reply of node %s: %s", self.phase, profile.key, truncate(listing))
+            self.report.left_out += left_out
         metrics = {name: value for name, value in usable.metrics.items() if name != wire.NUM_EXAMPLES}
         self.report.nodes.append(
             NodeReport(
@@ -384,15 +378,17 @@ class ReplyFilter:
                 bytes_up=size,
                 timings=read_timings(usable.content),
                 seconds=seconds,
-                staleness=self.staleness,
+                staleness=staleness,
                 own_data=profile.own_data,
             )
         )
         return usable
 
-    @cached_property
-    def _origins(self) -> dict[str, Origin]:
-        return origins_of(self.expected or {}, self.buffers)
+    def _origins_of(self, arrays: Arrays) -> dict[str, Origin]:
+        """The origins of a version, made once for all replies to it."""
+        if id(arrays) not in self._origins:
+            self._origins[id(arrays)] = (arrays, origins_of(arrays, self.buffers))
+        return self._origins[id(arrays)][1]
 
     def _asked_for_compression(self, reply: Outcome) -> bool:
         """Whether the reply should be compressed and is not; only the first round is looked at."""
@@ -400,10 +396,12 @@ class ReplyFilter:
             return False
         return isinstance(reply, Message) and not any(name.startswith(wire.COMPRESSED_PREFIX) for name in reply.content)
 
-    def _reason_to_refuse(self, reply: Reply) -> str | None:
+    def _reason_to_refuse(self, reply: Reply, staleness: int) -> str | None:
+        limits, too_old = self.example_limits, self.max_staleness is not None and staleness > self.max_staleness
         return (
-            self.example_limits.refusal_reason(reply.num_examples, reply.profile, self.phase)
-            or self.example_limits.count_refusal(reply.metrics, reply.profile, self.phase)
+            limits.refusal_reason(reply.num_examples, reply.profile, self.phase)
+            or limits.count_refusal(reply.metrics, reply.profile, self.phase)
+            or (f"the update is {staleness} steps old: at most {self.max_staleness} are accepted" if too_old else None)
             or (self.refusal_reason(reply) if self.refusal_reason and self.phase == "train" else None)
         )
 

@@ -17,11 +17,11 @@ from fedapps.base.errors import DataError as DataError
 from fedapps.base.seeding import derive_seed, torch_seed
 
 from .head_inputs import head_inputs
+from .node_data import Batch as Batch
 from .node_data import NodeData as NodeData
 from .profiles import ModelRoles as ModelRoles
 from .profiles import NodeProfile as NodeProfile
 from .profiles import PrivateParameters as PrivateParameters
-from .tensors import Batch as Batch
 
 #: What a node measures, by ``<split>.<metric>``; a list has the statistics of a :class:`PooledMetric`.
 Metrics = dict[str, float | list[float]]
@@ -79,6 +79,8 @@ class Task(ABC):
     headline: ClassVar[tuple[str, ...]]
     #: The references (:meth:`fedapps.tasks.base.Task.references`) that a trained model should exceed.
     floors: ClassVar[tuple[str, ...]] = ()
+    #: By main metric, the name and the metric of a rival that every run measures beside the methods, for paired tests.
+    rivals: ClassVar[Mapping[str, tuple[str, str]]] = {}
     #: The files of the data that people have, each with its columns or content and their units, as in docs/data.md.
     files: ClassVar[Mapping[str, str]] = {}
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.

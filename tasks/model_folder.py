@@ -73,7 +73,7 @@ class StoredModel:
     facts, origin : mapping
         As in :class:`~fedapps.tasks.trained.TrainedModel`.
     added_logits : tuple of float
-        What a classifier adds for its node's label shares (:mod:`fedapps.tasks.label_shares`); empty for other models.
+        What a classifier adds for its node's label shares (:mod:`fedapps.tasks.partitioners`); empty for other models.
     """
 
     name: str
@@ -315,7 +315,7 @@ def without_memory(parameters: int) -> Iterator[None]:
             raise ValueError(f"its options describe a model with more than {parameters} parameters")
         return parameter if parameter.is_meta else nn.Parameter(parameter.to("meta"), parameter.requires_grad)
 
-    handle = register_module_parameter_registration_hook(to_meta)
+    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # may return a parameter
     try:
         with torch.device("meta"):
             yield

@@ -1,6 +1,8 @@
 """A grid whose replies arrive after a given number of attempts."""
 
 from fedapps.sim.flower_internals import set_message_id
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.rounds.mailbox import Mailbox
 from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error, Message, RecordDict
 
@@ -54,3 +56,22 @@ def messages(*nodes):
 
 def outcome(items):
     return [item if isinstance(item, NodeFailure) else item.metadata.src_node_id for item in items]
+
+
+def exchange(grid, messages, timeout, poll=0.02, *, ahead=0, together=1, on_wait=lambda working: None, **limits):
+    """Send messages, and yield a reply or a failure for each, in the order of the messages."""
+    mailbox = Mailbox(grid, in_order=True, poll=poll, **limits)
+    letters = [(Profile.unknown(message.metadata.dst_node_id), message) for message in messages]
+    mailbox.post(letters, timeout, ahead=ahead, together=together)
+
+    def outcomes():
+        while mailbox:
+            arrival = mailbox.next()
+            if arrival is not None:
+                yield arrival.outcome
+            else:
+                on_wait(mailbox.working)
+                mailbox.wait()
+            del arrival
+
+    return outcomes()

@@ -2,22 +2,31 @@
 
 import numpy as np
 from fedapps.clients.arrays import get_arrays
-from fedapps.clients.parts.decomposition import Decomposition, Knowledge
 from toy_nodes import initial as initial_of
 from toy_nodes import node as node_of
 from toy_nodes import staged
 
+from fedapps.methods.apd import Decomposition
+from fedapps.methods.fedweit import FedWeitPart, Knowledge
+
 WEIGHTS = ["encoder.weight", "head.weight"]
-PENALTIES = {"l1_adaptive": 1e-3, "l1_mask": 1e-3, "drift": 0.1}
+PENALTIES = {"l1": 1e-3, "l1_mask": 1e-3, "drift": 0.1}
 
 
 def initial(names=WEIGHTS):
     return initial_of(names)
 
 
+def decomposition(kind="apd", *, l1=0.0, drift=0.0, l1_mask=0.0, mask_share=0.7, **options):
+    """The local part of APD or FedWeIT."""
+    if kind == "apd":
+        return Decomposition(l1, drift, l1_mask, **options)
+    return FedWeitPart(l1, drift, l1_mask, mask_share, **options)
+
+
 def node(state, kind="apd", *others, data=None, task=None, **options):
     """A node with a decomposition, after the other local parts."""
-    return node_of(state, *others, Decomposition(kind, **options), data=data or staged(1), task=task)
+    return node_of(state, *others, decomposition(kind, **options), data=data or staged(1), task=task)
 
 
 def knowledge(stage, lenders=2, value=1.0):

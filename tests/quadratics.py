@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from between_rounds import between
 from fedapps.clients.arrays import memory_of
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
@@ -85,7 +86,7 @@ class Federation:
                 num_rounds,
                 train_config=ConfigRecord(self.settings),
                 evaluate_fn=lambda server_round, arrays: self.theta.append(arrays["theta"].numpy()),
-                **more,
+                **between(**more),
             )
         self.theta = self.theta[1:]
         return result.arrays["theta"].numpy()

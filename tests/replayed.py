@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies import Profile, RoundStep, Sampler, Snapshot, in_key_order
+from fedapps.strategies import Profile, RoundStep, Sampler, Save, Snapshot, in_key_order
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -62,7 +62,7 @@ def replay(
             train_config=lambda server_round: train_config(config, method, "replay", server_round),
             evaluate_config=lambda server_round: evaluate_config(config, method, "replay", server_round),
             evaluate_every=config.run.evaluate_every,
-            checkpoints=checkpoints,
+            callbacks=[Save(checkpoints)],
         )
 
     own = [{**given, "state-dir": str(folder / f"node-{i}" / "state")} for i, given in enumerate(node_configs)]

@@ -81,9 +81,22 @@ def labels(figure: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", unescape(figure))
 
 
+def estimate(mean: float, half: float | None = None, **more: Any) -> dict[str, Any]:
+    """An estimate in ``compare.json``, over five seeds if it has an interval."""
+    limits = {} if half is None else {"seeds": 5, "sd": 0.1, "low": mean - half, "high": mean + half}
+    return {"mean": mean, **limits, **more}
+
+
+def paired_test(metric: str, a: str, b: str, nodes: tuple[int, int] = (0, 0), **difference: Any) -> dict[str, Any]:
+    """A test in ``compare.json``, over five seeds."""
+    gap = {"mean": -0.5, "low": -1.25, "high": 0.25, "seeds": 5, "p": 0.3, "p_holm": 0.6} | difference
+    counts = {"nodes_lower": nodes[0], "nodes_higher": nodes[1]}
+    return {"metric": metric, "a": a, "b": b, "difference": gap, **counts}
+
+
 def comparison(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """The content of ``compare.json`` for runs, with the metrics of each method's first run as means."""
     table: dict[str, Any] = {}
     for row in rows:
-        table.setdefault(row["method"], {name: {"mean": v, "std": 0.0} for name, v in row["metrics"].items()})
+        table.setdefault(row["method"], {name: estimate(v) for name, v in row["metrics"].items()})
     return {"recipe": "social-methods", "rows": rows, "table": table, "paper": {}, "tests": [], **more}

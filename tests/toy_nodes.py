@@ -18,6 +18,7 @@ from toys import Arrays, ToyTask, arrays_of, record_of
 
 from fedapps.base.options import with_values
 from fedapps.base.seeding import torch_seed
+from fedapps.methods.fedvocab import FedVocabOptions, FedVocabPart
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3
@@ -93,3 +94,10 @@ def nodes_app(client_of: ClientOf, more: Callable[[Any, Records], dict[str, floa
         return Message(RecordDict({"profile": record}), reply_to=message)
 
     return app
+
+
+def adaptive_updating(epochs: int = 0, rate: float = 1.0, before_evaluation: bool = False) -> FedVocabPart:
+    """The local part of FedVocab; without epochs a round is plain training."""
+    return FedVocabPart(
+        FedVocabOptions(adapt_epochs=epochs, adapt_rate=rate, adapt_before_evaluation=before_evaluation)
+    )

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from between_rounds import between
 from fedapps.sim.inprocess import run_inprocess
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.base import Batch, DataError, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
@@ -244,7 +246,8 @@ def federate(
 
     @server_app.main()
     def main(grid: Any, context: Context) -> None:
-        results.append((start or type(strategy).start)(strategy, grid, initial, **options))
+        keywords = between(**options) if isinstance(strategy, BaseStrategy) and start is None else options
+        results.append((start or type(strategy).start)(strategy, grid, initial, **keywords))
 
     run_inprocess(server_app, client_app, num_nodes=num_nodes, errors="reply")
     return results[0]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from fedapps.strategies import BaseStrategy, RoundReport, UniformFraction
+from fedapps.strategies import BaseStrategy, Each, RoundReport, Save, UniformFraction
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -40,9 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=int(config["rounds"]),
         timeout=float(config["timeout"]),
         evaluate_every=int(config["rounds"]),
-        checkpoints=DiskCheckpoints(output / "checkpoints"),
-        resume=True,
-        on_round=record,
+        callbacks=[Each(record), Save(DiskCheckpoints(output / "checkpoints"), resume=True)],
     )
     write_whole(output / "finished", b"")
 

@@ -1,8 +1,4 @@
-"""The ClientApp: a message comes in, the task's client does the work, a reply goes out.
-
-This module imports no torch, so that a worker that only answers a profile query starts quickly; :mod:`fedapps.app.node`
-has the part that trains.
-"""
+"""The ClientApp: a message comes in, the task's client does the work, a reply goes out."""
 
 from functools import partial
 
@@ -10,11 +6,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, ClientApp
 
 from fedapps.registry.methods import queries
-from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import report_errors
 from .mods import compressed_reply, disclosed_reply, hidden_divergence, limited_work, private_reply, timed_reply
+from .node import Node
 from .profile_query import profile_record
 
 app = ClientApp(mods=[report_errors, limited_work])
@@ -29,25 +25,17 @@ def profile(message: Message, context: Context) -> Message:
 @app.train(mods=[disclosed_reply, timed_reply, compressed_reply, private_reply])
 def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""
-    with timed("import"):
-        from .node import Node
-
     return Node(message, context).train()
 
 
 @app.evaluate(mods=[disclosed_reply, timed_reply, hidden_divergence])
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on this node's data, after what the method trains before an evaluation."""
-    with timed("import"):
-        from .node import Node
-
     return Node(message, context).evaluate()
 
 
 def answer(query: str, message: Message, context: Context) -> Message:
     """Answer a QUERY message of the node's method."""
-    from .node import Node
-
     return Node(message, context).answer(query)
 
 
@@ -57,6 +45,4 @@ for _query in queries():
 
 def client_fn(context: Context) -> Client:
     """The same node as Flower's ``NumPyClient``: ``ClientApp(client_fn=client_fn)``."""
-    from .node import Node
-
     return Node(Message(RecordDict(), dst_node_id=0, message_type="train"), context).numpy_client().to_client()

@@ -5,9 +5,7 @@ from math import nan
 from statistics import fmean
 from typing import Any
 
-from fedapps.config.run_config import RunConfig
-from fedapps.report.fleet_use import slowest
-from fedapps.report.metrics import (
+from fedapps.base.report.metrics import (
     BYTES_TO_TARGET,
     ROUNDS_TO_TARGET,
     SIMULATED_TIME,
@@ -17,6 +15,8 @@ from fedapps.report.metrics import (
     TIME_TO_TARGET,
     bare,
 )
+from fedapps.config.run_config import RunConfig
+from fedapps.report.run_data import slowest
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 
 

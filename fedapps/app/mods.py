@@ -16,6 +16,8 @@ from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMI
 
 from .disclosure import Disclosure
 from .errors import Handler
+from .node import Node, run_config_of
+from .privacy import hiding_divergence, node_mod
 
 
 def limited_work(message: Message, context: Context, call_next: Handler) -> Message:
@@ -70,9 +72,6 @@ def compressed_reply(message: Message, context: Context, call_next: Handler) -> 
 
 def private_reply(message: Message, context: Context, call_next: Handler) -> Message:
     """Clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
-    from .node import run_config_of
-    from .privacy import hiding_divergence, node_mod
-
     run = run_config_of(context).run
     mod = node_mod(run, message, context)
     if mod is None:
@@ -110,7 +109,5 @@ class StateMemory:
 
 
 def _error_memory(message: Message, context: Context) -> ErrorMemory:
-    from .node import Node
-
     node = Node(message, context)
     return StateMemory(node.compression_state(), node.settings)

@@ -12,10 +12,10 @@ from flwr.common.logger import log
 from torch import nn
 
 from fedapps.base.atomic import UnwritableError, remove_leftovers
-from fedapps.clients.base import FederatedClient
+from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
-from fedapps.clients.local_part import RoundResult
+from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.messages import check_real
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
@@ -23,13 +23,13 @@ from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
-from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
+from fedapps.tasks.trained import Origin, trained_class, versions
 
 from .disclosure import Disclosure, state_root
 
@@ -47,13 +47,16 @@ class Node:
         sent = message.content.get(CONFIG)
         self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
         label = str(self.round_config.get("method", ""))
-        self.settings = default_settings(self.config.run_of(label), context).with_config(self.round_config)
-        self.method = self._method()
+        self.method = self._method(label)
+        run = self.config.run_of(label)
+        default = RoundSettings(run=f"run-{context.run_id}", training=self.method.training(run.training))
+        self.settings = default.with_config(self.round_config)
         self.source = self.config.run.source(self.config.task, context.node_config)
 
     def train(self) -> Message:
         """The reply to a TRAIN message."""
-        return self._reply(self.client().train_round(received_arrays(self.message), self.settings), arrays=True)
+        client = self._client(FederatedClient, pooled=self.method.pools_data)
+        return self._reply(client.train_round(received_arrays(self.message), self.settings), arrays=True)
 
     def evaluate(self) -> Message:
         """The reply to an EVALUATE message."""
@@ -96,21 +99,21 @@ class Node:
         """The errors of the node's compressed replies."""
         return self._state(self._data(self._task(), pooled=False).key, "compression")
 
-    def _client(self, kind: type[Client]) -> Client:
+    def _client(self, kind: type[Client], *, pooled: bool = False) -> Client:
         run, task = self.config.run, self._task()
         self._check_files(task)
         own = self._data(task, pooled=False)
         state = self._state(own.key)
         return kind(
             task,
-            self._data(task, pooled=True) if self.settings.pooled else own,
+            self._data(task, pooled=True) if pooled else own,
             state,
             parts=[part.read(self.round_config, self.message.content) for part in self.method.local_parts()],
-            collectors=state.siblings() if self.settings.pooled else [state],
+            collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
             guard=self._guard(),
-            keep=partial(self._keep, task, own) if self._keeps_models() else None,
+            keep=partial(self._keep, task, own) if keeps_models(self.context.node_config) else None,
         )
 
     def _check_files(self, task: Task) -> None:
@@ -162,17 +165,17 @@ class Node:
         private = [method.private(self.config.task).patterns for method in methods]
         return Guard.of(self.context.node_config, private)
 
-    def _method(self) -> Method:
+    def _method(self, label: str) -> Method:
         """The method that the message names; plain federated averaging where it names none, as Flower's strategies do.
 
         Raises ``ValueError`` for a method that the run config does not have.
         """
         if "method" not in self.round_config:
             return Method()
-        if self.settings.method not in self.config.methods:
+        if label not in self.config.methods:
             known = ", ".join(self.config.methods)
-            raise ValueError(f"config method = {self.settings.method!r}: the run config has the methods {known}")
-        return self.config.methods[self.settings.method]
+            raise ValueError(f"config method = {label!r}: the run config has the methods {known}")
+        return self.config.methods[label]
 
     def _task(self) -> Task:
         return self.config.task_of(self.method)
@@ -186,20 +189,10 @@ class Node:
         remove_leftovers(state.folder)
         return state
 
-    def _keeps_models(self) -> bool:
-        if "keep-model" not in self.context.node_config:
-            return False  # without the modules that write models
-        from fedapps.clients.kept_models import keeps_models
-
-        return keeps_models(self.context.node_config)
-
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
     ) -> None:
         """Keep the node's personal model for other programs. If it cannot be written, the round goes on."""
-        from fedapps.clients.kept_models import KeptModels
-        from fedapps.tasks.trained import Origin, trained_class, versions
-
         run = self.config.run
         name = run.name or settings.run
         origin = Origin(
@@ -237,11 +230,6 @@ class Node:
 def run_config_of(context: Context) -> Config:
     """The validated run config of a node."""
     return _parsed(tuple(sorted(context.run_config.items())))
-
-
-def default_settings(run: RunConfig, context: Context) -> RoundSettings:
-    """How a node trains when the message does not say, as under Flower's own strategies."""
-    return RoundSettings(run=f"run-{context.run_id}", training=run.training)
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from logging import WARNING
 from math import inf, sqrt
 from math import log as ln
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.logger import log
+from torch import nn
 
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats
@@ -35,9 +35,6 @@ from fedapps.strategies.wire import (
 )
 
 from .errors import Handler
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CENTRAL = ("central-server", "central-client")
 #: The neighbouring relation of epsilon, as part of its name and as a sentence.
@@ -61,7 +58,7 @@ def central_privacy(run: RunConfig) -> CentralPrivacy | None:
     )
 
 
-def check_statistics(run: RunConfig, label: str, model: "nn.Module", shared: Iterable[str]) -> None:
+def check_statistics(run: RunConfig, label: str, model: nn.Module, shared: Iterable[str]) -> None:
     """Check that the shared arrays of a method have no statistics of a normalisation that training changes.
 
     Raises

@@ -3,10 +3,10 @@
 from flwr.app import ConfigRecord
 
 from fedapps.base.options import option_values
+from fedapps.clients.settings import LocalTraining
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from fedapps.methods.base import Round
-from fedapps.methods.checks import sent_keys
+from fedapps.methods.base import Scalar
 from fedapps.strategies.wire import FIXED_DIGEST, TIMINGS_WANTED
 
 
@@ -33,34 +33,37 @@ def fixed_digest(config: Config) -> dict[str, str]:
 
 def train_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
     """The config of the TRAIN messages of the method ``label``; ``run_label`` names the folder of private states."""
-    run = config.run_of(label)
     return ConfigRecord(
-        {
-            "run": run_label,
-            "method": label,
-            **timings_wanted(run),
-            **fixed_digest(config),
-            "stage": stage_of(run, server_round, config.num_stages),
-            **option_values(run.training_in(server_round)),
-            **sent_keys(config.methods[label], Round(run, server_round, "train")),
-        }
+        {**_common(config, label, run_label, server_round), **option_values(_training(config, label, server_round))}
     )
 
 
 def evaluate_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
-    """The config of the EVALUATE messages of the method ``label``."""
+    """The config of the EVALUATE messages of the method ``label``.
+
+    Nodes that train before an evaluation know all settings but the learning rate of the round.
+    """
     run = config.run_of(label)
     return ConfigRecord(
         {
-            "run": run_label,
-            "method": label,
-            **timings_wanted(run),
-            **fixed_digest(config),
-            "stage": stage_of(run, server_round, config.num_stages),
-            "batch-size": run.training.batch_size,
-            "optimizer": run.training.optimizer,
+            **_common(config, label, run_label, server_round),
+            "learning-rate": _training(config, label, server_round).learning_rate,
             "final": server_round == run.rounds,
             "collect": server_round == run.collect_after,
-            **sent_keys(config.methods[label], Round(run, server_round, "evaluate")),
         }
     )
+
+
+def _common(config: Config, label: str, run_label: str, server_round: int) -> dict[str, Scalar]:
+    run = config.run_of(label)
+    return {
+        "run": run_label,
+        "method": label,
+        **timings_wanted(run),
+        **fixed_digest(config),
+        "stage": stage_of(run, server_round, config.num_stages),
+    }
+
+
+def _training(config: Config, label: str, server_round: int) -> LocalTraining:
+    return config.methods[label].training(config.run_of(label).training_in(server_round))

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
 
@@ -14,8 +14,8 @@ from torch import nn
 
 from fedapps.base.console import accept_all_text
 from fedapps.base.seeding import torch_seed
-from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
@@ -27,7 +27,7 @@ from fedapps.runs.tracking import Tracking
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import check_named_cluster
-from fedapps.strategies import BaseStrategy, RoundReport
+from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
 from fedapps.strategies.rounds.clock import clock_of
 
 from .clock import with_clock, write_devices
@@ -96,6 +96,39 @@ def main(grid: Grid, context: Context) -> None:
         raise RefusedNodesError(refused)
 
 
+@dataclass
+class Recorder(Callback):
+    """Records each round in the run folder, if no other server has taken it over.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    config : RunConfig
+    method : str
+        The label of the method.
+    num_stages : int
+        ≥ 1, of the run.
+    last_round : int
+        ≥ 0, the round of the last checkpoint.
+    """
+
+    folder: RunFolder
+    config: RunConfig
+    method: str
+    num_stages: int
+    last_round: int
+
+    def before_training(self, run: Run, server_round: int) -> None:
+        self.folder.check_owner()
+
+    def after_round(self, run: Run, report: RoundReport) -> None:
+        if report.round == self.last_round + 1:
+            write_devices(self.folder.path, run.grid)
+        row = report if self.config.timings else replace(report, timings={})
+        stage = stage_of(self.config, report.round, self.num_stages)
+        self.folder.record(self.method, stage_label(stage, self.num_stages), row)
+
+
 def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, tracking: Tracking) -> None:
     """Run the method of a label from its initial arrays or its last checkpoint to its line in the summary."""
     run = config.run
@@ -110,21 +143,6 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     if promised := guarantee(config, method, planned):
         log(INFO, "%s", promised)
     folder.drop_after(method, last_round)
-    tracking.start()
-
-    stages = config.num_stages
-
-    def record(report: RoundReport) -> None:
-        told = report if run.timings else replace(report, timings={})
-        if report.round == last_round + 1:
-            write_devices(folder.path, grid)
-        folder.record(method, stage_label(stage_of(run, report.round, stages), stages), told)
-        tracking.round(report)
-
-    def release(server_round: int, attempt: str) -> None:
-        folder.check_owner()
-        if run.dp != "none":
-            releases.add(server_round, attempt)
 
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
@@ -136,12 +154,14 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         train_config=lambda server_round: train_config(config, method, folder.label, server_round),
         evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
         evaluate_every=run.evaluate_every,
-        tracked=tracked_metric(run),
-        max_failed_evaluations=run.max_failed_evaluations,
-        checkpoints=checkpoints,
-        resume=True,  # a new run has no checkpoints yet
-        on_round=record,
-        on_release=release,
+        callbacks=[
+            *([Track(tracked)] if (tracked := tracked_metric(run)) else ()),
+            Recorder(folder, run, method, config.num_stages, last_round),
+            *([releases] if run.dp != "none" else ()),
+            tracking,
+            Save(checkpoints, resume=True),  # a new run has no checkpoints yet
+            RequireEvaluations(run.max_failed_evaluations, run.track_metric),
+        ],
     )
     facts = summarise(config, folder, method, time.monotonic() - begun)
     with clock_of(grid).evaluation():
@@ -167,7 +187,7 @@ def initial_model(config: Config, label: str = "") -> nn.Module:
     """The untrained model of a method, or of the task without a label."""
     with torch_seed(config.run.seed, "model"):
         method = config.methods[label] if label else Method()
-        return ComposedParts(composed(method.local_parts())).extend(config.task_of(method).build_model())
+        return config.task_of(method).build_model()
 
 
 def strategy_for(config: Config, label: str, model: nn.Module) -> tuple[BaseStrategy, ArrayRecord]:

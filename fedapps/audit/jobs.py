@@ -124,8 +124,8 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
     ordered = sorted(groups.items(), key=lambda item: _order(methods, *item[0]))
     return {
         "recipe": recipe,
-        "rows": [_row(key, found) for key, found in ordered],
-        "recovered": [one for key, found in ordered for one in _recovered(key, found)],
+        "rows": [_row(key, of_group) for key, of_group in ordered],
+        "recovered": [one for key, of_group in ordered for one in _recovered(key, of_group)],
     }
 
 

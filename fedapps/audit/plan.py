@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from fedapps.base.options import listed
 from fedapps.tasks.privacy.attackers import ATTACKERS
 from fedapps.tasks.privacy.subject import AuditSubject
 
@@ -118,16 +119,16 @@ class AuditPlan:
         ValueError
             If a batch size is not a whole number, or the plan is invalid.
         """
-        sizes = _listed(batch_sizes)
+        sizes = listed(batch_sizes)
         if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:
             raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
         whole = tuple(map(int, sizes))
         return cls(
             subject=subject,
-            methods=subject.methods if methods is None else _listed(methods),
-            attackers=_listed(attackers),
-            attacks=subject.attacks if attacks is None else _listed(attacks),
-            on=_listed(on),
+            methods=subject.methods if methods is None else listed(methods),
+            attackers=listed(attackers),
+            attacks=subject.attacks if attacks is None else listed(attacks),
+            on=listed(on),
             batch_sizes=whole,
             sentences=sentences,
             steps=steps,
@@ -150,12 +151,8 @@ class AuditPlan:
         return jobs
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _named(key: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
-    wrong = [f"{key} {name}: unknown; must be among {', '.join(known)}" for name in given if name not in known]
-    if not given or len(set(given)) < len(given):
-        wrong.append(f"{key} {','.join(given)!r}: name at least one of {', '.join(known)}, and none twice")
+def _named(key: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
+    wrong = [f"{key} {name}: unknown; must be among {', '.join(known)}" for name in names if name not in known]
+    if not names or len(set(names)) < len(names):
+        wrong.append(f"{key} {','.join(names)!r}: name at least one of {', '.join(known)}, and none twice")
     return wrong

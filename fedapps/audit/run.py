@@ -9,7 +9,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.inputs import resolve
-from fedapps.launch.job_folder import new_folder, timed_name
+from fedapps.launch.plan import new_folder, timed_name
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
 
@@ -57,10 +57,10 @@ def audit_recipe(
     ValueError
         Before anything runs, if the config is invalid, or the node has too few sentences.
     """
-    given, named = read_recipe(recipe, overrides), str((overrides or {}).get("name", ""))
+    keys, named = read_recipe(recipe, overrides), str((overrides or {}).get("name", ""))
     name = timed_name(f"audit-{recipe_name(recipe)}")
     # The methods of the recipe do not matter: the audited ones differ only in which gradients the node shares.
-    config = parse(resolve(given | {"name": name}, output_dir))
+    config = parse(resolve(keys | {"name": name}, output_dir))
     victim_data(config, plan.sentences)
     with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
         (folder / "cells").mkdir()
@@ -77,11 +77,11 @@ def _carry_out(
     print(f"{plan.sentences} sentences; intermediate results: {folder / 'audit.json'}", flush=True)
     cells = [job | {"config": shared} for job in plan.jobs()]
     run_matrix(cells, run_job, jobs=jobs, watch=Lines(len(cells), progress.show))
-    found = progress.save()
+    results = progress.save()
     if json_path:
-        json_path.write_text(_json(found), encoding="utf-8")
-    print(f"\n{audit_text(found, plan.subject.paper)}\n\naudit: {folder / 'audit.json'}")
-    return found
+        json_path.write_text(_json(results), encoding="utf-8")
+    print(f"\n{audit_text(results, plan.subject.paper)}\n\naudit: {folder / 'audit.json'}")
+    return results
 
 
 class _Progress:
@@ -100,10 +100,10 @@ class _Progress:
                 print(f"  {row_line(row)}", flush=True)
 
     def save(self) -> dict[str, Any]:
-        found = finished(self.folder / "cells", self.recipe)
-        write_whole(self.folder / "audit.json", _json(found).encode())
-        return found
+        results = finished(self.folder / "cells", self.recipe)
+        write_whole(self.folder / "audit.json", _json(results).encode())
+        return results
 
 
-def _json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+def _json(results: Mapping[str, Any]) -> str:
+    return json.dumps(results, indent=2, ensure_ascii=False) + "\n"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.runs.tables import text_table
+from fedapps.base.report.tables import text_table
 from fedapps.tasks.privacy.attackers import ATTACKERS
 
 from .plan import ANYBODY, GUESSER
@@ -35,15 +35,15 @@ def row_line(row: Row) -> str:
     )
 
 
-def audit_text(found: Mapping[str, Any], paper: Paper | None = None) -> str:
+def audit_text(results: Mapping[str, Any], paper: Paper | None = None) -> str:
     """The results of an audit (see :func:`.jobs.finished`) as text, beside what a paper says."""
-    knowledge = [f"  {name}: {_KNOWLEDGE[name]}" for name in dict.fromkeys(row["attacker"] for row in found["rows"])]
+    knowledge = [f"  {name}: {_KNOWLEDGE[name]}" for name in dict.fromkeys(row["attacker"] for row in results["rows"])]
     return "\n\n".join(
         [
-            _table(found["rows"], paper or {}),
+            _table(results["rows"], paper or {}),
             "\n".join([_LEGEND, *knowledge]),
-            _side_by_side(found["recovered"]),
-            statement(found["rows"]),
+            _side_by_side(results["recovered"]),
+            statement(results["rows"]),
         ]
     )
 

@@ -154,8 +154,8 @@ def _compress(run: RunConfig) -> Compress | None:
 
     def restored(changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         arrays = {name: change.double().cpu().numpy() for name, change in changes.items()}
-        found = compression.decode(compression.encode(arrays), arrays)
-        return {name: torch.from_numpy(found[name]).to(change) for name, change in changes.items()}
+        decoded = compression.decode(compression.encode(arrays), arrays)
+        return {name: torch.from_numpy(decoded[name]).to(change) for name, change in changes.items()}
 
     return restored
 

@@ -7,11 +7,15 @@ class DataError(ValueError):
     """Missing or malformed data. The message names the file and the line, and says what is expected."""
 
 
+class ReportError(ValueError):
+    """A run folder has missing or malformed files; the message names the file, the line and the problem."""
+
+
 def headline_of(reason: str) -> str:
     """The line of a reason that says most: the last one of a traceback, and the first one of any other text."""
     lines = [line.removeprefix("  | ").strip() for line in reason.splitlines()]
-    found = [line for line in lines if line] or [""]
-    return found[-1] if found[0].startswith("Traceback") else found[0]
+    filled = [line for line in lines if line] or [""]
+    return filled[-1] if filled[0].startswith("Traceback") else filled[0]
 
 
 def need(package: str, extra: str, purpose: str) -> None:

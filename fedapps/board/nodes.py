@@ -81,30 +81,30 @@ class RefusalStatus:
 def nodes_of(run: RunData, changed: float) -> list[NodeStatus]:
     """All nodes of a run whose last round ended at ``changed``, in seconds since the epoch; missing ones first."""
     counts = Counter(refusal.node for record in run.rounds for refusal in record.refused)
-    refused_at = {refusal.node: place for place, record in enumerate(run.rounds) for refusal in record.refused}
+    refused_at = {refusal.node: index for index, record in enumerate(run.rounds) for refusal in record.refused}
     last = {record.node: record for record in run.nodes}
     # When each round ended: the last one has written the files, and the seconds of the later ones lie between.
-    places = {(record.method, record.round): place for place, record in enumerate(run.rounds)}
+    index_of = {(record.method, record.round): index for index, record in enumerate(run.rounds)}
     ends, end = [0.0] * len(run.rounds), changed
-    for place in reversed(range(len(run.rounds))):
-        ends[place] = end
-        end -= finite(run.rounds[place].seconds)
-    evaluated = [places.get((node.method, node.round), 0) for node in run.nodes if node.phase == "evaluate"]
+    for index in reversed(range(len(run.rounds))):
+        ends[index] = end
+        end -= finite(run.rounds[index].seconds)
+    evaluated = [index_of.get((node.method, node.round), 0) for node in run.nodes if node.phase == "evaluate"]
     last_evaluated = max(evaluated, default=-1) if run.config.get("fraction-evaluate", 1) == 1 else -1
-    found = []
+    statuses = []
     for name in sorted({*last, *counts}):
         refused = refused_at.get(name, -1)
-        number, method, place = run.rounds[refused].round if refused >= 0 else 0, "", -1
+        number, method, index = run.rounds[refused].round if refused >= 0 else 0, "", -1
         examples, size, seconds, since = 0.0, 0.0, 0.0, 0.0
         if record := last.get(name):
             method, number = record.method, record.round
             examples, size, seconds = map(finite, (record.num_examples, record.bytes_up, sum(record.timings.values())))
-            place = places.get((method, number), len(run.rounds) - 1)
-            since = ends[place] if ends else changed
-        missed = len(run.rounds) - 1 - place
-        missing = last_evaluated > max(place, refused)
-        found.append(NodeStatus(name, method, number, examples, size, seconds, since, missed, missing, counts[name]))
-    return sorted(found, key=lambda node: (not node.missing, -node.refused))
+            index = index_of.get((method, number), len(run.rounds) - 1)
+            since = ends[index] if ends else changed
+        missed = len(run.rounds) - 1 - index
+        missing = last_evaluated > max(index, refused)
+        statuses.append(NodeStatus(name, method, number, examples, size, seconds, since, missed, missing, counts[name]))
+    return sorted(statuses, key=lambda node: (not node.missing, -node.refused))
 
 
 def refusals_of(run: RunData) -> list[RefusalStatus]:
@@ -116,11 +116,11 @@ def refusals_of(run: RunData) -> list[RefusalStatus]:
             reason = headline_of(refusal.reason)
             by_reason.setdefault(reason, Counter())[refusal.node] += 1
             whole[reason] = refusal.reason.strip()
-    found = [
+    statuses = [
         RefusalStatus(reason, whole[reason], of.total(), [node for node, _ in of.most_common()])
         for reason, of in by_reason.items()
     ]
-    return sorted(found, key=lambda refusal: -refusal.count)[:_MOST_REASONS]
+    return sorted(statuses, key=lambda refusal: -refusal.count)[:_MOST_REASONS]
 
 
 def finite(value: float) -> float:

@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedapps.report.rendering import render
+from fedapps.base.report.sections import render
 
 from .status import Board
 
@@ -30,6 +30,7 @@ _PAUSE = 1.0
 _STEP = 0.25
 _SHARE_OF_TIME = 0.1
 _COOKIE = "fedapps-board"
+TEMPLATES = Path(__file__).with_name("templates")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -113,13 +114,13 @@ def board_app(folder: Path, token: str = "", stopping: Callable[[], bool] = lamb
         return StreamingResponse(_changes(board, request, stopping), media_type="text/event-stream")
 
     async def report(request: Request) -> Response:
-        found = await anyio.to_thread.run_sync(board.report, request.path_params["run"])
-        if found is None:
+        path = await anyio.to_thread.run_sync(board.report, request.path_params["run"])
+        if path is None:
             return PlainTextResponse("There is no such report.", 404)
-        return FileResponse(found, media_type="text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
+        return FileResponse(path, media_type="text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
 
     def text(template: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-        content = render(template)
+        content = render(TEMPLATES, template)
 
         async def answer(request: Request) -> Response:
             return Response(content, media_type=kind)
@@ -180,8 +181,8 @@ class _Guard:
             if is_loopback(request.url.hostname or ""):
                 return None
             return PlainTextResponse("This board answers only requests to localhost.", 421)
-        given = request.query_params.get("token")
-        if given is not None and self._is_token(given):
+        token = request.query_params.get("token")
+        if token is not None and self._is_token(token):
             response = RedirectResponse("/", 303)
             response.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
             return response
@@ -189,5 +190,5 @@ class _Guard:
             return None
         return PlainTextResponse("Open the address that `fedapps board` has printed, with its token.", 401)
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self._token.encode())
+    def _is_token(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self._token.encode())

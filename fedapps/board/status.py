@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from fedapps.base.report.palette import plot_styles
 from fedapps.report import ReportError, RunData, read_run
 from fedapps.report.evaluated import PairedCurve, notes, paired_curve
-from fedapps.report.palette import plot_styles
-from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import configured_methods
 from fedapps.runs.owner import OWNER_FILE, has_owner
 from fedapps.strategies.checks import LARGEST_COUNT
@@ -138,8 +137,8 @@ class Board:
     def runs(self, now: float | None = None) -> list[RunStatus]:
         """The state of all runs at a time in seconds since the epoch (default now), the last changed first."""
         now = time.time() if now is None else now
-        found = [self._readable(path, now) for path in run_folders(self.folder)]
-        return sorted(found, key=lambda run: (-run.changed, run.path))
+        statuses = [self._readable(path, now) for path in run_folders(self.folder)]
+        return sorted(statuses, key=lambda run: (-run.changed, run.path))
 
     def report(self, path: str) -> Path | None:
         """The report of the run or comparison in the folder ``path``; None if there is none."""
@@ -233,10 +232,10 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         run = read_run(path)
     except (ReportError, OSError) as error:
         return replace(status, state="unreadable", problem=str(error))
-    metric, recent = leading_in_rounds(run), run.rounds[-_RECENT_ROUNDS:]
+    metric, recent = run.leading_in_rounds(), run.rounds[-_RECENT_ROUNDS:]
     pairs = {name: paired for name in run.methods if metric and (paired := paired_curve(run, name, metric.name))}
     methods, nodes = _methods(run, pairs), nodes_of(run, changed)
-    done = set(run.summary or ())
+    done = set(run.summary)
     seconds = _mean(record.seconds for record in recent)
     left = sum(max(0, method.of - method.rounds) for method in methods if method.name not in done)
     seconds_left = left * seconds
@@ -258,16 +257,16 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = [value for value in values if math.isfinite(value)]
-    return finite(sum(value / len(found) for value in found))
+    numbers = [value for value in values if math.isfinite(value)]
+    return finite(sum(value / len(numbers) for value in numbers))
 
 
 def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodStatus]:
     names = list(dict.fromkeys([*configured_methods(run.config), *run.methods]))
-    styles, metric = plot_styles(names), leading_in_rounds(run)
+    styles, metric = plot_styles(names), run.leading_in_rounds()
     wanted = run.config.get("rounds")
     of = wanted if isinstance(wanted, int) and 0 <= wanted <= LARGEST_COUNT else 0
-    found = []
+    statuses = []
     for name in names:
         records = run.of(name)
         points = [(r.round, r.evaluate[metric.name]) for r in records if metric and metric.name in r.evaluate]
@@ -278,8 +277,8 @@ def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodSta
         if name in changed:
             same = _thinned(list(zip(changed[name].rounds, changed[name].values, strict=True)))
             status = replace(status, changed=[change.round for change in changed[name].changes], paired=same)
-        found.append(status)
-    return found
+        statuses.append(status)
+    return statuses
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -143,8 +143,9 @@ def _dry_run(given: argparse.Namespace) -> int:
 
 def compare(given: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
+    from fedapps.base.options import listed
     from fedapps.comparison.compare import compare_recipe, resume_comparison
-    from fedapps.comparison.matrix import Vary, names
+    from fedapps.comparison.matrix import Vary
 
     json_path = Path(given.json) if given.json else None
     if given.resume:
@@ -164,7 +165,7 @@ def compare(given: argparse.Namespace) -> int:
         cluster=given.cluster,
         overrides=assignments(given.set),
         vary=Vary.read(given.vary),
-        seed_keys=names(given.seed_keys),
+        seed_keys=listed(given.seed_keys),
         output_dir=given.output_dir,
         json_path=json_path,
     )
@@ -173,7 +174,7 @@ def compare(given: argparse.Namespace) -> int:
 
 def tune(given: argparse.Namespace) -> int:
     """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
-    from fedapps.comparison.matrix import names
+    from fedapps.base.options import listed
     from fedapps.tuning.tune import resume_tuning, tune_recipe
 
     write = Path(given.write) if given.write else None
@@ -192,7 +193,7 @@ def tune(given: argparse.Namespace) -> int:
         methods=split_expressions(given.methods),
         seeds=given.seeds,
         first_seed=given.first_seed,
-        seed_keys=names(given.seed_keys),
+        seed_keys=listed(given.seed_keys),
         finalists=given.finalists,
         finalist_seeds=given.finalist_seeds,
         ranges=given.range,
@@ -215,7 +216,7 @@ def fleet(given: argparse.Namespace) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """Print a recipe as the flat file that ``flwr run`` takes."""
-    from fedapps.deployment.submit import run_config_text
+    from fedapps.deployment.flwr_commands import run_config_text
 
     print(run_config_text(Path(given.recipe), assignments(given.set)), end="")
     return 0
@@ -223,7 +224,7 @@ def config(given: argparse.Namespace) -> int:
 
 def deploy(given: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
-    from fedapps.deployment.submit import deploy
+    from fedapps.deployment.flwr_commands import deploy
 
     return deploy(Path(given.recipe), given.federation, assignments(given.set), stream=given.stream)
 

@@ -33,15 +33,15 @@ def overview() -> str:
 
 
 def _method_lines() -> Mapping[str, str]:
-    """As ``method_lines`` of the registry; where no other package or file has methods, without importing Flower."""
+    """As ``method_lines`` of the registry; where no other package or file has methods, without importing torch."""
     if plugins("fedapps.methods") or os.environ.get("FEDAPPS_METHODS"):
         from fedapps.registry.methods import method_lines
 
         return method_lines()
     lines = {}
-    for name, of_method in stated(methods, ("line", "aliases")).items():
+    for name, of_method in stated(methods, ("summary", "aliases")).items():
         others = ", ".join(of_method.get("aliases", {}))
-        lines[name] = of_method["line"] + (f" [also: {others}]" if others else "")
+        lines[name] = of_method["summary"] + (f" [also: {others}]" if others else "")
     return lines
 
 
@@ -152,7 +152,7 @@ def method_text(method: str) -> str:
         "data": "in stages (continual learning)" if kind.needs_stages else "",
         "aliases": ", ".join(f"{a} = {meaning.label}" for a, meaning in aliases().items() if meaning.name == name),
     }
-    lines = [f"method {name}: {kind.line}", *_facts(facts)]
+    lines = [f"method {name}: {kind.summary}", *_facts(facts)]
     if options := described(methods=[name]).get(f"method {name}"):
         example = next(iter(options)).removeprefix(f"{name}.")
         lines += [f"options, written {name}({example}=VALUE) or --set {name}.{example}=VALUE"]

@@ -116,7 +116,8 @@ def _add_adapt(commands: Commands) -> None:
 
 def adapt(given: argparse.Namespace) -> int:
     """Adapt a model to a new node's data, print its metrics before and after, and write it."""
-    from fedapps.runs.tables import number, text_table
+    from fedapps.base.report.formats import number
+    from fedapps.base.report.tables import text_table
     from fedapps.trained.adapt import adapt_model
     from fedapps.trained.intervals import numbers
 

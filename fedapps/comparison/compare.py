@@ -1,34 +1,30 @@
 """Comparisons: runs of several methods with several seeds, and the table, tests and report of them all."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedapps.base.report.metrics import bare
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.launch.job_folder import new_folder, timed_name
 from fedapps.launch.launch import check_engine, check_machine, execute
+from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.report.evaluated import pair
-from fedapps.report.json_files import Entry
-from fedapps.report.metrics import bare
 from fedapps.report.paper import write_formats
-from fedapps.report.parsing import read_node, read_round
+from fedapps.runs.comparisons import FILE
 from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.owner import await_free, check_free, owned
+from fedapps.runs.records import NodeRecord, RoundRecord, read_lines
 from fedapps.runs.refused import RefusedNodesError, refused_text
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.sim.matrix import Workers, run_matrix
@@ -38,9 +34,7 @@ from fedapps.strategies import RunEndedError
 from .failures import failed_row, failures, finished_rows, where
 from .held_out import held_out_row
 from .matrix import Plan, Vary
-from .references import references_of
-from .summary import summarise, worst_tenth
-from .tables import comparison_text
+from .summary import references_of, summarise, worst_tenth
 
 
 def compare_recipe(
@@ -104,15 +98,12 @@ def compare_recipe(
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
-    given, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
-    base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
+    keys, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
+    base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
     with _workers(plan, cluster) as workers:
         _check(plan, cluster)
-        advice = "resume it with fedapps compare --resume {folder}, or choose another name"
-        with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
-            plan = replace(plan, config={**plan.config, "name": folder.name})
-            plan.save(folder)
+        with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):
             return _carry_out(plan, folder, jobs, workers, json_path)
 
 
@@ -171,20 +162,20 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     print(f"{len(cells)} runs in {folder}; if interrupted, resume: python -m fedapps compare --resume {folder}")
     print(f"the logs of the runs are in {folder / 'logs'}")
     references = references_of(plan, folder)
-    # Ray runs the nodes of one run in parallel.
-    jobs = 1 if plan.engine == "ray" else jobs
     try:
         with MatrixProgress(len(cells)) as progress:
-            rows = run_matrix(cells, tried_cell, jobs=jobs, cluster=cluster, watch=progress, log_of=log_of)
+            rows = run_matrix(
+                cells, tried_cell, jobs=plan.parallel(jobs), cluster=cluster, watch=progress, log_of=log_of
+            )
     except WorkerLostError as error:
         raise RunFailedError(f"{error}; the folder {folder} has everything that was trained") from error
     failed = _failed_text(cells, rows)
     if not finished_rows(rows):
-        first = failures(rows)[0]["reason"]
+        first = failures(rows)[0].reason
         raise RunFailedError(f"{failed}\nthe first: {first}\nthe folder {folder} has everything that was trained")
     comparison = summarise(plan, rows, references)
-    text = json.dumps(comparison, indent=2) + "\n"
-    (folder / "compare.json").write_text(text, encoding="utf-8")
+    text = comparison.text()
+    (folder / FILE).write_text(text, encoding="utf-8")
     if json_path:
         json_path.write_text(text, encoding="utf-8")
     print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
@@ -198,7 +189,7 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
 def _failed_text(cells: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
     """The runs that failed, one a line; empty if none did."""
     failed = [(cell, row) for cell, row in zip(cells, rows, strict=True) if "failed" in row]
-    lines = [f"  {_said(**cell)} {where(failures([row])[0])}" for cell, row in failed]
+    lines = [f"  {_run_text(**cell)} {where(failures([row])[0])}" for cell, row in failed]
     return "\n".join([f"{len(failed)} of {len(rows)} runs failed:", *lines]) if failed else ""
 
 
@@ -214,7 +205,7 @@ def tried_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: 
         return failed_row(method, seed, last, reason)
 
 
-def _said(method: str, seed: int, at: str = "", **_: Any) -> str:
+def _run_text(method: str, seed: int, at: str = "", **_: Any) -> str:
     """A run in words."""
     return f"{method} with seed {seed}{f' and {at}' if at else ''}"
 
@@ -249,7 +240,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         If the run fails, or every reply of a node was refused.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
-    failed = f"{_said(method, seed, at)} failed"
+    failed = f"{_run_text(method, seed, at)} failed"
     if not folder.finished(method):
         await_free(folder.path)  # one that was lost with its host can have died a moment ago
         try:
@@ -262,7 +253,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         raise RunFailedError(f"{failed}; see the log {log_of({'config': config})} and the folder {folder.path}")
     if refused := refused_text(folder):
         raise RunFailedError(f"{failed}: {refused}") from RefusedNodesError(refused)
-    found = folder.summary()["methods"][method]
+    summary = folder.summary()["methods"][method]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
     run = parse(config).run
@@ -271,50 +262,43 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     row = {
         "method": method,
         "seed": seed,
-        "metrics": {bare(name): value for name, value in found["final"].items()} | worst,
+        "metrics": {bare(name): value for name, value in summary["final"].items()} | worst,
         "curves": _curves(folder.lines("metrics.jsonl"), task_class(run.task).headline),
-        "paired": _paired(folder.lines("metrics.jsonl"), evaluated, task_class(run.task).headline),
+        "paired": _paired(folder.path, task_class(run.task).headline),
         "nodes": final,
     }
     matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)
-    return row | ({"matrices": matrices} if matrices else {}) | held_out_row(found)
+    return row | ({"matrices": matrices} if matrices else {}) | held_out_row(summary)
 
 
 def _curves(rounds_seen: Sequence[Any], metrics: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
     """The rounds and finite values of metrics; metrics that no round has are left out."""
-    found = {name: [(row["round"], row["evaluate"].get(name)) for row in rounds_seen] for name in metrics}
+    evaluated = {name: [(row["round"], row["evaluate"].get(name)) for row in rounds_seen] for name in metrics}
     finite = {
         bare(name): [(r, value) for r, value in values if isinstance(value, int | float) and isfinite(value)]
-        for name, values in found.items()
+        for name, values in evaluated.items()
     }
     return {name: values for name, values in finite.items() if values}
 
 
-def _paired(rounds_seen: Sequence[Any], evaluated: Sequence[Any], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _paired(folder: Path, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By metric whose evaluated nodes change: ``changed``, the rounds, and ``points`` of the paired curve."""
-    rounds = [read_round(Entry("metrics.jsonl", row)) for row in rounds_seen]
-    nodes = [read_node(Entry("nodes.jsonl", row)) for row in evaluated]
-    found = {name: pair(name, rounds, nodes) for name in metrics}
+    rounds, _ = read_lines(folder / "metrics.jsonl", RoundRecord)
+    nodes = [node for node in read_lines(folder / "nodes.jsonl", NodeRecord)[0] if node.phase == "evaluate"]
+    pairs = {name: pair(name, rounds, nodes) for name in metrics}
     return {
         bare(name): {
             "changed": [change.round for change in paired.changes],
             "points": list(zip(paired.rounds, paired.values, strict=True)),
         }
-        for name, paired in found.items()
+        for name, paired in pairs.items()
         if paired
     }
 
 
 def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:
-    """The train-test matrix of each metric, with ``None`` for missing evaluations; empty for a run without stages."""
+    """The train-test matrix of each metric, with NaN for missing evaluations; empty for a run without stages."""
     return {
-        bare(metric): _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
+        bare(metric): train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds).tolist()
         for metric, count in stage_metrics(rounds_seen).items()
     }
-
-
-def _listed(values: NDArray[np.float64]) -> Any:
-    """An array as nested lists for JSON, with ``None`` for NaN."""
-    listed = values.astype(object)
-    listed[np.isnan(values)] = None
-    return listed.tolist()

@@ -4,9 +4,14 @@ A method that lacks seeds has a mean over the seeds that finished, and its cells
 runs may be those with the worst results, such a method has no part in tests, claims, curves and results by node.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any
+
+from fedapps.base.report.estimates import Estimate
+from fedapps.runs.comparisons import Estimates, FailedRun
 
 #: The longest reason in a sentence; ``compare.json`` has all of it.
 _LETTERS = 300
@@ -39,32 +44,29 @@ def complete_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["method"] not in lacking]
 
 
-def failures(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """``method``, ``seed``, ``round`` and ``reason`` of each run that failed."""
-    return [{"method": row["method"], "seed": row["seed"], **row["failed"]} for row in rows if "failed" in row]
+def failures(rows: Sequence[Row]) -> list[FailedRun]:
+    """The runs that failed."""
+    return [FailedRun(method=row["method"], seed=row["seed"], **row["failed"]) for row in rows if "failed" in row]
 
 
-def with_counts(table: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """A table whose cells of methods that lack seeds also have ``finished`` and ``planned``, numbers of seeds."""
-    planned = [row["method"] for row in rows]
-    failed = [row["method"] for row in failures(rows)]
-    counted = {}
-    for method, row in table.items():
-        lacking = failed.count(method)
-        counts = {"finished": planned.count(method) - lacking, "planned": planned.count(method)} if lacking else {}
-        counted[method] = {name: {**spread, **counts} for name, spread in row.items()}
-    return counted
+def with_counts(table: Estimates, rows: Sequence[Row]) -> dict[str, dict[str, Estimate]]:
+    """A table whose estimates of methods that lack seeds also say how many were planned."""
+    planned = Counter(row["method"] for row in rows)
+    lacking = {run.method for run in failures(rows)}
+    return {
+        method: {name: replace(one, planned=planned[method] if method in lacking else 0) for name, one in row.items()}
+        for method, row in table.items()
+    }
 
 
 def about_failures(rows: Sequence[Row]) -> list[str]:
     """A sentence on each method that lacks seeds, and one on what follows."""
-    found = failures(rows)
-    sentences = []
-    for method in dict.fromkeys(failure["method"] for failure in found):
-        of_method = [failure for failure in found if failure["method"] == method]
+    failed, sentences = failures(rows), []
+    for method in dict.fromkeys(run.method for run in failed):
+        of_method = [run for run in failed if run.method == method]
         planned = sum(row["method"] == method for row in rows)
-        told = "; ".join(f"seed {one['seed']} {where(one)}" for one in of_method)
-        sentences.append(f"{method}: {len(of_method)} of {planned} runs failed ({told}).")
+        reasons = "; ".join(f"seed {run.seed} {where(run)}" for run in of_method)
+        sentences.append(f"{method}: {len(of_method)} of {planned} runs failed ({reasons}).")
     if sentences:
         sentences.append(
             "Methods with failed runs have the mean of the other seeds, with their number in parentheses, and are left "
@@ -73,7 +75,6 @@ def about_failures(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def where(failure: Mapping[str, Any]) -> str:
+def where(run: FailedRun) -> str:
     """The last round of a failed run and the reason, in some words."""
-    reason = shorten(str(failure["reason"]), _LETTERS, placeholder=" ...")
-    return f"after round {failure['round']}: {reason}"
+    return f"after round {run.round}: {shorten(run.reason, _LETTERS, placeholder=' ...')}"

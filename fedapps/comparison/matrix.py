@@ -1,20 +1,18 @@
 """The runs of a comparison: every method with every seed, repeated for each value of a varied key."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.options import listed
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
+from fedapps.launch.plan import JobPlan, check_key
 from fedapps.registry.expressions import labels
-
-#: Keys that the comparison sets for each run.
-_OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
 
 
 @dataclass(frozen=True)
@@ -30,41 +28,28 @@ class Vary:
         if not text:
             return None
         key, equals, values = text.partition("=")
-        found = tuple(read_value(key.strip(), value.strip()) for value in values.split(",") if value.strip())
-        if not equals or not key.strip() or not found:
+        parsed = tuple(read_value(key.strip(), value.strip()) for value in values.split(",") if value.strip())
+        if not equals or not key.strip() or not parsed:
             raise ValueError(f"--vary {text!r}: write it as key=value,value,...")
-        return cls(key.strip(), found)
+        return cls(key.strip(), parsed)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All runs of a comparison. The plan is saved in the comparison's folder, so that it can be resumed.
+class Plan(JobPlan):
+    """All runs of a comparison.
+
+    In the paths of files in ``config``, ``{method}`` and ``{seed}`` stand for those of each run.
 
     Parameters
     ----------
-    recipe : str
-        Name of the recipe, without folder and suffix: ``NAME`` or ``NAME:STAGE``.
-    config : mapping
-        The flat run config of the recipe with all overrides; its paths are absolute. In the paths of files,
-        ``{method}`` and ``{seed}`` stand for those of each run.
-    methods : tuple of str
-        Labels of the methods.
-    seeds : tuple of int
-    engine : "inline" or "ray"
     vary : Vary, optional
         The varied key.
-    seed_keys : tuple of str
-        Keys that take the value of the seed in each run, such as the seed of a partition. Without them, all seeds share
-        what these keys draw, and results hold for this one draw only.
     """
 
-    recipe: str
-    config: Mapping[str, Value]
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    engine: str
+    command = "compare"
+    kind = "comparison"
+
     vary: Vary | None = None
-    seed_keys: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -101,8 +86,8 @@ class Plan:
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         chosen = tuple(labels(named))
         vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
-        follow = tuple(seed_keys) or names(recipe_comparison(recipe, "seed-keys"))
-        return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, follow)
+        follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
+        return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, seed_keys=follow)
 
     def configs(self) -> list[Config]:
         """The validated config for each value of the varied key, or a single config.
@@ -114,18 +99,15 @@ class Plan:
         ValueError
             If a method, the varied key or a value is invalid, mostly as ``ConfigError``, or a run has no file.
         """
-        for key in self.seed_keys:
-            check_seed_key(key)
-            if self.vary and key == self.vary.key:
-                raise ValueError(f"--seed-keys {key}: this key is varied, so it cannot also be the seed")
+        if self.vary and self.vary.key in self.seed_keys:
+            raise ValueError(f"--seed-keys {self.vary.key}: this key is varied, so it cannot also be the seed")
         for value in self.values:
             _check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
         configs = [self.config_of(value, self.seeds[0]) for value in self.values]
         if self.vary:
             _check_values(self.vary)
             check_key("--vary", self.vary.key, configs[0])
-        for key in self.seed_keys:
-            check_key("--seed-keys", key, configs[0])
+        self.check_seed_keys(configs[0])
         return configs
 
     def config_of(self, value: Value | None, seed: int) -> Config:
@@ -157,32 +139,9 @@ class Plan:
             for method in self.methods
         ]
 
-    def save(self, folder: Path) -> None:
-        """Write ``plan.json``."""
-        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> "Plan":
-        """Read the plan in the folder of a comparison. Raises ``ValueError`` if there is no valid plan."""
-        path = folder / "plan.json"
-        if not path.is_file():
-            raise ValueError(f"--resume {folder}: not the folder of a comparison (it has no plan.json)")
-        try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-            vary = known["vary"] and Vary(known["vary"]["key"], tuple(known["vary"]["values"]))
-            lists = {name: tuple(known[name]) for name in ("methods", "seeds", "seed_keys")}
-            return cls(**(known | lists | {"vary": vary}))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"--resume {folder}: plan.json is damaged ({error!r}); start a new comparison") from error
-
     def _with(self, value: Value | None, seed: int) -> dict[str, Any]:
         varied = {self.vary.key: value} if self.vary and value is not None else {}
-        return {**self.config, **varied, **dict.fromkeys(("seed", *self.seed_keys), seed)}
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The names in a text that separates them by commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+        return {**self.config, **varied, **self.at_seed(seed)}
 
 
 def read_value(key: str, text: str) -> Value:
@@ -198,22 +157,6 @@ def read_value(key: str, text: str) -> Value:
         except ValueError:
             continue
     return text.strip("'\"")
-
-
-def check_key(option: str, key: str, config: Config) -> None:
-    """Raise ``ValueError`` if ``key`` is not read by the run, or set for each run."""
-    if key in _OWN_KEYS:
-        raise ValueError(f"{option} {key}: this command sets the key; use --methods and --seeds")
-    if key not in config.flat():
-        readers = [config.run.task, *dict.fromkeys(type(method).name for method in config.methods.values())]
-        raise ValueError(f"{option} {key}: no run uses the key; name one of the run or of {', '.join(readers)}")
-
-
-def check_seed_key(key: str) -> None:
-    """Raise ``ValueError`` if ``key`` cannot take the value of a seed."""
-    declared = all_keys().get(key)
-    if declared is not None and type(declared.default) is not int:
-        raise ValueError(f"--seed-keys {key}: must be a key of whole numbers, such as the seed of a partition")
 
 
 def _check_values(vary: Vary) -> None:

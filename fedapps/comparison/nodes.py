@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedapps.base.atomic import path_name
+from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.runs.tables import text_table
 from fedapps.tasks.base import NodeData, Task
 
 from .matrix import Plan, Vary
@@ -68,8 +68,8 @@ class RecipeNodes:
         """
         base = resolve(read_recipe(recipe, overrides), "runs")
         plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
-        found = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
-        return cls(plan.vary, found)
+        by_value = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
+        return cls(plan.vary, by_value)
 
 
 def nodes_text(nodes: RecipeNodes) -> str:
@@ -88,8 +88,8 @@ def _found(config: Config) -> NodesFound:
     run = config.run
     check_data(config)
     task = config.task_of(next(iter(config.methods.values())))
-    places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
-    sources = [run.source(task, place) for place in places]
+    partitions = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
+    sources = [run.source(task, partition) for partition in partitions]
     nodes = [source.load(task) for source in sources]
     folder = sources[0].folder
     return NodesFound(task, folder, nodes, task.remarks(folder, run.num_nodes))
@@ -110,11 +110,11 @@ def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
     """
     if nodes.vary:
         raise ValueError(f"--write: writes one world, but {nodes.vary.key} has several values; choose one with --set")
-    (found,) = nodes.found.values()
-    parts = [found.task.own_files(found.folder, node, len(found.nodes)) for node in range(len(found.nodes))]
+    (world,) = nodes.found.values()
+    parts = [world.task.own_files(world.folder, node, len(world.nodes)) for node in range(len(world.nodes))]
     if not all(parts):
-        raise ValueError(f"--write: the files of the task {found.task.name} do not belong to single nodes; divide them")
-    folders = [folder / path_name(node.key) for node in found.nodes]
+        raise ValueError(f"--write: the files of the task {world.task.name} do not belong to single nodes; divide them")
+    folders = [folder / path_name(node.key) for node in world.nodes]
     for own in folders:
         if own.exists():
             raise ValueError(f"--write: {own} exists; choose another folder, or remove it")
@@ -125,9 +125,9 @@ def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
     return folders
 
 
-def _table(vary: Vary | None, found: Mapping[Value | None, NodesFound]) -> str:
+def _table(vary: Vary | None, by_value: Mapping[Value | None, NodesFound]) -> str:
     rows = {}
-    for value, of_value in found.items():
+    for value, of_value in by_value.items():
         sizes = [of_value.task.sizes(node) for node in of_value.nodes]
         names = list(dict.fromkeys(name for of_node in sizes for name in of_node))
         rows[value] = {"nodes": str(len(sizes))} | {
@@ -195,23 +195,23 @@ def _draw(axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence
     from matplotlib import colormaps
 
     colours = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
-    places, begins = range(len(counts)), [0] * len(counts)
+    rows, begins = range(len(counts)), [0] * len(counts)
     for number, kind in enumerate(kinds):
         widths = [of_node.get(kind, 0) for of_node in counts.values()]
-        axes.barh(places, widths, left=begins, color=colours(number % colours.N), label=kind, height=0.85)
+        axes.barh(rows, widths, left=begins, color=colours(number % colours.N), label=kind, height=0.85)
         begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
     named = len(counts) <= _MOST_NAMES
-    axes.set_yticks(places if named else [], list(counts) if named else [])
+    axes.set_yticks(rows if named else [], list(counts) if named else [])
     axes.set(xlabel="training examples", ylabel="" if named else f"{len(counts)} nodes", ylim=(len(counts) - 0.4, -0.6))
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def node_counts(found: NodesFound) -> dict[str, dict[str, int]]:
+def node_counts(data: NodesFound) -> dict[str, dict[str, int]]:
     """For each node, its training examples by class, or all of them under its label in the first kind of group."""
-    classes = found.task.num_classes
-    kind = min((kind for node in found.nodes for kind in node.groups), default="")
+    classes = data.task.num_classes
+    kind = min((kind for node in data.nodes for kind in node.groups), default="")
     counts = {}
-    for node in found.nodes:
+    for node in data.nodes:
         labels = node.splits.get("train", {}).get("label")
         if classes and isinstance(labels, torch.Tensor):
             by_class = torch.bincount(labels, minlength=classes).tolist()

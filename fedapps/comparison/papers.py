@@ -2,19 +2,21 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.report.estimates import Estimate
 from fedapps.config.keys import defaults, options_by_key
 from fedapps.config.recipe_files import Value, packaged_keys, recipes
 from fedapps.registry.methods import canonical
 from fedapps.registry.tasks import task_class
+from fedapps.runs.comparisons import CheckedClaim
 
-from .significance import Difference, Values, paired_difference
+from .significance import Values
 
 FOLDER = Path(__file__).with_name("paper_numbers")
 Table = Mapping[str, Mapping[str, float]]
@@ -60,7 +62,7 @@ class Claim:
     than: Sequence[str]
     by: float = 0.0
 
-    def against(self, values: Values) -> dict[str, Any] | None:
+    def against(self, values: Values) -> CheckedClaim | None:
         """The claim with the verdict of ``values``; ``None`` if a method lacks the metric, or a finite value of it.
 
         The verdict uses confidence intervals of the paired differences over seeds, one for each of ``than``, with a
@@ -68,31 +70,27 @@ class Claim:
         otherwise "within noise". With one seed there are no intervals, and the verdict is "one seed". ``rival`` is the
         method that decides the verdict.
         """
-        found = {name: values.get(name, {}).get(self.metric) for name in (self.method, *self.than)}
-        known = {name: of_name for name, of_name in found.items() if of_name and all(map(isfinite, of_name))}
-        if len(known) < len(found):
+        of_names = {name: values.get(name, {}).get(self.metric) for name in (self.method, *self.than)}
+        known = {name: Estimate.of(one) for name, one in of_names.items() if one and all(map(isfinite, one))}
+        if len(known) < len(of_names):
             return None
         confidence = 1 - _ERROR / len(self.than)
-        rivals = {name: paired_difference(known[self.method], known[name], confidence) for name in self.than}
+        rivals = {name: known[self.method].minus(known[name], confidence) for name in self.than}
         rival, verdict = self._verdict(rivals)
-        deciding = rivals[rival]
-        return {
-            "claim": self.claim,
-            "metric": self.metric,
-            "method": self.method,
-            "rival": rival,
-            "by": self.by,
-            "verdict": verdict,
-            "seeds": len(known[self.method]),
-            "difference": deciding.mean,
-            "low": deciding.low,
-            "high": deciding.high,
-        }
+        return CheckedClaim(
+            claim=self.claim,
+            metric=self.metric,
+            method=self.method,
+            rival=rival,
+            by=self.by,
+            verdict=verdict,
+            difference=replace(rivals[rival], values=()),
+        )
 
-    def _verdict(self, rivals: Mapping[str, Difference]) -> tuple[str, str]:
+    def _verdict(self, rivals: Mapping[str, Estimate]) -> tuple[str, str]:
         """The deciding rival and the verdict."""
-        lows = {name: found.low for name, found in rivals.items() if found.low is not None}
-        highs = {name: found.high for name, found in rivals.items() if found.high is not None}
+        lows = {name: one.low for name, one in rivals.items() if one.low is not None}
+        highs = {name: one.high for name, one in rivals.items() if one.high is not None}
         if not lows:
             return min(rivals, key=lambda name: rivals[name].mean), "one seed"
         above, below = min(lows, key=lows.__getitem__), min(highs, key=highs.__getitem__)
@@ -132,8 +130,8 @@ class Setting:
 
     def departures(self) -> list[str]:
         """The keys with which the comparison departs from its recipe; ``recipe`` if it is no recipe of this package."""
-        found = [*self._departures(self.recipe, ()), *self._departures(self.recipe, ("num-nodes",))]
-        return list(dict.fromkeys(found))
+        departures = [*self._departures(self.recipe, ()), *self._departures(self.recipe, ("num-nodes",))]
+        return list(dict.fromkeys(departures))
 
     def _departures(self, recipe: str, nodes: Sequence[str]) -> list[str]:
         """The keys that differ from a recipe: ``nodes``, or without them those of the data."""
@@ -142,10 +140,10 @@ class Setting:
             return ["recipe"]
         theirs, ours = ({**defaults(), **keys} for keys in (packaged, self.keys))
         compared = nodes or ("task", *_data_keys(str(theirs["task"])))
-        found = [key for key in compared if theirs.get(key) != ours.get(key) and key != self.varied]
-        if not nodes and not found and self.simulates and ours["data-dir"]:
-            found = ["data-dir"]
-        return found
+        departures = [key for key in compared if theirs.get(key) != ours.get(key) and key != self.varied]
+        if not nodes and not departures and self.simulates and ours["data-dir"]:
+            return ["data-dir"]
+        return departures
 
 
 @cache
@@ -183,14 +181,14 @@ def paper_of(
     return {label: numbers[canonical(label)] for label in labels if canonical(label) in numbers}
 
 
-def checked_claims(recipe: str, values: Values, setting: Setting | None = None) -> list[dict[str, Any]]:
+def checked_claims(recipe: str, values: Values, setting: Setting | None = None) -> list[CheckedClaim]:
     """The claims on a recipe with their verdicts, if ``values`` has all their methods; see :meth:`Claim.against`.
 
     With a ``setting``, only those that hold for it.
     """
     by_canonical = {_at(label): of_label for label, of_label in values.items()}
-    found = [claim.against(by_canonical) for claim in _claims_on(recipe, setting)]
-    return [facts for facts in found if facts is not None]
+    checked = [claim.against(by_canonical) for claim in _claims_on(recipe, setting)]
+    return [claim for claim in checked if claim is not None]
 
 
 def _claims_on(recipe: str, setting: Setting | None) -> list[Claim]:

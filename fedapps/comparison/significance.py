@@ -14,17 +14,18 @@ every method is tested only against the best one and against the reference, the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isfinite, sqrt
-from statistics import mean, stdev
+from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import permutation_test, t
+from scipy.stats import permutation_test
 
-from fedapps.report.metrics import bare, describe
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.metrics import bare, describe
+from fedapps.runs.comparisons import PairedTest
 
 #: By method and metric, one value per seed.
 Values = Mapping[str, Mapping[str, Sequence[float]]]
@@ -35,26 +36,7 @@ _PATTERNS = 2**16
 #: Largest number of methods for which all pairs are tested.
 ALL_PAIRS_UP_TO = 7
 
-#: Metrics that are also compared with the robot without a forecaster, and the metric of that robot in the same runs.
-_WITHOUT_FORECASTER = {"closed_loop.mean_cost": "non_proactive.mean_cost"}
-
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The paired difference of two methods over seeds.
-
-    Attributes
-    ----------
-    mean : float
-    low, high : float or None
-        Limits of the confidence interval; ``None`` with one seed.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
 
 
 def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
@@ -84,47 +66,6 @@ def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[f
     }
 
 
-def spread_of(values: Sequence[float]) -> dict[str, float | None]:
-    """The spread of values over seeds.
-
-    Returns
-    -------
-    dict
-        ``mean``; ``std``, the sample standard deviation, 0 for one value; and ``half``, half the width of the 95 %
-        confidence interval of the mean (Student's t), ``None`` for one value.
-    """
-    several = len(values) > 1
-    return {
-        "mean": mean(values),
-        "std": stdev(values) if several else 0.0,
-        "half": half_width(values) if several else None,
-    }
-
-
-def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Difference:
-    """The mean of a - b over seeds with its confidence interval (Student's t).
-
-    Parameters
-    ----------
-    a, b : sequence of float
-        One value per seed, in the same order of seeds.
-    confidence : float
-        In (0, 1).
-    """
-    differences = np.subtract(a, b)
-    mean = float(differences.mean())
-    if len(differences) < 2:
-        return Difference(mean, None, None)
-    width = half_width(differences.tolist(), confidence)
-    return Difference(mean, mean - width, mean + width)
-
-
-def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Half the width of the confidence interval of a mean (Student's t); at least two values are needed."""
-    count = len(values)
-    return float(t.ppf((1 + confidence) / 2, count - 1) * np.std(values, ddof=1) / sqrt(count))
-
-
 def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """Two-sided p-values of the sign-flip test (R. A. Fisher, The Design of Experiments, 1935, Section 21).
 
@@ -143,10 +84,10 @@ def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if differences.shape[-1] < 2:
         return np.ones(differences.shape[:-1])
-    found = permutation_test(
+    result = permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=_PATTERNS, axis=-1, random_state=0
     )
-    return np.asarray(found.pvalue)
+    return np.asarray(result.pvalue)
 
 
 def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
@@ -172,16 +113,6 @@ def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
     return pairs + [(first, other) for other in means if other not in (best, first) and best != first]
 
 
-def scheme(pairs: Sequence[Pair]) -> str:
-    """A sentence that says which pairs were tested; empty if all pairs were."""
-    methods = {method for pair in pairs for method in pair}
-    if len(pairs) == len(methods) * (len(methods) - 1) // 2:
-        return ""
-    best, *first = dict.fromkeys(a for a, _ in pairs)
-    reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
-    return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"
-
-
 @dataclass(frozen=True)
 class Sample:
     """The values of a method in one metric.
@@ -198,43 +129,12 @@ class Sample:
     nodes: Mapping[tuple[int, str], float]
 
 
-@dataclass(frozen=True)
-class PairedTest:
-    """Two-sided test of method ``a`` against method ``b``. The differences of the seeds are the sample.
-
-    Attributes
-    ----------
-    metric, a, b : str
-        The metric and the two methods.
-    seeds : int
-        Number of seeds.
-    mean_difference : float
-        Mean of a - b over the seeds.
-    low, high : float or None
-        Limits of its 95 % confidence interval (Student's t), without correction; ``None`` with one seed.
-    p, p_holm : float
-        p-value of the sign-flip test (:func:`sign_flip_p`), and its Holm correction over all tests of the
-        metric.
-    nodes_lower, nodes_higher : int
-        Number of nodes whose mean difference over the seeds is negative or positive.
-    """
-
-    metric: str
-    a: str
-    b: str
-    seeds: int
-    mean_difference: float
-    low: float | None
-    high: float | None
-    p: float
-    p_holm: float
-    nodes_lower: int
-    nodes_higher: int
-
-
 def all_tests(
-    rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics: Sequence[str]
-) -> list[dict[str, Any]]:
+    rows: Sequence[Mapping[str, Any]],
+    methods: Sequence[str],
+    metrics: Sequence[str],
+    rivals: Mapping[str, tuple[str, str]] | None = None,
+) -> list[PairedTest]:
     """The paired tests of a comparison. Holm's correction is applied to each metric separately.
 
     Parameters
@@ -246,24 +146,24 @@ def all_tests(
         The methods to compare.
     metrics : sequence of str
         The metrics to test. A method without a finite value for every seed is not tested in this metric.
-
-    Returns
-    -------
-    list of dict
-        The fields of :class:`PairedTest`.
+    rivals : mapping, optional
+        By metric, the name and the metric of a rival that every run measures
+        (:attr:`fedapps.tasks.base.Task.rivals`).
     """
-    tests: list[dict[str, Any]] = []
+    rivals, tests = rivals or {}, list[PairedTest]()
+    measured_as = {metric for _, metric in rivals.values()}
     for metric in metrics:
         named = {method: _sample(rows, method, metric) for method in methods}
-        if metric in _WITHOUT_FORECASTER:
-            named["non-proactive"] = _sample(rows, methods[0], _WITHOUT_FORECASTER[metric])
+        if metric in rivals:
+            name, own = rivals[metric]
+            named[name] = _sample(rows, methods[0], own)
         samples = {name: sample for name, sample in named.items() if sample}
-        if metric not in _WITHOUT_FORECASTER.values():
+        if metric not in measured_as:
             tests += paired_tests(metric, samples)
     return tests
 
 
-def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[dict[str, Any]]:
+def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[PairedTest]:
     """Test the pairs of methods from :func:`chosen_pairs`. All samples have the same seeds."""
     means = {method: float(np.mean(sample.seeds)) for method, sample in samples.items()}
     pairs = chosen_pairs(means, describe(metric).better)
@@ -271,7 +171,7 @@ def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[dict[str, A
         return []
     p_values = sign_flip_p(np.array([np.subtract(samples[a].seeds, samples[b].seeds) for a, b in pairs])).tolist()
     return [
-        asdict(_compare(metric, a, b, samples[a], samples[b], p, p_holm))
+        _compare(metric, a, b, samples[a], samples[b], p, p_holm)
         for (a, b), p, p_holm in zip(pairs, p_values, holm(p_values), strict=True)
     ]
 
@@ -287,21 +187,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _compare(metric: str, a: str, b: str, left: Sample, right: Sample, p: float, p_holm: float) -> PairedTest:
-    found = paired_difference(left.seeds, right.seeds)
+    difference = Estimate.of(np.subtract(left.seeds, right.seeds).tolist())
     of_node: dict[str, list[float]] = {}
     for key in left.nodes.keys() & right.nodes.keys():
         of_node.setdefault(key[1], []).append(left.nodes[key] - right.nodes[key])
     means = [float(np.mean(sorted(differences))) for differences in of_node.values()]
     return PairedTest(
-        metric,
-        a,
-        b,
-        seeds=len(left.seeds),
-        mean_difference=found.mean,
-        low=found.low,
-        high=found.high,
-        p=p,
-        p_holm=p_holm,
+        metric=metric,
+        a=a,
+        b=b,
+        difference=replace(difference, values=(), p=p, p_holm=p_holm),
         nodes_lower=sum(mean < 0 for mean in means),
         nodes_higher=sum(mean > 0 for mean in means),
     )

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from fedapps.clients.composed_parts import composed
 from fedapps.methods.base import Conflict, Method
-from fedapps.methods.checks import check_method
 from fedapps.tasks.base import Task
 
 from .clock import clock_conflicts
@@ -55,10 +55,10 @@ def conflicts(
         return
     try:
         stages = task.num_stages
-        for label, method in methods.items():
+        for method in methods.values():
             if files_exist or not method.needs_model:
                 task.under(method.private(task))
-            check_method(method, runs[label])
+            composed(method.local_parts())
     except ValueError as error:
         yield {"task", "methods"}, str(error)
         return

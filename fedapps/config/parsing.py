@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedapps.base.options import key_of, option_values, parse_options, with_values
 from fedapps.methods.base import Method
@@ -19,14 +19,12 @@ from fedapps.registry.methods import (
     typed_argument,
 )
 from fedapps.registry.tasks import task_class, task_names
+from fedapps.tasks.base import Task
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
 from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
-
-if TYPE_CHECKING:
-    from fedapps.tasks.base import Task
 
 
 class ConfigError(ValueError):
@@ -69,11 +67,11 @@ class Config:
             self.run_of(label).check_real_nodes()
 
     @cached_property
-    def task(self) -> "Task":
+    def task(self) -> Task:
         """The task with its options, before a method leaves parameters to the nodes."""
         return task_class(self.run.task)(self.options)
 
-    def task_of(self, method: Method) -> "Task":
+    def task_of(self, method: Method) -> Task:
         """The task as the nodes of a method see it."""
         return self.task.under(method.private(self.task))
 

@@ -9,14 +9,14 @@ from flwr.app import ArrayRecord
 
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.options import key_of
+from fedapps.base.report.formats import format_bytes
 from fedapps.config.conflicts import conflicts
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS
 from fedapps.registry.tasks import task_class
-from fedapps.report.formats import format_bytes
 
 #: The columns of the table of a task.
-HEAD = ("method", "stays on the node", "travels", "down", "up", "local work", "helps")
+HEAD = ("method", "stays on the node", "travels", "down", "up", "local work", "good for")
 #: A plain run of FedAvg beside the defaults; a method whose algorithm needs one of these keys is shown with it.
 _PLAIN = {"optimizer": "sgd", "weighting": "uniform"}
 
@@ -32,7 +32,7 @@ class Choice:
         Why the method does not apply to the task; the other fields are then empty.
     keys : tuple of str
         Keys of the run that the method needs, such as ``optimizer = sgd``.
-    keeps, sends, work, helps : str
+    keeps, sends, work, good_for : str
         The texts of the method's class; ``keeps`` with the share of the model that stays.
     bytes_down, bytes_up : int
         Of a training message to one node and of its reply, without names and settings.
@@ -44,7 +44,7 @@ class Choice:
     keeps: str = ""
     sends: str = ""
     work: str = ""
-    helps: str = ""
+    good_for: str = ""
     bytes_down: int = 0
     bytes_up: int = 0
 
@@ -53,7 +53,7 @@ class Choice:
         """The cells under :data:`HEAD`."""
         records_alone = not self.bytes_down and self.sends != "nothing"
         down, up = ("small",) * 2 if records_alone else map(format_bytes, (self.bytes_down, self.bytes_up))
-        return self.method, self.keeps, self.sends, down, up, self.work, self.helps
+        return self.method, self.keeps, self.sends, down, up, self.work, self.good_for
 
 
 def choices(task: str) -> Iterator[Choice]:
@@ -110,14 +110,14 @@ def _choice(task: str, name: str, largest: int) -> Choice:
     shared = _bytes(strategy.share(initial))
     whole = max(largest, _bytes(ArrayRecord(model.state_dict())))  # rows of private words are on the nodes alone
     share = f"{_percent(1 - shared / whole)} of the model" if method.private(config.task).patterns else ""
-    down, up = method.copies
+    down, up = method.message_sizes
     return Choice(
         name,
         keys=tuple(keys),
         keeps=" + ".join(filter(None, (share, method.keeps))) or "nothing",
         sends=method.sends or ("parameters" if shared else "nothing"),
         work=method.work,
-        helps=method.helps,
+        good_for=method.good_for,
         bytes_down=round(down * shared),
         bytes_up=round(up * shared),
     )

@@ -14,16 +14,16 @@ from fedapps.app.client_app import app
 from fedapps.app.errors import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
+from fedapps.base.report.formats import format_bytes
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
 from fedapps.config.pace import Pace
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Method
-from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import RoundReport, TooFewRepliesError
+from fedapps.strategies import Each, RoundReport, TooFewRepliesError
 from fedapps.tasks.base import NodeData, Task
 
 #: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that
@@ -82,8 +82,6 @@ class DryRun:
         node_config: Mapping[str, str | int | bool],
         state: Path,
         steps_of: Sequence[Callable[[Sequence[float]], int]] = (lambda seconds: 1,),
-        *,
-        personalise: bool = False,
     ) -> "DryRun":
         """Dry-run a method.
 
@@ -101,8 +99,6 @@ class DryRun:
             Scratch folder for the node's private state.
         steps_of : sequence of functions
             The training steps of each dry round, from the seconds that the earlier ones took.
-        personalise : bool
-            Whether to train before the evaluation, which follows the last dry round, where the method does.
         """
         # The node of the dry run has no public key, and whether it may join is no matter of its data.
         # One node has no pace to keep.
@@ -118,8 +114,7 @@ class DryRun:
         node = {**node_config, "state-dir": str(state), SEND_ERRORS: True}
         grid = InProcessGrid(_Timed(seconds), [node], config.flat(), errors="reply")  # type: ignore[arg-type]
         planned = train_config(alone, method, _LABEL, 1)
-        only = {"collect": False, "final": False} | ({} if personalise else {"personalise": False})
-        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **only})
+        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), "collect": False, "final": False})
         try:
             with flower_identity(), _quiet():
                 strategy.start(
@@ -129,7 +124,7 @@ class DryRun:
                     evaluate_every=len(steps_of),
                     train_config=lambda r: ConfigRecord({**planned, "steps": steps_of[r - 1](seconds["train"])}),
                     evaluate_config=evaluation,
-                    on_round=reports.append,
+                    callbacks=[Each(reports.append)],
                 )
         except (TooFewRepliesError, ValueError) as error:
             result.problems.append(f"{method}: {error}")

@@ -9,11 +9,11 @@ from math import ceil
 from pathlib import Path
 
 from fedapps.base.processes import usable_cores
+from fedapps.base.report.formats import format_bytes, format_duration
+from fedapps.base.report.tables import text_table
 from fedapps.clients.data import cached_load
 from fedapps.config.parsing import Config
-from fedapps.report.formats import format_bytes, format_duration
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
-from fedapps.runs.tables import text_table
 
 from .dry_run import DryRun
 from .inputs import check_data
@@ -57,7 +57,7 @@ class Estimate:
             many[0] = max(2, min(int(_SECONDS / max(seconds[-1], 1e-6)), _MOST_STEPS))
             return many[0]
 
-        dry = DryRun.of(config, label, data, node, state, (_one_step, _one_step, third), personalise=True)
+        dry = DryRun.of(config, label, data, node, state, (_one_step, _one_step, third))
         if dry.problems:
             raise ValueError("\n".join(dry.problems))
         _, one, several = dry.train_seconds

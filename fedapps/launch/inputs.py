@@ -14,7 +14,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import DataError, NodeData, Task
 
-from .job_folder import timed_name
+from .plan import timed_name
 
 
 def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedapps.base.processes import usable_cores
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
-from fedapps.report.floors import below_floors
+from fedapps.report.caveats import below_floors
 from fedapps.runs.refused import RefusedNodesError, refused_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
@@ -26,7 +26,7 @@ from fedapps.strategies import RunEndedError
 from .app_folder import app_folder
 from .estimate import inline_advice
 from .inputs import check_data, check_folder, resolve
-from .job_folder import new_folder
+from .plan import new_folder
 from .progress import RunProgress, one_bar
 from .references import add_references, find_references
 from .runner import RunFailedError, Runner
@@ -159,7 +159,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
     for note in below_floors(config.run.task, finals, folder.references()):
         print(f"  {note}")
     for label, method in config.methods.items():
-        print(f"  {label}: {method.line}")
+        print(f"  {label}: {method.summary}")
     if remark := _without_main_metric(config):
         print(remark)
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")

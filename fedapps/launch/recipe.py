@@ -18,8 +18,8 @@ from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
 
 from .inputs import resolve
-from .job_folder import new_folder, timed_name
 from .launch import launch, unfinished
+from .plan import new_folder, timed_name
 from .runner import RunFailedError, Runner
 
 

@@ -29,24 +29,17 @@ class Apfl(PersonalisationMethod):
     """FedAvg; before an evaluation each node trains its copy at the rates that the server measured."""
 
     name = "apfl"
-    line = "FedAvg, then each node personalises at rates from the variance across nodes"
+    summary = "FedAvg, then each node personalises at rates from the variance across nodes"
     citation = (
         "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Algorithm 1; another "
         "method than the APFL of Deng et al., which is apfl-deng"
     )
     keeps = "personal copy"
     work = "+ personal epochs"
-    helps = "nodes differ in some parameters only"
+    good_for = "nodes differ in some parameters only"
     Options = ApflOptions
+    Strategy = AdaptiveRates
+    covered_by_local_noise = True
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        return parts.build(AdaptiveRates, granularity=self.options.granularity, power=self.options.power)
-
-    def privacy_conflict(self, dp: str) -> str:
-        return AdaptiveRates.privacy_gap if dp.startswith("central") else ""
-
-    def robustness_conflict(self) -> str:
-        return AdaptiveRates.robustness_gap
-
-    def compression_conflict(self) -> str:
-        return AdaptiveRates.compression_gap
+        return parts.build(self.Strategy, granularity=self.options.granularity, power=self.options.power)

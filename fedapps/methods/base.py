@@ -1,24 +1,19 @@
 """What a method of federated learning is: options, a strategy on the server, local parts on the nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord
 
 from fedapps.base.options import NoOptions, key_of
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.settings import LocalTraining
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
+from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 Scalar = bool | int | float | str
 #: The fields of the run config that are involved, and the message.
@@ -27,33 +22,10 @@ Conflict = tuple[set[str], str]
 Role = Literal["federated", "alone", "reference"]
 
 
-@dataclass(frozen=True)
-class Round:
-    """A round as a method sees it, when the config of its messages is made.
-
-    Parameters
-    ----------
-    run : RunConfig
-    number : int
-        Counted from 1.
-    message : "train" or "evaluate"
-    """
-
-    run: RunConfig
-    number: int
-    message: Literal["train", "evaluate"]
-
-
 def required(run: RunConfig, method: str, why: str, **wanted: Scalar) -> Iterator[Conflict]:
-    """What in the keys of a run, by field, does not have the value that a method needs.
+    """What in the keys of a run does not have the value that a method needs; ``why`` is the reason, for the message.
 
-    Parameters
-    ----------
-    run : RunConfig
-    method, why : str
-        Its name and the reason, for the message.
-    **wanted
-        Values by the field of the run config or of its local training, such as ``optimizer="sgd"``.
+    ``wanted`` are values by the field of the run config or of its local training, such as ``optimizer="sgd"``.
     """
 
     def shown(value: Scalar) -> str:
@@ -62,17 +34,18 @@ def required(run: RunConfig, method: str, why: str, **wanted: Scalar) -> Iterato
         return f"{value:g}" if isinstance(value, float) else repr(value)
 
     for name, value in wanted.items():
-        given = getattr(run if hasattr(run, name) else run.training, name)
-        if given != value:
-            said = f"{key_of(name)} = {shown(given)}: must be {shown(value)} with {method}: {why}"
-            yield {name, "methods"}, said
+        actual = getattr(run if hasattr(run, name) else run.training, name)
+        if actual != value:
+            message = f"{key_of(name)} = {shown(actual)}: must be {shown(value)} with {method}: {why}"
+            yield {name, "methods"}, message
 
 
 class Method:
     """A method of federated learning. A subclass overrides what differs from FedAvg.
 
-    The class is the whole method: nothing outside its module knows its name. The module must not import torch at
-    its top; :meth:`local_parts` is called on nodes and imports what it needs.
+    Its module is the whole method: options, what it cannot be combined with, and what its nodes do. Nothing outside the
+    module knows its name. Servers and nodes both build the method from the run config; a message brings only what
+    changes from round to round.
 
     Parameters
     ----------
@@ -85,7 +58,7 @@ class Method:
     #: The name in run configs, tables and folders.
     name: ClassVar[str]
     #: One line of help.
-    line: ClassVar[str]
+    summary: ClassVar[str]
     #: Authors, title, year, URL.
     citation: ClassVar[str] = ""
     #: For ``fedapps list --for``, in a few words each: what a node keeps between rounds beside private parameters, what
@@ -93,13 +66,17 @@ class Method:
     keeps: ClassVar[str] = ""
     sends: ClassVar[str] = ""
     work: ClassVar[str] = "as FedAvg"
-    helps: ClassVar[str] = ""
+    good_for: ClassVar[str] = ""
     #: The size of a TRAIN message and of its reply, in sizes of the shared arrays, with the further records.
-    copies: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    message_sizes: ClassVar[tuple[float, float]] = (1.0, 1.0)
     #: Other names, each with the arguments that it stands for, such as ``{"fedavg-ewc": "ewc(local=false)"}``.
     aliases: ClassVar[Mapping[str, str]] = {}
     #: A frozen dataclass of ``fedapps.base.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
     Options: ClassVar[type[Any]] = NoOptions
+    #: The strategy on the server.
+    Strategy: ClassVar[type[BaseStrategy]] = BaseStrategy
+    #: Whether noise that nodes add to their arrays (``dp = "local"``) covers all that the strategy takes from a reply.
+    covered_by_local_noise: ClassVar[bool] = False
     #: The task that the method is made for; empty for all tasks.
     task: ClassVar[str] = ""
     #: Whether one node trains on the data of all nodes, which is possible only in simulation.
@@ -109,7 +86,7 @@ class Method:
     #: What the task's model must have (:mod:`fedapps.tasks.roles`): "head", "body", "features", "classes",
     #: "normalisation", "factors".
     needs: ClassVar[tuple[str, ...]] = ()
-    #: Whether :meth:`private` builds the task's model; a profile query then imports torch.
+    #: Whether :meth:`private` builds the task's model, which can need files.
     needs_model: ClassVar[bool] = False
     #: Keys of the run that ``fedapps tune`` searches for this method, beside its own options that have a search range.
     tuned_keys: ClassVar[tuple[str, ...]] = ("learning-rate",)
@@ -130,26 +107,7 @@ class Method:
         """The part of the method in a report, which compares the federated methods with nodes that train alone."""
         return "reference" if self.pools_data else "federated"
 
-    # -- server --------------------------------------------------------------------------------------------------
-
-    def private(self, task: TaskProfiles) -> PrivateParameters:
-        """The parameters that never leave their node.
-
-        Where they depend on the modules of the task's model, set :attr:`needs_model`; ``task`` is then the whole task.
-        """
-        return PrivateParameters()
-
-    def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The part of the initial model that the strategy starts from."""
-        return arrays
-
-    def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        """The strategy with the common parts of the run."""
-        return parts.build(BaseStrategy)
-
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        """Further keys of the config of this round's messages; the local parts read them."""
-        return {}
+    # -- what it cannot be combined with ---------------------------------------------------------------------------
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         """What in the run config or the task rules the method out, before anything runs."""
@@ -161,18 +119,36 @@ class Method:
         Under "local", neither metrics nor further records of the local parts leave a node, and all nodes have
         ``num-examples`` 1: a method that needs more must say so here.
         """
-        return ""
+        return "" if self.covered_by_local_noise and dp == "local" else self.Strategy.privacy_gap
 
     def robustness_conflict(self) -> str:
         """Why a robust aggregation does not protect the method from Byzantine nodes; empty if it does."""
-        return ""
+        return self.Strategy.robustness_gap
 
     def compression_conflict(self) -> str:
         """Why nodes cannot compress their updates under the method; empty if they can."""
-        return ""
+        return self.Strategy.compression_gap
+
+    # -- server --------------------------------------------------------------------------------------------------
+
+    def private(self, task: Task) -> PrivateParameters:
+        """The parameters that never leave their node. Set :attr:`needs_model` if this builds the task's model."""
+        return PrivateParameters()
+
+    def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The part of the initial model that the strategy starts from."""
+        return arrays
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        """The strategy with the common parts of the run."""
+        return parts.build(self.Strategy)
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
+    def training(self, training: LocalTraining) -> LocalTraining:
+        """The settings of local training in place of those of the run."""
+        return training
+
     def local_parts(self) -> Sequence[LocalPart]:
-        """The local algorithms of a node, in the order in which they act; they read their settings from messages."""
+        """The local algorithms of a node, built from the options, in the order in which they act."""
         return ()

@@ -3,19 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fedapps.base.options import option
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.shared_evaluation import SharedEvaluation
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, ClusteredFedAvg
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.tasks.base import Task
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,19 @@ class Clustered(Method):
     """A model per cluster of nodes with similar updates; nodes are evaluated on the global model, too."""
 
     name = "clustered"
-    line = "clustered FL: several models, each for nodes whose updates are alike"
+    summary = "clustered FL: several models, each for nodes whose updates are alike"
     citation = (
         "Briggs, Fan and Andras, Federated Learning with Hierarchical Clustering of Local Updates, 2020, "
         "https://arxiv.org/abs/2004.11791"
     )
-    helps = "groups of nodes whose data contradict"
+    good_for = "groups of nodes whose data contradict"
     Options = ClusteredOptions
+    Strategy = ClusteredFedAvg
+    covered_by_local_noise = True
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         return parts.build(
-            ClusteredFedAvg,
+            self.Strategy,
             num_clusters=self.options.clusters,
             first=self.options.first,
             every=self.options.every,
@@ -55,7 +55,7 @@ class Clustered(Method):
             evaluate_shared=True,
         )
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.clusters > run.participants:
             held_out = f" without held-out-nodes = {run.held_out_nodes}" if run.held_out_nodes else ""
             yield (
@@ -63,16 +63,5 @@ class Clustered(Method):
                 f"clustered.clusters = {self.options.clusters}: must be at most num-nodes = {run.num_nodes}{held_out}",
             )
 
-    def privacy_conflict(self, dp: str) -> str:
-        return ClusteredFedAvg.privacy_gap if dp.startswith("central") else ""
-
-    def robustness_conflict(self) -> str:
-        return ClusteredFedAvg.robustness_gap
-
-    def compression_conflict(self) -> str:
-        return ClusteredFedAvg.compression_gap
-
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.evaluation import SharedEvaluation
-
+    def local_parts(self) -> Sequence[LocalPart]:
         return [SharedEvaluation()]

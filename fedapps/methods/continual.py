@@ -1,23 +1,29 @@
 """Methods of continual learning: nodes that keep something of their earlier stages, under FedAvg, FedProx or alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
 
-from flwr.app import ArrayRecord
+import numpy as np
+import torch
+from torch import nn
 
 from fedapps.base.options import option
-from fedapps.base.search import Around, Range
+from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
+from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.config.run_config import RunConfig
+from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Conflict, Method, Role, Round, Scalar
+from .base import Conflict, Method, Role
+from .fedprox import Proximal
 from .local import EVERYTHING
 
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
+#: Several stages: each held at its own solution; their precisions summed and held at the newest one; the newest alone.
+Anchors = Literal["separate", "online", "newest"]
+_PARTS = ("past.precision.", "past.linear.", "now.precision.", "now.anchor.")
 
 
 @dataclass(frozen=True)
@@ -37,22 +43,16 @@ class ContinualMethod(Method):
     def role(self) -> Role:
         return "alone" if self.options.local else "federated"
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return EVERYTHING if self.options.local else PrivateParameters()
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.local and self.options.mu:
             yield {"methods"}, f"{self.name}: mu = {self.options.mu:g} must be 0 with local = true: nothing is shared"
 
-    def proximal_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        """The key of the proximal term in the config of this round's messages, where there is one."""
-        return {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
-
-    def proximal(self) -> "list[LocalPart]":
+    def proximal(self) -> list[LocalPart]:
         """The proximal term, where there is one."""
-        from fedapps.clients.parts.proximal import Proximal
-
-        return [Proximal()] if self.options.mu else []
+        return [Proximal(self.options.mu)] if self.options.mu else []
 
 
 def estimator_option() -> Any:
@@ -65,124 +65,105 @@ def estimator_option() -> Any:
 
 
 @dataclass(frozen=True)
-class EwcOptions(FederationOptions):
-    """The options of EWC."""
+class EwcState:
+    """Two tensors per parameter for all finished stages together, and two for the newest solution of the current one.
 
-    lambda_: float = option(0.05, "weight λ of a node's earlier stages", minimum=0, search=Range(1e-4, 100, log=True))
-    anchors: str = option(
-        "separate",
-        "earlier stages: each at its own solution, or all at the newest one (Online-EWC)",
-        choices=["separate", "online"],
-    )
-    estimator: str = estimator_option()
-
-
-class Ewc(ContinualMethod):
-    """The Fisher information of earlier stages weighs how far each parameter may move.
-
-    λ weighs the earlier stages against the training loss, so its scale is that of the loss. Where the loss is T times a
-    negative log-likelihood, λ = T is Bayes' rule for an earlier stage with as many examples: λ = 1 for a cross-entropy,
-    λ = 2σ² for a mean squared error with noise of variance σ² (about 0.06 for SocNav1, with σ² ≈ 0.03). A λ for squared
-    gradients of the squared error itself must be multiplied by 4σ⁴ (about 0.0036 there).
+    ``precision`` (P ≥ 0) and ``linear`` (L), float64, make the penalty ½ θᵀPθ − Lᵀθ of the finished stages;
+    ``now_precision`` (F ≥ 0) and ``now_anchor`` (θ), in the parameters' dtype, are what the current one would add.
     """
 
-    name = "ewc"
-    line = "EWC: nodes are held near their earlier stages by their Fisher information"
-    citation = (
-        "Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017, "
-        "https://arxiv.org/abs/1612.00796"
-    )
-    keeps = "earlier solution, its Fisher"
-    work = "+ Fisher estimate"
-    helps = "stages; forgetting matters"
-    aliases: ClassVar = {"fedavg-ewc": "ewc(mu=0)", "local-ewc": "ewc(local=true)", "fedprox-ewc": "ewc(mu=0.05)"}
-    Options = EwcOptions
+    precision: Arrays = field(default_factory=dict)
+    linear: Arrays = field(default_factory=dict)
+    now_precision: Arrays = field(default_factory=dict)
+    now_anchor: Arrays = field(default_factory=dict)
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+    @classmethod
+    def read(cls, memory: Arrays) -> Self:
+        """The inverse of :meth:`arrays`; empty if there are none."""
+        return cls(
+            *(
+                {name.removeprefix(part): array for name, array in memory.items() if name.startswith(part)}
+                for part in _PARTS
+            )
+        )
+
+    def arrays(self) -> Arrays:
+        """Return the arrays to keep, by names with a prefix."""
+        parts = (self.precision, self.linear, self.now_precision, self.now_anchor)
         return {
-            **self.proximal_config(server_round),
-            "ewc": self.options.lambda_,
-            "ewc-anchors": self.options.anchors,
-            "fisher-estimator": self.options.estimator,
+            prefix + name: array for prefix, part in zip(_PARTS, parts, strict=True) for name, array in part.items()
         }
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.earlier_stages import Ewc as EwcPart
+    @property
+    def size(self) -> int:
+        """The number of values in all arrays."""
+        return sum(array.size for array in self.arrays().values())
 
-        return [*self.proximal(), EwcPart()]
+    def with_solution(self, anchor: Arrays, precision: Arrays) -> Self:
+        """Return the state with a newer solution of the current stage."""
+        return replace(self, now_precision=precision, now_anchor=anchor)
+
+    def next_stage(self, anchors: Anchors) -> Self:
+        """Return the state after the current stage: add its newest solution to the finished stages."""
+        precision, linear = {}, {}
+        for name, now in self.now_precision.items():
+            added = now.astype(np.float64)
+            anchor = self.now_anchor[name].astype(np.float64)
+            before = self.precision.get(name, np.zeros(()))
+            precision[name] = added if anchors == "newest" else before + added
+            if anchors == "separate":
+                linear[name] = self.linear.get(name, np.zeros(())) + added * anchor
+            else:
+                linear[name] = precision[name] * anchor
+        return type(self)(precision, linear) if precision else self
+
+    def prior(self, weight: float) -> QuadraticPrior | None:
+        """``weight`` (λ ≥ 0) times the penalty of the finished stages; ``None`` before the first has ended."""
+        if weight == 0 or not self.precision:
+            return None
+        precision = {name: torch.from_numpy(weight * array) for name, array in self.precision.items()}
+        return QuadraticPrior(precision, {n: torch.from_numpy(weight * array) for n, array in self.linear.items()})
 
 
 @dataclass(frozen=True)
-class L2TransferOptions(FederationOptions):
-    """The options of L2 transfer."""
+class EarlierStages(LocalPart):
+    """A quadratic prior from the node's finished stages (:class:`EwcState`).
 
-    lambda_: float = option(
-        0.05,
-        "weight λ of the pull to the last stage",
-        minimum=0,
-        search=Range(1e-4, 100, log=True),
-    )
+    Parameters
+    ----------
+    weight : float
+        λ ≥ 0, on the scale of the training loss. With 0 nothing is remembered.
+    anchors : Anchors
+        How several finished stages are combined.
+    """
 
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
 
-class L2Transfer(ContinualMethod):
-    """A penalty on the squared distance to the last stage's parameters."""
+    weight: float = 0.0
+    anchors: Anchors = "separate"
 
-    name = "l2-transfer"
-    line = "L2 transfer: nodes are held near the parameters of their last stage"
-    citation = "Li and Hoiem, Learning without Forgetting, 2017, Section 4, https://arxiv.org/abs/1606.09282"
-    keeps = "earlier solution"
-    helps = "stages; a simple anchor"
-    aliases: ClassVar = {"fedavg-l2t": "l2-transfer(mu=0)", "local-l2t": "l2-transfer(local=true)"}
-    Options = L2TransferOptions
+    @abstractmethod
+    def precision(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        """The precision of the solution that the round ended with, by parameter."""
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {**self.proximal_config(server_round), "l2-transfer": self.options.lambda_}
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        return EwcState.read(memory_of(node_round.kept)).prior(self.weight)
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.earlier_stages import L2Transfer as L2TransferPart
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        if self.weight == 0:
+            return {}
+        solution = get_arrays(model, [name for name, _ in model.named_parameters()])
+        before = EwcState.read(memory_of(node_round.kept))
+        return before.with_solution(solution, self.precision(model, node_round)).arrays()
 
-        return [*self.proximal(), L2TransferPart()]
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        finished = EwcState.read(memory_of(kept)).next_stage(self.anchors)
+        return kept_arrays(carried, finished.arrays())
 
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        return EwcState.read(memory).size
 
-def weights_only(arrays: ArrayRecord) -> ArrayRecord:
-    """The arrays of two or more dimensions; all others are specific to a stage and stay on the node."""
-    return ArrayRecord({name: array for name, array in arrays.items() if len(array.shape) > 1})
-
-
-@dataclass(frozen=True)
-class ApdOptions(FederationOptions):
-    """The options of APD."""
-
-    l1: float = option(1e-4, "weight of the adaptive parameters' absolute values", minimum=0, search=Around(10))
-    drift: float = option(1e-4, "weight of changes to earlier stages' parameters", minimum=0, search=Around(10))
-
-
-class Apd(ContinualMethod):
-    """Additive parameter decomposition; the shared base is averaged, or stays on the node."""
-
-    name = "apd"
-    line = "APD: each stage adds sparse parameters to shared ones"
-    citation = (
-        "Yoon et al., Scalable and Order-robust Continual Learning with Additive Parameter Decomposition, ICLR 2020, "
-        "https://arxiv.org/abs/1902.09432"
-    )
-    keeps = "parameters of its stages"
-    helps = "stages with little forgetting"
-    aliases: ClassVar = {"fedavg-apd": "apd(mu=0)", "local-apd": "apd(local=true)", "fedprox-apd": "apd(mu=0.05)"}
-    Options = ApdOptions
-
-    def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
-        return weights_only(arrays)
-
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {
-            **self.proximal_config(server_round),
-            "decomposition": "apd",
-            "l1-adaptive": self.options.l1,
-            "drift": self.options.drift,
-        }
-
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.decomposition import Decomposition
-
-        return [Decomposition(), *self.proximal()]
+    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
+        return version_bytes * (stages - 1)

@@ -35,7 +35,7 @@ class ElasticTransfer(FisherMethod):
     """FedAvg with a quadratic penalty from the Fisher information of all nodes and stages."""
 
     name = "elastic-transfer"
-    line = "Elastic Transfer: nodes are held near their own past, the others' past and the others' present"
+    summary = "Elastic Transfer: nodes are held near their own past, the others' past and the others' present"
     citation = (
         "Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022, Algorithm 1, "
         "https://arxiv.org/abs/2201.05527"
@@ -43,13 +43,14 @@ class ElasticTransfer(FisherMethod):
     keeps = "earlier solution, its Fisher"
     sends = "+ Fisher, priors"
     work = "+ Fisher estimate"
-    helps = "data of nodes that change by stages"
-    copies = (3.0, 2.0)
+    good_for = "data of nodes that change by stages"
+    message_sizes = (3.0, 2.0)
     Options = ElasticTransferOptions
+    Strategy = FisherExchange
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         return parts.build(
-            FisherExchange,
+            self.Strategy,
             own_past=self.options.own_past,
             others_past=self.options.others_past,
             others_now=self.options.others_now,

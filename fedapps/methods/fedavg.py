@@ -1,17 +1,16 @@
 """FedAvg, the base of all other methods here."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fedapps.base.options import option
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.logit_adjustment import LogitAdjustment
+from fedapps.config.run_config import RunConfig
+from fedapps.tasks.base import Task
 
-from .base import Conflict, Method, Round, Scalar
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
+from .base import Conflict, Method
 
 
 def logit_adjustment_option() -> Any:
@@ -35,19 +34,16 @@ class FedAvg(Method):
     """Federated averaging with the run's sampler, weighting and server optimizer."""
 
     name = "fedavg"
-    line = "FedAvg, or another server optimizer of the run config (SFL in the paper of APFL)"
+    summary = "FedAvg, or another server optimizer of the run config (SFL in the paper of APFL)"
     citation = (
         "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, "
         "https://arxiv.org/abs/1602.05629"
     )
-    helps = "like data; the yardstick"
+    good_for = "like data; the yardstick"
     aliases: ClassVar = {"sfl": ""}
     Options = FedAvgOptions
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"logit-adjustment": self.options.logit_adjustment} if self.options.logit_adjustment else {}
-
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.logit_adjustment and task.num_classes == 0:
             yield (
                 {"methods", "task"},
@@ -55,7 +51,5 @@ class FedAvg(Method):
                 "loss is not the cross-entropy of a classifier's logits",
             )
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.logit_adjustment import LogitAdjustment
-
-        return [LogitAdjustment()] if self.options.logit_adjustment else []
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [LogitAdjustment(self.options.logit_adjustment)] if self.options.logit_adjustment else []

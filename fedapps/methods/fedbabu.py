@@ -1,22 +1,26 @@
-"""FedBABU: the head is never trained together; nodes fine-tune the whole model before an evaluation."""
+"""FedBABU: the head is never trained together; nodes fine-tune the whole model before an evaluation.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1 and
+Section 5, https://arxiv.org/abs/2106.06042.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Range
-from fedapps.strategies import BaseStrategy, PartialAggregation
+from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
+from fedapps.clients.training import Phase, run_plan
+from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
+from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Round, Scalar
-from .partial import PartialMethod, optimizer_config
+from .partial import PartialMethod
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -36,30 +40,53 @@ class FedBabu(PartialMethod):
     """All nodes keep the same untrained head and average the body that they train below it."""
 
     name = "fedbabu"
-    line = "FedBABU: the body is trained below a fixed random head; nodes fine-tune the whole model before evaluations"
+    summary = (
+        "FedBABU: the body is trained below a fixed random head; nodes fine-tune the whole model before evaluations"
+    )
     citation = (
         "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, "
         "https://arxiv.org/abs/2106.06042"
     )
     work = "+ fine-tuning"
-    helps = "uneven labels; new nodes adapt fast"
+    good_for = "uneven labels; new nodes adapt fast"
     needs = ("head",)
     Options = FedBabuOptions
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.head)
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         means = parts.common["metric_means"]
         stale = {STALE_METRICS_PREFIX + name: rule for name, rule in means.items()}
-        return parts.build(PartialAggregation, metric_means={**means, **stale})
+        return parts.build(self.Strategy, metric_means={**means, **stale})
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        if server_round.message == "train":
-            return {}
-        return {"fine-tune-epochs": self.options.fine_tune_epochs, **optimizer_config(server_round)}
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [FedBabuPart(self.options)]
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.body_alone import BodyAlone
 
-        return [BodyAlone()]
+@dataclass(frozen=True)
+class FedBabuPart(LocalPart):
+    """Train the shared parameters alone. The node keeps nothing of the fine-tuning before an evaluation."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL, PHASES})
+
+    options: FedBabuOptions = FedBabuOptions()
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        body = [name for name, _ in model.named_parameters() if name in node_round.received]
+        return [*plan[:-1], replace(plan[-1], trainable=body)]
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        if self.options.fine_tune_epochs == 0 or node_round.data.count("train") == 0:
+            return Prepared()
+        phase = Phase(node_round.settings.training.for_epochs(self.options.fine_tune_epochs))
+        with node_round.torch_seed("fine-tune"):
+            epochs = node_round.epochs(model, node_round.data)
+            return Prepared(run_plan(model, [phase], epochs, node_round.task.loss).steps)
+
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """The phase with all parameters: a new node fine-tunes the whole model."""
+        return replace(phase, trainable=("*",))
+
+    def unprepared_prefix(self) -> str | None:
+        return STALE_METRICS_PREFIX if self.options.fine_tune_epochs else None

@@ -1,31 +1,26 @@
 """FedBN: the normalisation layers stay on the nodes."""
 
 from glob import escape
-from typing import TYPE_CHECKING, cast
 
+from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.roles import normalisation_names
 
 from .base import Method
-
-if TYPE_CHECKING:
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 
 class FedBN(Method):
     """FedAvg over everything but the parameters and buffers of normalisation modules."""
 
     name = "fedbn"
-    line = "FedBN: FedAvg, but parameters and statistics of normalisation layers stay on the nodes"
+    summary = "FedBN: FedAvg, but parameters and statistics of normalisation layers stay on the nodes"
     citation = (
         "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021, "
         "https://arxiv.org/abs/2102.07623"
     )
-    helps = "inputs differ (sensors, light)"
+    good_for = "inputs differ (sensors, light)"
     needs = ("normalisation",)
     needs_model = True
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
-        from fedapps.tasks.roles import normalisation_names
-
-        return PrivateParameters(tuple(map(escape, normalisation_names(cast("Task", task)))))
+    def private(self, task: Task) -> PrivateParameters:
+        return PrivateParameters(tuple(map(escape, normalisation_names(task))))

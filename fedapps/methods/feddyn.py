@@ -1,20 +1,33 @@
-"""FedDyn: a regularisation on the nodes that makes their optima agree with the shared one."""
+"""FedDyn: a regularisation on the nodes that makes their optima agree with the shared one.
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Section 2, Equation 1 and Algorithm 1,
+https://arxiv.org/abs/2111.04263.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Choices
+from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
+from fedapps.clients.counted import Counted, counted_round
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
+from fedapps.strategies import FedDyn as FedDynStrategy
+from fedapps.tasks.base import Task
 
-from .base import Conflict, Method, Round, Scalar, required
+from .base import Conflict, Method, required
 from .strategy_parts import StrategyParts
 
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
+_GRADIENT = Counted("feddyn.gradient")
 
 
 @dataclass(frozen=True)
@@ -36,39 +49,77 @@ class FedDyn(Method):
     """
 
     name = "feddyn"
-    line = (
+    summary = (
         "FedDyn: nodes keep a linear term and are held near the shared model; the server corrects the mean by all terms"
     )
     citation = (
         "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263"
     )
     keeps = "linear term"
-    helps = "uneven data, all nodes in few rounds"
+    good_for = "uneven data, all nodes in few rounds"
     Options = FedDynOptions
+    Strategy = FedDynStrategy
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        from fedapps.strategies import FedDyn as FedDynStrategy  # nodes do not need it
+        return parts.build(self.Strategy, alpha=self.options.alpha)
 
-        return parts.build(FedDynStrategy, alpha=self.options.alpha)
-
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"dynamic": self.options.alpha} if server_round.message == "train" else {}
-
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         why = "the server corrects the plain mean of the trained models"
         yield from required(run, self.name, why, weighting="uniform", server_optimizer="sgd", server_learning_rate=1.0)
 
-    def privacy_conflict(self, dp: str) -> str:
-        from fedapps.strategies import FedDyn as FedDynStrategy
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [FedDynPart(self.options)]
 
-        return FedDynStrategy.privacy_gap
 
-    def robustness_conflict(self) -> str:
-        from fedapps.strategies import FedDyn as FedDynStrategy
+@dataclass(frozen=True)
+class FedDynPart(LocalPart):
+    """Add ½ α ‖θ − θ_received‖² − g_iᵀθ over the shared parameters to the loss.
 
-        return FedDynStrategy.robustness_gap
+    After training, α (θ − θ_received) is subtracted from g_i, which starts at 0 and stays on the node. Where training
+    ends at a minimum, g_i is the gradient of the loss of the node.
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.dynamic import DynamicRegularisation
+    Parameters
+    ----------
+    counted : int or None
+        The round of the node's last reply that the server has counted; if g_i is of a later one, the node goes back to
+        what it was before. ``None`` if the message does not say so.
+    """
 
-        return [DynamicRegularisation()]
+    options: FedDynOptions = FedDynOptions()
+
+    counted: int | None = field(default=None, compare=False)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        return replace(self, counted=counted_round(content))
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        if self.options.alpha == 0:
+            return None
+        around = QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.options.alpha)
+        own = {name: torch.from_numpy(array) for name, array in self._own(node_round).items() if name in shared}
+        return around + QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in own.items()}, own)
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        if self.options.alpha == 0:
+            return {}
+        own = self._own(node_round)
+        names = [name for name, _ in model.named_parameters() if name in node_round.received]
+        updated = {}
+        for name, trained in get_arrays(model, names).items():
+            moved = trained.astype(np.float64) - node_round.received[name]
+            before = own.get(name, np.zeros_like(trained)).astype(np.float64)
+            updated[name] = np.asarray(before - self.options.alpha * moved, dtype=trained.dtype)
+        return _GRADIENT.after(node_round.settings.server_round, own, updated)
+
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        # The server's mean still contains the linear term of the last stage.
+        return kept_arrays(carried, _GRADIENT.of(memory_of(kept)))
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        return 2 * sum(parameter.numel() for parameter in shared.values()) if self.options.alpha else 0
+
+    def _own(self, node_round: NodeRound) -> Arrays:
+        """g_i as the last counted round left it; empty before the first."""
+        return _GRADIENT.start(memory_of(node_round.kept), self.counted)

@@ -1,20 +1,24 @@
-"""FedNova: the mean of updates that are divided by the length of their local training."""
+"""FedNova: the mean of updates that are divided by the length of their local training.
 
-from collections.abc import Iterator, Mapping, Sequence
+Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
+Section 4.1, https://arxiv.org/abs/2007.07481.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Choices
-from fedapps.strategies import BaseStrategy
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.config.run_config import RunConfig
+from fedapps.strategies import FedNova as FedNovaStrategy
+from fedapps.strategies.wire import FEDNOVA_NORM
+from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method, Round, Scalar, required
-from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
+from .base import Conflict, Method, Scalar, required
+from .fedprox import Proximal
 
 
 @dataclass(frozen=True)
@@ -36,23 +40,16 @@ class FedNova(Method):
     """
 
     name = "fednova"
-    line = "FedNova: FedAvg of updates that are divided by the number of local steps"
+    summary = "FedNova: FedAvg of updates that are divided by the number of local steps"
     citation = (
         "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS "
         "2020, https://arxiv.org/abs/2007.07481"
     )
-    helps = "nodes take different numbers of steps"
+    good_for = "nodes take different numbers of steps"
     Options = FedNovaOptions
+    Strategy = FedNovaStrategy
 
-    def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        from fedapps.strategies import FedNova as FedNovaStrategy  # nodes do not need it
-
-        return parts.build(FedNovaStrategy)
-
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"proximal": self.options.mu} if server_round.message == "train" else {}
-
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         why = "updates are divided by the length of steps of SGD at one learning rate"
         plain: dict[str, Scalar] = {"optimizer": "sgd", "linear_decay": False, "plateau_patience": 0}
         if self.options.mu:
@@ -66,19 +63,37 @@ class FedNova(Method):
             )
 
     def privacy_conflict(self, dp: str) -> str:
-        from fedapps.strategies import FedNova as FedNovaStrategy
-
         if dp == "local":
             return "nodes send the number of their steps, which depends on how many examples they have"
-        return FedNovaStrategy.privacy_gap
+        return super().privacy_conflict(dp)
 
-    def robustness_conflict(self) -> str:
-        from fedapps.strategies import FedNova as FedNovaStrategy
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [Proximal(self.options.mu), FedNovaPart(self.options)]
 
-        return FedNovaStrategy.robustness_gap
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.normalised import NormalisedUpdate
-        from fedapps.clients.parts.proximal import Proximal
+@dataclass(frozen=True)
+class FedNovaPart(LocalPart):
+    """Report ‖a_i‖₁: the update of τ local steps is −η times the sum of their gradients, weighted by a_i."""
 
-        return [Proximal(), NormalisedUpdate()]
+    options: FedNovaOptions = FedNovaOptions()
+
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
+        training = node_round.settings.training
+        return {FEDNOVA_NORM: length(node_round.steps, training.momentum, training.learning_rate * self.options.mu)}
+
+
+def length(steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
+    """‖a‖₁ of local SGD.
+
+    Parameters
+    ----------
+    steps : int
+        τ ≥ 0.
+    momentum : float
+        ρ in [0, 1): (τ − ρ (1 − ρ^τ) / (1 − ρ)) / (1 − ρ).
+    decay : float
+        η µ in [0, 1) of a proximal term, without momentum: (1 − (1 − η µ)^τ) / (η µ).
+    """
+    if momentum:
+        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    return (1 - (1 - decay) ** steps) / decay if decay else float(steps)

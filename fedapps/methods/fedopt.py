@@ -53,9 +53,9 @@ class FedAdagrad(FedOpt):
     """FedOpt with AdaGrad."""
 
     name = "fedadagrad"
-    line = "FedAdagrad: AdaGrad at the server"
+    summary = "FedAdagrad: AdaGrad at the server"
     citation = _REDDI
-    helps = "rare features; few nodes a round"
+    good_for = "rare features; few nodes a round"
     optimizer = "adagrad"
     Options = FedAdagradOptions
 
@@ -64,9 +64,9 @@ class FedAdam(FedOpt):
     """FedOpt with Adam."""
 
     name = "fedadam"
-    line = "FedAdam: Adam at the server"
+    summary = "FedAdam: Adam at the server"
     citation = _REDDI
-    helps = "many rounds; layers of other scales"
+    good_for = "many rounds; layers of other scales"
     optimizer = "adam"
 
 
@@ -74,9 +74,9 @@ class FedAvgM(FedOpt):
     """FedOpt with momentum."""
 
     name = "fedavgm"
-    line = "FedAvgM: momentum at the server"
+    summary = "FedAvgM: momentum at the server"
     citation = "Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution, 2019, https://arxiv.org/abs/1909.06335"
-    helps = "few nodes a round; uneven labels"
+    good_for = "few nodes a round; uneven labels"
     optimizer = "momentum"
 
 
@@ -84,7 +84,7 @@ class FedYogi(FedOpt):
     """FedOpt with Yogi."""
 
     name = "fedyogi"
-    line = "FedYogi: Yogi at the server"
+    summary = "FedYogi: Yogi at the server"
     citation = _REDDI
-    helps = "noisy rounds, where Adam is unstable"
+    good_for = "noisy rounds, where Adam is unstable"
     optimizer = "yogi"

@@ -1,16 +1,20 @@
-"""FedProx: FedAvg with a proximal term on the nodes."""
+"""FedProx: FedAvg with a proximal term on the nodes.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Section 3.2, https://arxiv.org/abs/1812.06127.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Choices
+from fedapps.clients.arrays import Arrays
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.penalties import QuadraticPrior
 
-from .base import Method, Round, Scalar
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
+from .base import Method
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,35 @@ class FedProx(Method):
     """The nodes are held near the shared model with weight µ."""
 
     name = "fedprox"
-    line = "FedProx: FedAvg with a proximal term that holds the nodes near the shared model"
+    summary = "FedProx: FedAvg with a proximal term that holds the nodes near the shared model"
     citation = (
         "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127"
     )
-    helps = "uneven data, long local training"
+    good_for = "uneven data, long local training"
     Options = FedProxOptions
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"proximal": self.options.mu} if server_round.message == "train" else {}
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [Proximal(self.options.mu)]
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.proximal import Proximal
 
-        return [Proximal()]
+@dataclass(frozen=True)
+class Proximal(LocalPart):
+    """Add ½ µ ‖θ − θ_received‖² over the shared parameters to the loss.
+
+    Parameters
+    ----------
+    mu : float
+        µ ≥ 0. With 0 this is FedAvg.
+    """
+
+    mu: float = 0.0
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        if self.mu == 0:
+            return None
+        return QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.mu)
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        return sum(parameter.numel() for parameter in shared.values()) if self.mu else 0

@@ -1,19 +1,23 @@
-"""FedRep: the head stays on the nodes and is trained first, then the body alone."""
+"""FedRep: the head stays on the nodes and is trained first, then the body alone.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, Algorithm 1,
+https://arxiv.org/abs/2102.07078.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Range
+from fedapps.clients.local_part import PHASES, LocalPart, NodeRound
+from fedapps.clients.training import Phase
+from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Round, Scalar
 from .partial import PartialMethod
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -29,23 +33,40 @@ class FedRep(PartialMethod):
     """A round trains the head with the received body frozen, then the body with the head frozen."""
 
     name = "fedrep"
-    line = "FedRep: the head stays on the nodes; each round trains the head alone, then the body alone"
+    summary = "FedRep: the head stays on the nodes; each round trains the head alone, then the body alone"
     citation = (
         "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, "
         "https://arxiv.org/abs/2102.07078"
     )
     work = "head, then body"
-    helps = "one representation, different outputs"
+    good_for = "one representation, different outputs"
     needs = ("head",)
     Options = FedRepOptions
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.head)
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"head-epochs": self.options.head_epochs} if server_round.message == "train" else {}
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [FedRepPart(self.options)]
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.alternating import Alternating
 
-        return [Alternating()]
+@dataclass(frozen=True)
+class FedRepPart(LocalPart):
+    """Split local training into a phase of the private and a phase of the shared parameters, on the same examples."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PHASES})
+
+    options: FedRepOptions = FedRepOptions()
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        joint = plan[-1]
+        names = [name for name, _ in model.named_parameters()]
+        head = replace(
+            joint,
+            training=joint.training.for_epochs(self.options.head_epochs),
+            trainable=[name for name in names if name not in node_round.received],
+            prior=None,
+            plateau=None,
+            validation_loss=None,
+        )
+        return [*plan[:-1], head, replace(joint, trainable=[name for name in names if name in node_round.received])]

@@ -1,19 +1,27 @@
-"""FedVC: nodes of any size take part as virtual clients of one size."""
+"""FedVC: nodes of any size take part as virtual clients of one size.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+Hsu, Qi and Brown, Federated Visual Classification with Real-World Data Distribution, ECCV 2020, Section 4.2,
+https://arxiv.org/abs/2003.08082. The server's strategy ``VirtualClients`` sends the config keys.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from flwr.app import RecordDict
+from torch import nn
 
 from fedapps.base.options import option
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.messages import with_config
+from fedapps.clients.training import Phase
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients
+from fedapps.tasks.base import NodeData, Task
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
 
 _DISTINCT = "set fedvc.draws = 'without-replacement'"
 
@@ -43,13 +51,13 @@ class FedVc(Method):
     """
 
     name = "fedvc"
-    line = "FedVC: nodes drawn in proportion to their size, equal work, equal weights"
+    summary = "FedVC: nodes drawn in proportion to their size, equal work, equal weights"
     citation = (
         "Hsu, Qi and Brown, Federated Visual Classification with Real-World Data Distribution, ECCV 2020, "
         "https://arxiv.org/abs/2003.08082"
     )
     work = "equal for all"
-    helps = "nodes of very different size"
+    good_for = "nodes of very different size"
     Options = FedVcOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
@@ -59,7 +67,7 @@ class FedVc(Method):
         sampler: Sampler = kind(run.training_nodes, run.seed)
         return parts.without("weighting").build(VirtualClients, sampler=sampler, **work)
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         longest, patience = task.longest_epoch, run.training.plateau_patience
         if 0 < longest < self.options.examples and not run.training.steps:
             yield (
@@ -113,7 +121,47 @@ class FedVc(Method):
     def _repeats(self) -> bool:
         return bool(self.options.draws == "with-replacement")
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.virtual_client import VirtualClient
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [FedVcPart()]
 
-        return [VirtualClient()]
+
+@dataclass(frozen=True)
+class FedVcPart(LocalPart):
+    """Draw the examples of the round. The fields are keys of the message's config, which the strategy sets.
+
+    Parameters
+    ----------
+    virtual_examples : int
+        Train one epoch on this many examples, drawn without replacement if the node has as many, otherwise with
+        replacement; 0 = train on all examples.
+    virtual_draw : int
+        Counts the virtual clients that one node is in a round, from 0; each draws different examples.
+    """
+
+    virtual_examples: int = option(0, "examples to train on", minimum=0, maximum=10**8)
+    virtual_draw: int = option(0, "which virtual client of the round", minimum=0)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        return with_config(self, config)
+
+    def seed_labels(self) -> tuple[int | str, ...]:
+        return (self.virtual_draw,) if self.virtual_draw else ()
+
+    def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
+        return of_virtual_client(data, self.virtual_examples)
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        if not self.virtual_examples:
+            return plan
+        joint = plan[-1]
+        return [*plan[:-1], replace(joint, training=replace(joint.training, epochs=1))]
+
+
+def of_virtual_client(data: NodeData, count: int) -> NodeData:
+    """Draw ``count`` training examples, with replacement only if the node has fewer; 0 = all examples, as they are."""
+    held = data.count("train")
+    if count == 0 or held == 0:
+        return data
+    chosen = torch.randperm(held)[:count] if count <= held else torch.randint(held, (count,))
+    train = {name: tensor[chosen] for name, tensor in data.splits["train"].items()}
+    return replace(data, splits={**data.splits, "train": train})

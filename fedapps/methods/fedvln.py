@@ -2,23 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+from torch import nn
 
 from fedapps.base.options import option
+from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, memory_of
+from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, PartialAggregation, StratifiedFraction
+from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
 
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
-
 #: The patterns of the parameters that stay on the nodes, by what is shared.
 PRIVATE = {"encoder": ("decoder.*", "critic.*"), "all": (), "none": ("*",)}
+
+
+_PREFIX = "local."
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,12 @@ class FedVln(Method):
     """Algorithm 1 of the paper. Each house is evaluated with its own model as its last training left it."""
 
     name = "fedvln"
-    line = "FedVLN: pre-exploration of unseen houses with a shared language encoder"
+    summary = "FedVLN: pre-exploration of unseen houses with a shared language encoder"
     citation = (
         "Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022, Section 4.2, "
         "https://arxiv.org/abs/2203.14936"
     )
-    helps = "new houses without instructions"
+    good_for = "new houses without instructions"
     aliases: ClassVar = {
         "fed-lan-seen": "",
         "fed-lan": "fedvln(seen-fraction=0)",
@@ -61,7 +64,7 @@ class FedVln(Method):
     def role(self) -> Role:
         return "alone" if self.options.share == "none" else "federated"
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(PRIVATE[self.options.share])
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
@@ -69,7 +72,7 @@ class FedVln(Method):
         sampler = StratifiedFraction("seen", fractions, seed=parts.run.seed)
         return parts.build(PartialAggregation if self.options.share == "encoder" else BaseStrategy, sampler=sampler)
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         chosen = self.options
         stage, houses = task.options.stage, task.options.houses
         if stage != "pre-exploration":
@@ -105,7 +108,29 @@ class FedVln(Method):
             )
         return ""
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.evaluation import LocalEvaluation
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [FedVlnPart()]
 
-        return [LocalEvaluation()]
+
+@dataclass(frozen=True)
+class FedVlnPart(LocalPart):
+    """Evaluate the node's model as its last training left it, also the shared parameters.
+
+    The node remembers the shared parameters that it trained, and evaluates with them in place of those that it
+    receives. A node that was not drawn for some rounds is therefore evaluated with its old model, and a node that never
+    trained with the received parameters. Training starts from the received parameters, as without this part.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL})
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        trained = get_arrays(model, node_round.received)
+        return {_PREFIX + name: array for name, array in trained.items()}
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        """Put the shared parameters that the node trained last into ``model``."""
+        memory = memory_of(node_round.kept)
+        load_arrays(
+            model, {name.removeprefix(_PREFIX): array for name, array in memory.items() if name.startswith(_PREFIX)}
+        )
+        return Prepared()

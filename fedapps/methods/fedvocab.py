@@ -1,25 +1,38 @@
-"""FedVocab: vocabulary and embedding stay private, with adaptive updating."""
+"""FedVocab: vocabulary and embedding stay private, with adaptive updating.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+Zhang et al., FedVocab, Section 3.3: a node that was not drawn for some rounds has private parameters that no longer fit
+the shared ones. It trains them alone for one epoch, with the received parameters frozen, before it trains the whole
+model. "It is sufficient to reuse the same optimization method": each phase has the same optimizer with the same
+settings, but separate moments and learning-rate decay, and no gradient of one phase reaches the other. LG-FedAvg (Liang
+et al. 2020, https://arxiv.org/abs/2001.01523) is the same without the first phase.
+
+A node adapts "once receiving new global parameters". An evaluation brings such parameters, too, so the node can adapt
+before it. It does not keep the result: the paper adapts as a part of local training, and how often a model is evaluated
+must not change how it is trained.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Range
-from fedapps.strategies import BaseStrategy, PartialAggregation
+from fedapps.clients.arrays import memory_of
+from fedapps.clients.local_part import PHASES, LocalPart, NodeRound, Prepared
+from fedapps.clients.logit_adjustment import LogitAdjustment
+from fedapps.clients.training import Phase, kept_rate, run_plan
+from fedapps.config.run_config import RunConfig
+from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
+from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Conflict, Round, Scalar
+from .base import Conflict
 from .fedavg import logit_adjustment_option
-from .partial import PartialMethod, optimizer_config
+from .partial import PartialMethod, Stateless
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -49,35 +62,23 @@ class FedVocab(PartialMethod):
     """Private word vectors under a shared encoder and classifier."""
 
     name = "fedvocab"
-    line = "FedVocab: vocabulary and embedding stay private, with adaptive updating"
+    summary = "FedVocab: vocabulary and embedding stay private, with adaptive updating"
     citation = "Zhang et al., Federated Model Decomposition with Private Vocabulary for Text Classification, EMNLP 2022"
     work = "+ adaptive updating"
-    helps = "each node has words that others lack"
+    good_for = "each node has words that others lack"
     task = "text"
     patterns = ("embedding.*",)
     Options = FedVocabOptions
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(self.patterns, self.options.own_start)
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         means = parts.common["metric_means"]
         stale = {STALE_METRICS_PREFIX + name: rule for name, rule in means.items()}
-        return parts.build(PartialAggregation, metric_means={**means, **stale})
+        return parts.build(self.Strategy, metric_means={**means, **stale})
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        chosen = self.options
-        if server_round.message == "evaluate" and not chosen.adapt_before_evaluation:
-            return {}
-        return {
-            "adapt-epochs": chosen.adapt_epochs,
-            "adapt-rate": chosen.adapt_rate,
-            "adapt-before-evaluation": chosen.adapt_before_evaluation,
-            "logit-adjustment": chosen.logit_adjustment,
-            **optimizer_config(server_round),
-        }
-
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.stateless and not (self.options.adapt_epochs and self.options.adapt_before_evaluation):
             yield (
                 {"methods"},
@@ -85,10 +86,57 @@ class FedVocab(PartialMethod):
                 "because nodes would be evaluated with embeddings that they never trained",
             )
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-        from fedapps.clients.parts.logit_adjustment import LogitAdjustment
-        from fedapps.clients.parts.reconstruction import Stateless
+    def local_parts(self) -> Sequence[LocalPart]:
+        parts: list[LocalPart] = [FedVocabPart(self.options)]
+        if self.options.logit_adjustment:
+            parts.append(LogitAdjustment(self.options.logit_adjustment))
+        if self.options.stateless:
+            parts.append(Stateless())
+        return parts
 
-        parts: list[LocalPart] = [AdaptiveUpdating(), LogitAdjustment()]
-        return [*parts, Stateless()] if self.options.stateless else parts
+
+@dataclass(frozen=True)
+class FedVocabPart(LocalPart):
+    """Put a phase that trains the private parameters alone before the joint phase, on the same examples.
+
+    Buffers, such as the statistics of a normalisation, follow the data in both phases. A plateau gives the first phase
+    its rate, and counts the epochs of the joint phase only.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PHASES})
+
+    options: FedVocabOptions = FedVocabOptions()
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        joint = plan[-1]
+        rate = joint.plateau.learning_rate if joint.plateau else joint.training.learning_rate
+        return [*plan[:-1], *self._adapt(joint, rate, model, node_round), joint]
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        """Adapt the private parameters of ``model``, without the prior of training."""
+        if not self.options.adapt_before_evaluation or node_round.data.count("train") == 0:
+            return Prepared()
+        phase = Phase(node_round.settings.training)
+        rate = kept_rate(memory_of(node_round.kept), phase.training.learning_rate)
+        plan = self._adapt(phase, rate, model, node_round)
+        with node_round.torch_seed("adapt"):
+            trained = run_plan(model, plan, node_round.epochs(model, node_round.data), node_round.task.loss)
+        return Prepared(trained.steps)
+
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """The phase at the rate of the first phase."""
+        rate = phase.training.learning_rate * self.options.adapt_rate
+        return replace(phase, training=replace(phase.training, learning_rate=rate))
+
+    def unprepared_prefix(self) -> str | None:
+        return STALE_METRICS_PREFIX if self.options.adapt_before_evaluation and self.options.adapt_epochs else None
+
+    def _adapt(self, joint: Phase, rate: float, model: nn.Module, node_round: NodeRound) -> list[Phase]:
+        """The phase that trains the private parameters; none without epochs or private parameters."""
+        private = [name for name, _ in model.named_parameters() if name not in node_round.received]
+        if self.options.adapt_epochs == 0 or not private:
+            return []
+        training = replace(
+            joint.training.for_epochs(self.options.adapt_epochs), learning_rate=rate * self.options.adapt_rate
+        )
+        return [replace(joint, training=training, trainable=private, plateau=None, validation_loss=None)]

@@ -1,19 +1,30 @@
-"""FLoRA: the exact mean of the products of adapters, also of unequal ranks, folded into the frozen weights."""
+"""FLoRA: the exact mean of the products of adapters, also of unequal ranks, folded into the frozen weights.
+
+Wang et al., FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations, NeurIPS 2024,
+https://arxiv.org/abs/2409.05976.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
 
 from fedapps.base.options import listed, option
+from fedapps.base.seeding import generator
+from fedapps.clients.limits import limited_rank
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
+from fedapps.strategies import Flora as FloraStrategy
+from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method, Round, Scalar
+from .base import Conflict, Method
 from .strategy_parts import StrategyParts
 
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
+_RANK = "flora.rank"
 
 
 @dataclass(frozen=True)
@@ -31,45 +42,53 @@ class Flora(Method):
     """Nodes train new adapters in each round, and the server adds the mean of their products to the weights."""
 
     name = "flora"
-    line = "FLoRA: the exact mean of the products of adapters, also of unequal ranks, is folded into the weights"
+    summary = "FLoRA: the exact mean of the products of adapters, also of unequal ranks, is folded into the weights"
     citation = (
         "Wang et al., FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations, "
         "NeurIPS 2024, https://arxiv.org/abs/2409.05976"
     )
     sends = "+ adapted weights, to nodes"
-    helps = "nodes of unequal ranks, with adapters"
+    good_for = "nodes of unequal ranks, with adapters"
     needs = ("factors",)
     Options = FloraOptions
+    Strategy = FloraStrategy
+    covered_by_local_noise = True
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        from fedapps.strategies import Flora as FloraStrategy  # nodes do not need it
-
         names = parts.factors
         shared = (*parts.common["shared"], names.weight)
         return parts.build(
-            FloraStrategy, shared=shared, a=names.a, b=names.b, weight=names.weight, scale=names.scale,
+            self.Strategy, shared=shared, a=names.a, b=names.b, weight=names.weight, scale=names.scale,
             seed=parts.run.seed,
         )  # fmt: skip
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"ranks": self.options.ranks} if server_round.message == "train" else {}
-
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if not all(rank.isdecimal() and int(rank) for rank in listed(self.options.ranks)):
-            given = f"flora.ranks = {self.options.ranks!r}"
-            yield {"methods"}, f"{given}: must be whole numbers from 1, separated by commas"
+            setting = f"flora.ranks = {self.options.ranks!r}"
+            yield {"methods"}, f"{setting}: must be whole numbers from 1, separated by commas"
 
-    def privacy_conflict(self, dp: str) -> str:
-        from fedapps.strategies import Flora as FloraStrategy
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [FloraPart(self.options)]
 
-        return FloraStrategy.privacy_gap if dp.startswith("central") else ""
 
-    def robustness_conflict(self) -> str:
-        from fedapps.strategies import Flora as FloraStrategy
+@dataclass(frozen=True)
+class FloraPart(LocalPart):
+    """Set the rows of A beyond the node's rank to zero before training.
 
-        return FloraStrategy.robustness_gap
+    The columns of B that belong to them start at zero, so neither has a gradient, and both stay zero.
+    """
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.lower_rank import LowerRank
+    options: FloraOptions = FloraOptions()
 
-        return [LowerRank()]
+    def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
+        factors = node_round.task.roles.factors
+        matrices = [p for name, p in model.named_parameters() if factors and fnmatchcase(name, factors.a)]
+        ranks = [int(rank) for rank in listed(self.options.ranks)] or [max((len(a) for a in matrices), default=0)]
+        rank = limited_rank(int(generator(node_round.seed, _RANK, node_round.data.key).choice(ranks)))
+        with torch.no_grad():
+            for a in matrices:
+                a[rank:] = 0.0
+        return {_RANK: rank}
+
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
+        return {_RANK: float(node_round.measured[_RANK])}

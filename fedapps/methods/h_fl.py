@@ -3,20 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fedapps.base.options import option
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.shared_evaluation import SharedEvaluation
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
-from fedapps.strategies.algorithms.hierarchical import CLUSTER
+from fedapps.strategies.algorithms.h_fl import CLUSTER
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.tasks.base import Task
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,12 @@ class HFl(Method):
     """A model per cluster on any number of tiers; nodes are evaluated on the global model, too."""
 
     name = "h-fl"
-    line = "hierarchical FL: a model for each cluster of nodes, averaged every few rounds"
+    summary = "hierarchical FL: a model for each cluster of nodes, averaged every few rounds"
     citation = "Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024, Section 4.4"
-    helps = "known groups: cities, robot types"
+    good_for = "known groups: cities, robot types"
     Options = HFlOptions
+    Strategy = HierarchicalFedAvg
+    covered_by_local_noise = True
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         groups, intervals = self.options.tiers()
@@ -85,7 +85,7 @@ class HFl(Method):
         if self.options.cohort:
             changes["sampler"] = FixedPerCluster(CLUSTER, self.options.cohort, parts.run.seed)
         return parts.build(
-            HierarchicalFedAvg,
+            self.Strategy,
             groups=groups,
             intervals=intervals,
             cluster_optimizers=[optimizer] * len(groups),
@@ -95,7 +95,7 @@ class HFl(Method):
             **changes,
         )
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         try:
             self.options.tiers()
         except ValueError as error:
@@ -113,13 +113,5 @@ class HFl(Method):
                 "cluster",
             )
 
-    def privacy_conflict(self, dp: str) -> str:
-        return HierarchicalFedAvg.privacy_gap if dp.startswith("central") else ""
-
-    def compression_conflict(self) -> str:
-        return HierarchicalFedAvg.compression_gap
-
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.evaluation import SharedEvaluation
-
+    def local_parts(self) -> Sequence[LocalPart]:
         return [SharedEvaluation()]

@@ -1,21 +1,22 @@
 """Training alone: every node with its own data, without a federation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
+
+from torch import nn
 
 from fedapps.base.options import option
+from fedapps.clients.arrays import Arrays, kept_arrays, memory_of
+from fedapps.clients.local_part import EARLIER_STAGES, LocalPart
+from fedapps.clients.settings import LocalTraining
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, InTurn
+from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Conflict, Method, Role, Round, Scalar
+from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
-    from fedapps.tasks.profiles import TaskProfiles
 
 EVERYTHING = PrivateParameters(("*",))
 
@@ -27,7 +28,7 @@ class Alone(Method):
     def role(self) -> Role:
         return "alone"
 
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
+    def private(self, task: Task) -> PrivateParameters:
         return EVERYTHING
 
 
@@ -48,8 +49,8 @@ class Local(Alone):
     """The baseline without a federation."""
 
     name = "local"
-    line = "every node alone with its own data"
-    helps = "much data on each node; the floor"
+    summary = "every node alone with its own data"
+    good_for = "much data on each node; the floor"
     Options = LocalOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
@@ -57,12 +58,10 @@ class Local(Alone):
             return super().strategy(parts)
         return parts.build(BaseStrategy, sampler=InTurn(parts.run.fraction_train, parts.run.seed))
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        if server_round.message == "evaluate" or self.options.epochs == 0:
-            return {}
-        return {"epochs": self.options.epochs, "steps": 0}
+    def training(self, training: LocalTraining) -> LocalTraining:
+        return training.for_epochs(self.options.epochs) if self.options.epochs else training
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.participation == "drawn":
             return
         if run.sampling == "poisson":
@@ -82,11 +81,22 @@ class Stl(Alone):
     """The baseline of continual learning that cannot forget, because it keeps nothing."""
 
     name = "stl"
-    line = "single-task learning: every node alone, a fresh model in every stage"
-    helps = "stages without anything in common"
+    summary = "single-task learning: every node alone, a fresh model in every stage"
+    good_for = "stages without anything in common"
     needs_stages = True
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.earlier_stages import FreshStages
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [StlPart()]
 
-        return [FreshStages()]
+
+@dataclass(frozen=True)
+class StlPart(LocalPart):
+    """Single-task learning: every stage starts from the initial model."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
+
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        return kept_arrays({}, memory_of(carried))
+
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int:
+        return stages * sum(parameter.numel() for parameter in model.parameters())

@@ -1,16 +1,28 @@
-"""MOON: a contrast of representations holds the nodes near the shared model."""
+"""MOON: a contrast of representations holds the nodes near the shared model.
+
+Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, Section 3.2 and Algorithm 1,
+https://arxiv.org/abs/2103.16257.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, softplus
 
 from fedapps.base.options import option
 from fedapps.base.search import Choices
+from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.personal_model import copy_of
+from fedapps.clients.training import Loss
+from fedapps.tasks.base import Batch
+from fedapps.tasks.roles import with_features
 
-from .base import Method, Round, Scalar
+from .base import Method
 
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
+_LAST = "moon.last."
 
 
 @dataclass(frozen=True)
@@ -35,20 +47,69 @@ class Moon(Method):
     """
 
     name = "moon"
-    line = "MOON: FedAvg, with the nodes' representations drawn to that of the shared model, away from their last one"
+    summary = (
+        "MOON: FedAvg, with the nodes' representations drawn to that of the shared model, away from their last one"
+    )
     citation = "Li et al., Model-Contrastive Federated Learning, CVPR 2021, https://arxiv.org/abs/2103.16257"
     keeps = "its last model"
     work = "+ 2 forward passes"
-    helps = "images; uneven labels"
+    good_for = "images; uneven labels"
     Options = MoonOptions
     needs = ("features",)
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        if server_round.message == "evaluate":
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [MoonPart(self.options)]
+
+
+@dataclass(frozen=True)
+class MoonPart(LocalPart):
+    """Add µ · mean −log(exp(s_g/T) / (exp(s_g/T) + exp(s_p/T))) over the examples of a batch to its loss.
+
+    s_g is the cosine of an example's features under the model in training and under the received one; s_p that with the
+    model that this node trained last. Both are frozen and in evaluation mode, as in the authors' code. The node keeps
+    the last model. In its first round it has none, and trains plainly: the paper starts the last model at the initial
+    one, where both terms cancel. A new stage of the data is a first round.
+    """
+
+    options: MoonOptions = MoonOptions()
+
+    def loss(self, loss: Loss, model: nn.Module, node_round: NodeRound) -> Loss:
+        last = _last(node_round)
+        if self.options.mu == 0 or not last:
+            return loss
+        received_model, last_model = _frozen(model, {}), _frozen(model, last)
+        task = node_round.task
+
+        def contrasted(model: nn.Module, batch: Batch) -> Tensor:
+            value, features = with_features(task, loss, model, batch)
+            with torch.no_grad():
+                near, far = task.features(received_model, batch), task.features(last_model, batch)
+            gap = cosine_similarity(features, far) - cosine_similarity(features, near)
+            return value + self.options.mu * softplus(gap / self.options.temperature).mean()
+
+        return contrasted
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        if self.options.mu == 0:
             return {}
-        return {"contrast": self.options.mu, "contrast-temperature": self.options.temperature}
+        names = [name for name in model.state_dict() if not matches(name, node_round.task.fixed)]
+        return {_LAST + name: array for name, array in get_arrays(model, names).items()}
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.contrastive import ModelContrast
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        last = sum(array.size for name, array in memory.items() if name.startswith(_LAST))
+        return 2 * last
 
-        return [ModelContrast()]
+    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
+        return model_bytes
+
+
+def _last(node_round: NodeRound) -> Arrays:
+    """The model as the node's last round left it; empty before the first."""
+    memory = memory_of(node_round.kept)
+    return {name.removeprefix(_LAST): a for name, a in memory.items() if name.startswith(_LAST)}
+
+
+def _frozen(model: nn.Module, arrays: Arrays) -> nn.Module:
+    copied = copy_of(model)
+    load_arrays(copied, arrays)
+    return copied.requires_grad_(False).eval()

@@ -1,19 +1,21 @@
 """References of which one node does all the work: training on the data of all nodes, and no training at all."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import nn
 
 from fedapps.base.options import option
+from fedapps.clients.local_part import PHASES, LocalPart, NodeRound
+from fedapps.clients.settings import LocalTraining
+from fedapps.clients.training import Phase
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, in_key_order
+from fedapps.tasks.base import NodeData, Task
 
-from .base import Conflict, Method, Role, Round, Scalar
+from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,17 @@ class Centralized(OneNode):
     """The baseline without privacy. It is possible only where one folder holds the data of all nodes."""
 
     name = "centralized"
-    line = "one node trains on the data of all nodes; no privacy (Cloud in the paper of APFL)"
+    summary = "one node trains on the data of all nodes; no privacy (Cloud in the paper of APFL)"
     sends = "all data, simulated"
-    helps = "the reference without privacy"
+    good_for = "the reference without privacy"
     aliases: ClassVar = {"cloud": ""}
     pools_data = True
     Options = CentralizedOptions
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        if server_round.message != "train":
-            return {}
-        return {"pooled": True, "steps": self.options.steps or server_round.run.training.steps}
+    def training(self, training: LocalTraining) -> LocalTraining:
+        return replace(training, steps=self.options.steps or training.steps)
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if run.collect_after and run.state_backend == "context":
             yield (
                 {"collect_after", "methods", "state_backend"},
@@ -78,22 +78,30 @@ class Untrained(OneNode):
     """The floor of a comparison: the node replies without a step in every round."""
 
     name = "untrained"
-    line = "no training: the initial model, for example with weights from a file"
+    summary = "no training: the initial model, for example with weights from a file"
     work = "none"
-    helps = "pretrained weights; the floor"
+    good_for = "pretrained weights; the floor"
     tuned_keys: ClassVar[tuple[str, ...]] = ()
 
     @property
     def role(self) -> Role:
         return "reference"
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.evaluation import NoTraining
-
-        return [NoTraining()]
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [UntrainedPart()]
 
     def privacy_conflict(self, dp: str) -> str:
         return "no node trains, so noise would only spoil the initial model"
 
     def robustness_conflict(self) -> str:
         return "one node replies, so there is no other reply to compare its reply with"
+
+
+@dataclass(frozen=True)
+class UntrainedPart(LocalPart):
+    """Reply to training with what was received, without a step; evaluations are as usual."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PHASES})
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        return []

@@ -1,20 +1,24 @@
-"""q-FFL: nodes with a large loss count more, so that the losses of all nodes become more alike."""
+"""q-FFL: nodes with a large loss count more, so that the losses of all nodes become more alike.
 
-from collections.abc import Iterator, Sequence
+Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Algorithm 2, https://arxiv.org/abs/1905.10497.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Choices
-from fedapps.strategies import BaseStrategy
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.training import mean_loss
+from fedapps.config.run_config import RunConfig
+from fedapps.strategies import BaseStrategy, QFedAvg
+from fedapps.strategies.wire import Q_FFL_LOSS
+from fedapps.tasks.base import Metrics, Task
 
 from .base import Conflict, Method, required
 from .strategy_parts import StrategyParts
-
-if TYPE_CHECKING:
-    from fedapps.clients.local_part import LocalPart
-    from fedapps.config.run_config import RunConfig
-    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -43,35 +47,37 @@ class QFfl(Method):
     """
 
     name = "q-ffl"
-    line = "q-FFL by q-FedAvg: nodes with a large loss count more, for a fairer shared model"
+    summary = "q-FFL by q-FedAvg: nodes with a large loss count more, for a fairer shared model"
     citation = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, https://arxiv.org/abs/1905.10497"
     work = "+ loss on all examples"
-    helps = "the worst nodes matter"
+    good_for = "the worst nodes matter"
     needs = ("examples",)
     Options = QFflOptions
+    Strategy = QFedAvg
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        from fedapps.strategies import QFedAvg  # nodes do not need it
-
         lipschitz = self.options.lipschitz or 1 / parts.run.training.learning_rate
-        return parts.build(QFedAvg, q=self.options.q, lipschitz=lipschitz)
+        return parts.build(self.Strategy, q=self.options.q, lipschitz=lipschitz)
 
-    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.lipschitz == 0:
             why = "its step takes L = 1 / learning-rate from SGD; set q-ffl.lipschitz for another optimizer"
             yield from required(run, self.name, why, optimizer="sgd")
 
-    def privacy_conflict(self, dp: str) -> str:
-        from fedapps.strategies import QFedAvg
+    def local_parts(self) -> Sequence[LocalPart]:
+        return [QFflPart()]
 
-        return QFedAvg.privacy_gap
 
-    def robustness_conflict(self) -> str:
-        from fedapps.strategies import QFedAvg
+@dataclass(frozen=True)
+class QFflPart(LocalPart):
+    """Report F_k(w), the mean loss of the received model over all training examples of the node.
 
-        return QFedAvg.robustness_gap
+    It is measured before training and in evaluation mode, also where a round trains on a part of the examples.
+    """
 
-    def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.received_loss import ReceivedLoss
+    def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, float]:
+        loss = mean_loss(node_round.task, model, node_round.data, "train", node_round.device)
+        return {Q_FFL_LOSS: loss}
 
-        return [ReceivedLoss()]
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
+        return {Q_FFL_LOSS: node_round.measured[Q_FFL_LOSS]}

@@ -1,17 +1,13 @@
 """The parts of a run that every method's strategy is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, BufferedAsync, ServerOptimizer
 from fedapps.strategies.optimizers import optimizer_by_name
 from fedapps.tasks.profiles import LowRank, ModelRoles
-
-if TYPE_CHECKING:
-    from fedapps.config.run_config import RunConfig
 
 Kind = TypeVar("Kind", bound=BaseStrategy)
 
@@ -58,7 +54,7 @@ class StrategyParts:
             )
         return cast(Kind, BufferedAsync(**arguments, **self.run.pace.asynchronous(self.run.training_nodes)))
 
-    def without(self, *names: str) -> StrategyParts:
+    def without(self, *names: str) -> Self:
         """The parts without some of the common arguments, for a strategy that fixes them itself."""
         return replace(self, common={name: part for name, part in self.common.items() if name not in names})
 

@@ -104,7 +104,7 @@ def _files(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
         yield "LICENSE", "LICENSE"
     for module in ("task", "server_app", "client_app") if names.task else ():
         yield f"{module}.py", f"{names.package}/{module}.py"
-    for module in ("method", "local_part") if names.method else ():
-        yield f"{module}.py", f"{names.package}/{module}.py"
+    if names.method:
+        yield "method.py", f"{names.package}/method.py"
     for name in ("fleet.toml", "server.sh", "node.sh") if deployment else ():
         yield name, name

@@ -46,13 +46,13 @@ class Registry(Generic[Kind]):
     @cached_property
     def own(self) -> Mapping[str, type[Kind]]:
         """The classes of this project by their names, sorted."""
-        found: dict[str, type[Kind]] = {}
+        kinds_by_name: dict[str, type[Kind]] = {}
         for module in iter_modules(self.package.__path__):
-            place = import_module(f"{self.package.__name__}.{module.name}")
-            kinds = [kind for kind in vars(place).values() if isinstance(kind, type) and issubclass(kind, self.parent)]
-            named: list[Any] = [kind for kind in kinds if kind.__module__ == place.__name__ and "name" in vars(kind)]
-            found |= {kind.name: kind for kind in named}
-        return dict(sorted(found.items()))
+            source = import_module(f"{self.package.__name__}.{module.name}")
+            kinds = [kind for kind in vars(source).values() if isinstance(kind, type) and issubclass(kind, self.parent)]
+            named: list[Any] = [kind for kind in kinds if kind.__module__ == source.__name__ and "name" in vars(kind)]
+            kinds_by_name |= {kind.name: kind for kind in named}
+        return dict(sorted(kinds_by_name.items()))
 
     def names(self) -> tuple[str, ...]:
         """The names of all classes, this project's first, then those of other packages."""
@@ -79,13 +79,13 @@ class Registry(Generic[Kind]):
 
     def usable(self) -> Mapping[str, type[Kind]]:
         """All classes by their names, without those of other packages that cannot be imported."""
-        found: dict[str, type[Kind]] = {}
+        kinds: dict[str, type[Kind]] = {}
         for name in self.names():
             try:
-                found[name] = self.find(name)
+                kinds[name] = self.find(name)
             except ValueError:  # raised again when a run config names it
                 continue
-        return found
+        return kinds
 
     def lines(self, describe: Callable[[type[Kind]], str]) -> dict[str, str]:
         """One line of help for each class; why it cannot be used for a damaged one."""
@@ -101,7 +101,7 @@ class Registry(Generic[Kind]):
 def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What the classes of a package that have a ``name`` state in their bodies, by name, from its source alone.
 
-    Nothing is imported: the methods import Flower, which takes longer than all else that ``fedapps list`` does.
+    Nothing is imported: the methods import torch, which takes ten times as long as all else that ``fedapps list`` does.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, An
     fields : iterable of str
         Names of class attributes that are literals.
     """
-    wanted, found = {"name", *fields}, {}
+    wanted, statements = {"name", *fields}, {}
     for module in iter_modules(package.__path__):
         source = Path(package.__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
         for part in ast.parse(source).body:
@@ -124,8 +124,8 @@ def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, An
                 if isinstance(at, ast.Name) and at.id in wanted and value
             }
             if "name" in own:
-                found[own["name"]] = own
-    return dict(sorted(found.items()))
+                statements[own["name"]] = own
+    return dict(sorted(statements.items()))
 
 
 def did_you_mean_or_install(name: str, known: Iterable[str], listed: str = "") -> str:
@@ -145,10 +145,10 @@ def _on_path(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
 
     A search reads the metadata of all installed packages, and parsing one run config asks hundreds of times.
     """
-    return {found.name: found for found in entry_points(group=group)}
+    return {point.name: point for point in entry_points(group=group)}
 
 
-def load(found: EntryPoint, parent: type) -> Any:
+def load(point: EntryPoint, parent: type) -> Any:
     """The class that an entry point names.
 
     Raises
@@ -157,12 +157,12 @@ def load(found: EntryPoint, parent: type) -> Any:
         The import fails, or the object is no subclass of ``parent``, lacks what ``parent`` declares, or has another
         ``name`` than the entry point.
     """
-    loaded, where = imported(found), _where(found)
+    loaded, where = imported(point), _where(point)
     if not (isinstance(loaded, type) and issubclass(loaded, parent)):
         raise ValueError(f"{where}: must name a subclass of {parent.__module__}.{parent.__name__}, not {loaded!r}")
-    if getattr(loaded, "name", "") != found.name:
+    if getattr(loaded, "name", "") != point.name:
         raise ValueError(
-            f"{where}: the class must have name = {found.name!r}, not {getattr(loaded, 'name', '')!r}; change one of "
+            f"{where}: the class must have name = {point.name!r}, not {getattr(loaded, 'name', '')!r}; change one of "
             "them, and reinstall the package after a change of its entry points"
         )
     if lacking := sorted(getattr(loaded, "__abstractmethods__", ())):
@@ -170,17 +170,17 @@ def load(found: EntryPoint, parent: type) -> Any:
     return loaded
 
 
-def imported(found: EntryPoint) -> Any:
+def imported(point: EntryPoint) -> Any:
     """What an entry point names. Raises ``ValueError`` if its import fails."""
     try:
-        return found.load()
+        return point.load()
     except Exception as error:  # other people's module: whatever it raises, say whose it is
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"{_where(found)} cannot be imported ({reason}): correct the module, or reinstall its package if its entry "
+            f"{_where(point)} cannot be imported ({reason}): correct the module, or reinstall its package if its entry "
             "points have changed"
         ) from error
 
 
-def _where(found: EntryPoint) -> str:
-    return f"entry point {found.name!r} = {found.value!r} of the group {found.group!r}"
+def _where(point: EntryPoint) -> str:
+    return f"entry point {point.name!r} = {point.value!r} of the group {point.group!r}"

@@ -71,14 +71,14 @@ def read_expression(text: str) -> Expression:
 
 def read_expressions(text: str) -> tuple[list[Expression], list[str]]:
     """All expressions of a text, and a message for every one that cannot be read."""
-    found: list[Expression] = []
+    expressions: list[Expression] = []
     errors: list[str] = []
     for part in split_expressions(text):
         try:
-            found.append(read_expression(part))
+            expressions.append(read_expression(part))
         except ValueError as error:
             errors.append(f"methods: {error}")
-    return found, errors
+    return expressions, errors
 
 
 def labels(text: str) -> list[str]:

@@ -71,7 +71,7 @@ def named(methods: str | Iterable[str | Method | type[Method]], known: Iterable[
     if isinstance(methods, str):
         return methods
     installed = set(known)
-    return ",".join(given if isinstance(given, str) else _expression(given, installed) for given in methods)
+    return ",".join(method if isinstance(method, str) else _expression(method, installed) for method in methods)
 
 
 def _expression(given: Method | type[Method], installed: set[str]) -> str:
@@ -103,13 +103,13 @@ def _use_class(kind: type[Method]) -> None:
 
 @lru_cache(maxsize=8)
 def _of_files(joined: str) -> Mapping[str, type[Method]]:
-    found: dict[str, type[Method]] = {}
+    methods: dict[str, type[Method]] = {}
     for name in filter(None, joined.split(os.pathsep)):
         kinds = _kinds(Path(name))
-        if twice := sorted(kinds.keys() & found.keys()):
+        if twice := sorted(kinds.keys() & methods.keys()):
             raise ValueError(f"{name}: the method {twice[0]!r} is also in another file: give one of them another name")
-        found |= kinds
-    return found
+        methods |= kinds
+    return methods
 
 
 def _kinds(path: Path) -> dict[str, type[Method]]:

@@ -128,7 +128,7 @@ def method_lines() -> Mapping[str, str]:
 
     def line(kind: type[Method]) -> str:
         others = [alias for alias, meaning in known.items() if meaning.name == kind.name]
-        return kind.line + (f" [also: {', '.join(others)}]" if others else "")
+        return kind.summary + (f" [also: {', '.join(others)}]" if others else "")
 
     return METHODS.lines(line)
 

@@ -24,6 +24,17 @@ def own_tasks() -> tuple[str, ...]:
     return tuple(name for name in folders if _has_module(name, "task"))
 
 
+def own_modules(prefix: str) -> list[ModuleType]:
+    """The modules in the folders of the tasks of this package whose names begin with ``prefix``."""
+    packages = [import_module(f"fedapps.tasks.{task}") for task in own_tasks()]
+    return [
+        import_module(f"{package.__name__}.{module.name}")
+        for package in packages
+        for module in iter_modules(package.__path__)
+        if module.name.startswith(prefix)
+    ]
+
+
 def task_names() -> tuple[str, ...]:
     """The names of all tasks, this package's first."""
     return (*own_tasks(), *(name for name in plugins(GROUP) if name not in own_tasks()))
@@ -67,6 +78,7 @@ def task_class(name: str) -> "type[Task]":
 
     if name in own_tasks():
         module = import_module(f"fedapps.tasks.{name}.task")
+        own: type[Task]
         (own,) = (kind for kind in vars(module).values() if _is_task(kind, name, module))
         return own
     if name not in plugins(GROUP):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.errors import ReportError
 
-from .json_files import ReportError
 from .run_data import RunData, read_run
 
 __all__ = ["ReportError", "RunData", "read_run", "write_report"]

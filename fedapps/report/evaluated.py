@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from fedapps.base.report.formats import counted
+from fedapps.runs.records import NodeRecord, RoundRecord
 from fedapps.strategies.wire import COUNT_SUFFIX
 
-from .formats import counted
-from .records import NodeRecord, RoundRecord
 from .run_data import RunData
 
 #: By node, the value of a metric and its weight in a weighted mean.
@@ -59,17 +59,17 @@ class PairedCurve:
     def sentence(self) -> str:
         """When the nodes change, and what the paired curve is; it begins with a small letter."""
         if len(self.changes) > _MOST_ROUNDS:
-            said = f"the evaluated nodes change {len(self.changes)} times, first in round {self.changes[0].round}"
+            sentence = f"the evaluated nodes change {len(self.changes)} times, first in round {self.changes[0].round}"
         else:
-            *first, last = map(_spoken, self.changes)
+            *first, last = map(_change_text, self.changes)
             before = f"{', '.join(first)} and " if first else ""
-            said = f"the evaluated nodes change in {before}{last}"
+            sentence = f"the evaluated nodes change in {before}{last}"
         if self.rounds:
             always = f"{'the ' * (self.nodes > 1)}{counted(self.nodes, 'node')}"
-            return f"{said}. Dotted: the mean over {always} of every evaluation."
+            return f"{sentence}. Dotted: the mean over {always} of every evaluation."
         if self.nodes:
-            return f"{said}. The kind of the mean is unknown here, so that no curve over the same nodes is drawn."
-        return f"{said}. No node is in every evaluation, so that its rounds cannot be compared on the same nodes."
+            return f"{sentence}. The kind of the mean is unknown here, so that no curve over the same nodes is drawn."
+        return f"{sentence}. No node is in every evaluation, so that its rounds cannot be compared on the same nodes."
 
 
 def paired_curve(run: RunData, method: str, metric: str) -> PairedCurve | None:
@@ -115,8 +115,8 @@ def pair(metric: str, rounds: Iterable[RoundRecord], nodes: Iterable[NodeRecord]
     """
     by_round: dict[int, dict[str, tuple[float, float]]] = {}
     for node in nodes:
-        value = node.metrics.get(metric, math.nan)
-        weight = node.metrics.get(metric + COUNT_SUFFIX, node.num_examples)
+        value = node.numbers.get(metric, math.nan)
+        weight = node.numbers.get(metric + COUNT_SUFFIX, node.num_examples)
         if math.isfinite(value) and weight > 0:
             by_round.setdefault(node.round, {})[node.node] = (value, weight)
     changes = _changes(by_round)
@@ -145,7 +145,9 @@ def _reproduces(
     mean: Callable[[_Values], float], by_round: Mapping[int, _Values], recorded: Mapping[int, float]
 ) -> bool:
     known = [(mean(by_round[number]), value) for number, value in recorded.items() if number in by_round]
-    return bool(known) and all(math.isclose(found, value, rel_tol=_ACCURACY, abs_tol=1e-12) for found, value in known)
+    return bool(known) and all(
+        math.isclose(computed, value, rel_tol=_ACCURACY, abs_tol=1e-12) for computed, value in known
+    )
 
 
 def _weighted(values: _Values) -> float:
@@ -167,11 +169,13 @@ def _geometric(values: _Values) -> float:
 _MEANS = (_weighted, _uniform, _geometric)
 
 
-def _spoken(change: NodeChange) -> str:
-    parts = [f"{word} {_listed(names)}" for word, names in (("without", change.left), ("with", change.joined)) if names]
+def _change_text(change: NodeChange) -> str:
+    parts = [
+        f"{word} {_some_names(names)}" for word, names in (("without", change.left), ("with", change.joined)) if names
+    ]
     return f"round {change.round} ({', '.join(parts)})"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _some_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more

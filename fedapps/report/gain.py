@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedapps.base.report.metrics import Metric, bare
 from fedapps.methods.base import Role
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import build_method
 
-from .metrics import Metric, bare
-from .results import last_evaluations
 from .run_data import RunData
 
 
@@ -83,9 +82,9 @@ def role_of(run: RunData, method: str) -> Role:
 
 
 def _nodes(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int, int]:
-    evaluated = last_evaluations(run)
+    evaluated = run.last_evaluations()
     first, second = (
-        {key: node.metrics[metric.name] for key, node in evaluated.get(name, {}).items() if metric.name in node.metrics}
+        {key: node.numbers[metric.name] for key, node in evaluated.get(name, {}).items() if metric.name in node.numbers}
         for name in (best, baseline)
     )
     pairs = {key: (first[key], second[key]) for key in first.keys() & second.keys()}
@@ -95,7 +94,7 @@ def _nodes(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int,
 def _seeds(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int, int]:
     runs = run.comparison.runs if run.comparison else {}
     first, second = (
-        {seed: found[metric.name] for seed, found in runs.get(name, {}).items() if metric.name in found}
+        {seed: row[metric.name] for seed, row in runs.get(name, {}).items() if metric.name in row}
         for name in (best, baseline)
     )
     return _better(metric, [(first[seed], second[seed]) for seed in first.keys() & second.keys()])

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from . import rendering
+from fedapps.base.report.figures import Drawing, collected
+from fedapps.base.report.formats import counted
+from fedapps.base.report.sections import render as render_template
+
 from .evaluated import unlike_nodes
-from .figures import Drawing, collected
-from .formats import counted
 from .run_data import RunData, configured_methods
-from .sections import sections
+from .sections import FOLDER, sections
 
 
 def render(run: RunData) -> str:
     """Render the report of a run as one HTML document."""
-    found = [markup for module in sections() if (markup := module.section(run))]
-    started = bool(found) and bool(run.rounds or run.summary or run.comparison)
-    return rendering.render(
-        "page.html.md", run=run, facts=_facts(run), warnings=_warnings(run), started=started, sections=found
+    shown = [section for module in sections() if (section := module.section(run))]
+    started = bool(shown) and bool(run.rounds or run.summary or run.comparison)
+    return render_template(
+        FOLDER, "page.html.md", run=run, facts=_facts(run), warnings=_warnings(run), started=started, sections=shown
     )
 
 
 def drawings(run: RunData) -> dict[str, tuple[Drawing, ...]]:
     """The figures of the report by the names of the sections' modules; sections without figures are left out."""
-    found: dict[str, tuple[Drawing, ...]] = {}
+    figures: dict[str, tuple[Drawing, ...]] = {}
     for module in sections():
         with collected() as drawn:
             module.section(run)
         if drawn:
-            found[module.__name__.rpartition(".")[2]] = tuple(drawn)
-    return found
+            figures[module.__name__.rpartition(".")[2].removeprefix("report_")] = tuple(drawn)
+    return figures
 
 
 def _facts(run: RunData) -> list[str]:
@@ -49,7 +50,7 @@ def _warnings(run: RunData) -> list[str]:
         wanted = set(configured_methods(run.config))
         if absent := sorted(wanted - set(run.methods)):
             warnings.insert(0, f"No results yet: {', '.join(absent)}.")
-        if run.summary is None:
+        if not run.summary:
             warnings.insert(0, "This run has not finished (no summary.json). The report shows the results so far.")
         elif not run.finished:
             under_way = [method for method in run.methods if method not in run.summary]

@@ -6,21 +6,32 @@ import csv
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedapps.base.atomic import path_name
+from fedapps.base.errors import ReportError
+from fedapps.base.report.metrics import Metric, describe, main_metric
 from fedapps.base.text_files import flattened
 from fedapps.registry.expressions import read_expressions
-
-from .json_files import Entry, ReportError, read_lines, read_object
-from .parsing import read_comparison, read_methods, read_node, read_round, read_tables
-from .records import Comparison, MethodSummary, Metrics, NodeRecord, RoundRecord
+from fedapps.registry.tasks import task_class, task_names
+from fedapps.runs.comparisons import Comparison
+from fedapps.runs.records import (
+    MethodSummary,
+    Metrics,
+    NodeRecord,
+    RoundRecord,
+    RunSummary,
+    read_json,
+    read_lines,
+)
 
 #: The file of a run in simulated time with the device of each node, in the form that the key clock-devices takes.
 DEVICES = "devices.csv"
+#: Parts of the fleet of equal size, by the speed of the devices.
+PARTS = 10
 
 
 @dataclass(frozen=True)
@@ -39,8 +50,8 @@ class RunData:
         Rounds of all methods.
     nodes : tuple of NodeRecord
         Reports of the nodes.
-    summary : mapping or None
-        Results of the finished methods; None before the first one has finished.
+    summary : mapping
+        Results of the finished methods.
     comparison : Comparison or None
         The comparison, if the folder holds one.
     references : mapping
@@ -59,7 +70,7 @@ class RunData:
     methods: tuple[str, ...]
     rounds: tuple[RoundRecord, ...]
     nodes: tuple[NodeRecord, ...]
-    summary: Mapping[str, MethodSummary] | None
+    summary: Mapping[str, MethodSummary]
     comparison: Comparison | None
     references: Mapping[str, Metrics]
     traces: Mapping[tuple[str, str], Path]
@@ -69,11 +80,67 @@ class RunData:
     @property
     def finished(self) -> bool:
         """Whether every method has finished. Comparisons contain only finished runs."""
-        return bool(self.comparison) or (self.summary is not None and set(self.methods) <= set(self.summary))
+        return bool(self.comparison) or (bool(self.summary) and set(self.methods) <= set(self.summary))
 
     def of(self, method: str) -> list[RoundRecord]:
         """The rounds of a method, in order."""
         return [record for record in self.rounds if record.method == method]
+
+    def leading_metric(self) -> Metric | None:
+        """The main metric of the run; None if nothing was evaluated."""
+        names = [name for record in self.rounds for name in record.evaluate]
+        names += [name for summary in self.summary.values() for name in summary.final]
+        parts = self.comparison.parts.values() if self.comparison else ()
+        names += [name for part in parts for row in part.table.values() for name in row]
+        return _main(names)
+
+    def leading_in_rounds(self) -> Metric | None:
+        """The main metric among those evaluated in rounds. It differs if the main metric exists only in the summary."""
+        return _main(name for record in self.rounds for name in record.evaluate)
+
+    def main_metrics(self) -> list[str]:
+        """The metrics that were evaluated in rounds and matter most: the main one, then those of the task."""
+        leading = self.leading_in_rounds()
+        evaluated = {name for record in self.rounds for name in record.evaluate}
+        of_task = (name for name in self.headline if name in evaluated)
+        return list(dict.fromkeys([*([leading.name] if leading else []), *of_task]))
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The main metrics of the task; none for a task that is not installed."""
+        return task_class(self.task).headline if self.task in task_names() else ()
+
+    @property
+    def seed_metrics(self) -> dict[str, dict[int, Metrics]]:
+        """The final metrics of the runs of a comparison by method and seed; empty if a key is varied, and for a run."""
+        return self.comparison.runs if self.comparison else {}
+
+    def final_metrics(self) -> dict[str, Metrics]:
+        """The final metrics of each method: from the summary, or else from the last evaluation."""
+        final: dict[str, Metrics] = {}
+        for method in self.methods:
+            evaluated = [record.evaluate for record in self.of(method) if record.evaluate]
+            summary = self.summary.get(method)
+            values = summary.final if summary and summary.final else evaluated[-1] if evaluated else {}
+            if values:
+                final[method] = values
+        return final
+
+    def last_evaluations(self) -> dict[str, dict[str, NodeRecord]]:
+        """The last evaluation of each node, by method and node."""
+        last: dict[str, dict[str, NodeRecord]] = {}
+        for record in self.nodes:
+            if record.phase != "evaluate" or record.method not in self.methods:
+                continue
+            seen = last.setdefault(record.method, {})
+            if record.node not in seen or seen[record.node].round <= record.round:
+                seen[record.node] = record
+        return {method: last[method] for method in self.methods if method in last}
+
+    def curve(self, method: str, value: Callable[[RoundRecord], float | None]) -> tuple[list[int], list[float]]:
+        """Rounds and values. Rounds without the value are skipped; values that are not finite become NaN."""
+        points = [(record.round, number) for record in self.of(method) if (number := value(record)) is not None]
+        return [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]
 
 
 def read_run(folder: Path) -> RunData:
@@ -91,47 +158,41 @@ def read_run(folder: Path) -> RunData:
     """
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such run folder")
-    compared = read_object(folder / "compare.json")
-    comparison = read_comparison(compared)
+    comparison = Comparison.read(folder)
     if comparison is None:
         for needed in ("config.toml", "metrics.jsonl"):
             if not (folder / needed).exists():
                 raise ReportError(f"{folder}: no {needed}; a run folder contains config.toml and metrics.jsonl")
     config = _config(folder / "config.toml")
-    summary = read_object(folder / "summary.json")
-    references = read_object(folder / "references.json")
-    notes = []
-    records: dict[str, list[Entry]] = {}
-    for name in ("metrics.jsonl", "nodes.jsonl"):
-        records[name], torn = read_lines(folder / name)
-        if torn:
-            notes.append(f"The last line of {name} is incomplete and was skipped.")
-    notes += [
-        f"Damaged lines were left out; {copy.name} has them." for copy in sorted(folder.glob("*.jsonl.damaged-*"))
-    ]
-    rounds = [read_round(entry) for entry in records["metrics.jsonl"]]
+    summary = read_json(folder / "summary.json", RunSummary) or RunSummary()
+    rounds, is_torn = read_lines(folder / "metrics.jsonl", RoundRecord)
+    nodes, are_torn = read_lines(folder / "nodes.jsonl", NodeRecord)
     _check_once(rounds)
-    nodes = {  # in asynchronous runs, whose replies have seconds, a node can reply several times before a step
-        (n.method, n.phase, n.round, n.node, place if math.isfinite(n.seconds) else 0): n
-        for place, n in enumerate(map(read_node, records["nodes.jsonl"]))
+    torn = [name for name, flag in (("metrics.jsonl", is_torn), ("nodes.jsonl", are_torn)) if flag]
+    copies = sorted(folder.glob("*.jsonl.damaged-*"))
+    by_place = {  # in asynchronous runs, whose replies have seconds, a node can reply several times before a step
+        (n.method, n.phase, n.round, n.node, index if math.isfinite(n.seconds) else 0): n
+        for index, n in enumerate(nodes)
     }
-    methods = read_methods(summary) if summary else None
-    node_of = {path_name(key): key for _, _, _, key, _ in nodes}
+    keys = {path_name(node.node): node.node for node in nodes}
     return RunData(
         name=str(config.get("name", "") or (comparison.recipe if comparison else "") or folder.name),
-        task=compared.text("task", "") if compared else str(config.get("task", "")),
+        task=comparison.task if comparison else str(config.get("task", "")),
         config=config,
-        methods=_in_order(config, [r.method for r in rounds], methods or {}, comparison),
+        methods=_in_order(config, [r.method for r in rounds], summary.methods, comparison),
         rounds=tuple(rounds),
-        nodes=tuple(nodes.values()),
-        summary=methods,
+        nodes=tuple(by_place.values()),
+        summary=summary.methods,
         comparison=comparison,
-        references=read_tables(references) if references else {},
+        references=read_json(folder / "references.json", dict[str, Metrics]) or {},
         traces={
-            (path.parent.parent.name, node_of.get(path.parent.name, path.parent.name)): path
+            (path.parent.parent.name, keys.get(path.parent.name, path.parent.name)): path
             for path in sorted((folder / "nodes").glob("*/*/*/traces.safetensors"))
         },
-        notes=tuple(notes),
+        notes=(
+            *(f"The last line of {name} is incomplete and was skipped." for name in torn),
+            *(f"Damaged lines were left out; {copy.name} has them." for copy in copies),
+        ),
         speeds=read_speeds(folder / DEVICES),
     )
 
@@ -153,6 +214,22 @@ def read_speeds(path: Path) -> dict[str, float]:
         raise ReportError(f"{path.name}: not a CSV file with the columns device and speed: {error}") from error
 
 
+def slowest(speeds: Mapping[str, float]) -> list[str]:
+    """The tenth of the nodes, at least one, whose devices take most seconds for a step; the slowest first."""
+    return by_speed(speeds)[::-1][: math.ceil(len(speeds) / PARTS)]
+
+
+def by_speed(speeds: Mapping[str, float]) -> list[str]:
+    """The nodes in the order of their devices' seconds for a step; the fastest first."""
+    return sorted(speeds, key=lambda node: (speeds[node], node))
+
+
+def configured_methods(config: Mapping[str, object]) -> list[str]:
+    """The labels of the methods that a run config names; a malformed one is left out."""
+    expressions, _ = read_expressions(str(config.get("methods", "")))
+    return [expression.label for expression in expressions]
+
+
 def _check_once(rounds: Iterable[RoundRecord]) -> None:
     for (method, number), count in Counter((record.method, record.round) for record in rounds).items():
         if count > 1:
@@ -167,9 +244,9 @@ def _in_order(
 ) -> tuple[str, ...]:
     """The methods with results: first those in the config, in its order, then the others."""
     compared = [method for part in (comparison.parts.values() if comparison else ()) for method in part.table]
-    found = list(dict.fromkeys([*ran, *summed, *compared]))
+    known = list(dict.fromkeys([*ran, *summed, *compared]))
     named = configured_methods(config)
-    return tuple([name for name in named if name in found] + [name for name in found if name not in named])
+    return tuple([name for name in named if name in known] + [name for name in known if name not in named])
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -183,7 +260,6 @@ def _config(path: Path) -> dict[str, Any]:
         raise ReportError(f"{path.name}: not TOML: {error}") from error
 
 
-def configured_methods(config: Mapping[str, object]) -> list[str]:
-    """The labels of the methods that a run config names; a malformed one is left out."""
-    expressions, _ = read_expressions(str(config.get("methods", "")))
-    return [expression.label for expression in expressions]
+def _main(names: Iterable[str]) -> Metric | None:
+    chosen = main_metric(names)
+    return describe(chosen) if chosen else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -11,10 +12,9 @@ from typing import Any
 import pandas as pd
 
 from fedapps.comparison.matrix import Plan
-from fedapps.report.records import Comparison
+from fedapps.runs.comparisons import Compared
 
-from .frames import with_columns
-from .run_result import PipelineResult, ReportedResult, RunResult
+from .run_result import PipelineResult, ReportedResult, RunResult, with_columns
 
 
 class ComparisonResult(ReportedResult):
@@ -42,23 +42,23 @@ class ComparisonResult(ReportedResult):
     def runs(self) -> dict[tuple[Any, ...], RunResult]:
         """The result of each finished run by (method, seed), or by (method, seed, value) if a key was varied."""
         return {
-            tuple(self._place(cell).values()): RunResult(self.folder / str(cell["config"]["name"]))
+            tuple(self._keys(cell).values()): RunResult(self.folder / str(cell["config"]["name"]))
             for cell in self._cells
         }
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """A row per run and round; see :func:`~fedapps.results.frames.rounds_frame`."""
+        """A row per run and round; see :func:`~fedapps.results.run_result.rounds_frame`."""
         return self._joined(lambda run: run.rounds)
 
     @cached_property
     def nodes(self) -> pd.DataFrame:
-        """A row per run, round, node and phase; see :func:`~fedapps.results.frames.nodes_frame`."""
+        """A row per run, round, node and phase; see :func:`~fedapps.results.run_result.nodes_frame`."""
         return self._joined(lambda run: run.nodes)
 
     @cached_property
     def held_out(self) -> pd.DataFrame:
-        """A row per run, held-out node and model; see :func:`~fedapps.results.frames.held_out_frame`."""
+        """A row per run, held-out node and model; see :func:`~fedapps.results.run_result.held_out_frame`."""
         return self._joined(lambda run: run.held_out)
 
     @cached_property
@@ -66,8 +66,8 @@ class ComparisonResult(ReportedResult):
         """The final metrics, a row per run, without the prefix ``test.``."""
         return pd.DataFrame(
             [
-                {"method": method, "seed": seed, **place, **metrics}
-                for place, part in self._parts()
+                {"method": method, "seed": seed, **at, **metrics}
+                for at, part in self._parts()
                 for method, seeds in part.runs.items()
                 for seed, metrics in seeds.items()
             ]
@@ -83,29 +83,45 @@ class ComparisonResult(ReportedResult):
             [
                 {
                     "method": method,
-                    **place,
+                    **at,
                     "metric": metric,
-                    "mean": spread.mean,
-                    "std": spread.std,
-                    "half": spread.half,
-                    "seeds": spread.finished or part.seeds,
+                    "mean": one.mean,
+                    "std": one.sd or 0.0,
+                    "half": math.nan if one.half is None else one.half,
+                    "seeds": one.seeds,
                 }
-                for place, part in self._parts()
+                for at, part in self._parts()
                 for method, metrics in part.table.items()
-                for metric, spread in metrics.items()
+                for metric, one in metrics.items()
             ]
         )
 
     @cached_property
     def tests(self) -> pd.DataFrame:
         """The paired tests over seeds, a row per metric and pair of methods; ``p_holm`` is corrected."""
-        return pd.DataFrame([{**place, **asdict(test)} for place, part in self._parts() for test in part.tests])
+        return pd.DataFrame(
+            [
+                {
+                    **at,
+                    "metric": test.metric,
+                    "a": test.a,
+                    "b": test.b,
+                    "seeds": test.difference.seeds,
+                    "mean_difference": test.difference.mean,
+                    **{name: getattr(test.difference, name) for name in ("low", "high", "p", "p_holm")},
+                    "nodes_lower": test.nodes_lower,
+                    "nodes_higher": test.nodes_higher,
+                }
+                for at, part in self._parts()
+                for test in part.tests
+            ]
+        )
 
     @cached_property
     def failed(self) -> pd.DataFrame:
         """The runs that failed, a row per run, with their last ``round`` and the ``reason``."""
         names = ["method", "seed", "round", "reason"]
-        rows = [{**asdict(run), **place} for place, part in self._parts() for run in part.failed]
+        rows = [{**asdict(run), **at} for at, part in self._parts() for run in part.failed]
         return pd.DataFrame(rows, columns=None if rows else names)
 
     def _repr_html_(self) -> str:
@@ -120,26 +136,26 @@ class ComparisonResult(ReportedResult):
     def _cells(self) -> list[dict[str, Any]]:
         """The finished runs."""
         failed = {tuple(row.values()) for row in self.failed.drop(columns=["round", "reason"]).to_dict("records")}
-        return [cell for cell in self._plan.cells(self.folder) if tuple(self._place(cell).values()) not in failed]
+        return [cell for cell in self._plan.cells(self.folder) if tuple(self._keys(cell).values()) not in failed]
 
-    def _place(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+    def _keys(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """The method, the seed and the varied key of a run."""
         vary = self._plan.vary
         return {"method": cell["method"], "seed": cell["seed"]} | ({vary.key: cell["config"][vary.key]} if vary else {})
 
-    def _parts(self) -> list[tuple[dict[str, Any], Comparison]]:
+    def _parts(self) -> list[tuple[dict[str, Any], Compared]]:
         """The comparison at each value of the varied key, or the only one, each with the key and its value."""
         whole = self._data.comparison
         assert whole is not None  # there is a compare.json
         if whole.varied is None:
             return [({}, whole)]
-        return [({whole.varied.key: value}, part) for value, part in whole.varied.values]
+        return [({whole.varied.key: part.value}, part) for part in whole.varied.values]
 
     def _joined(self, frame: Callable[[RunResult], pd.DataFrame]) -> pd.DataFrame:
-        places = [self._place(cell) for cell in self._cells]
+        run_keys = [self._keys(cell) for cell in self._cells]
         frames = [
-            with_columns(frame(run), {name: value for name, value in place.items() if name != "method"}, after="method")
-            for place, run in zip(places, self.runs.values(), strict=True)
+            with_columns(frame(run), {name: value for name, value in keys.items() if name != "method"}, after="method")
+            for keys, run in zip(run_keys, self.runs.values(), strict=True)
         ]
         return pd.concat(frames, ignore_index=True)
 

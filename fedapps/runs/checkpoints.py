@@ -20,7 +20,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import History
 
-from .lines import append_whole, damaged_lines, keep_copy, listed, whole_lines
+from .lines import append_whole, damaged_lines, first_numbers, keep_copy, whole_lines
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
@@ -128,8 +128,8 @@ class DiskCheckpoints:
         return self.folder / f"round-{server_round:06d}.safetensors"
 
     def _rounds(self) -> list[int]:
-        found = (re.fullmatch(r"round-(\d{6})", p.stem) for p in self.folder.glob("round-*.safetensors"))
-        return [int(match[1]) for match in found if match]
+        matches = (re.fullmatch(r"round-(\d{6})", p.stem) for p in self.folder.glob("round-*.safetensors"))
+        return [int(match[1]) for match in matches if match]
 
     def _record(self, snapshot: Snapshot) -> None:
         """Add the new rounds to the history. The first call replaces the file, which may have later rounds."""
@@ -175,7 +175,7 @@ def _history(path: Path, last: int) -> History:
     """The rounds up to ``last``; without damaged lines, with a warning, and without an incomplete last one."""
     if damaged := damaged_lines(path, _history_row):
         _warn_once(
-            f"{path}, line {listed(damaged)}: damaged and left out; the result lacks the metrics of these rounds"
+            f"{path}, line {first_numbers(damaged)}: damaged and left out; the result lacks the metrics of these rounds"
         )
     history: dict[str, dict[int, dict[str, Any]]] = {}
     for server_round, metrics in filter(None, whole_lines(path, _history_row)):

@@ -6,18 +6,16 @@ stages. Round r of R, counted from 1, belongs to stage ceil(r / (R / S)). All me
 is better.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapps.base.report.metrics import ON_STAGE
+
 Matrix = NDArray[np.float64]
 Row = Mapping[str, Any]
-
-#: Name of a metric measured on one stage: ``stage-<j>.<split>.<metric>``, stages counted from 1.
-_ON_STAGE = re.compile(r"stage-([1-9]\d*)\.(.+)")
 
 
 def on_stage(stage: int, metric: str) -> str:
@@ -25,18 +23,13 @@ def on_stage(stage: int, metric: str) -> str:
     return f"stage-{stage}.{metric}"
 
 
-def is_on_stage(name: str) -> bool:
-    """Whether a metric is measured on one stage; tables and learning curves omit these."""
-    return _ON_STAGE.fullmatch(name) is not None
-
-
 def stage_metrics(rows: Iterable[Row]) -> dict[str, int]:
     """The metrics measured on single stages, without the stage prefix, and the highest stage of each."""
-    found: dict[str, int] = {}
+    highest: dict[str, int] = {}
     for row in rows:
-        for match in filter(None, map(_ON_STAGE.fullmatch, row["evaluate"])):
-            found[match[2]] = max(found.get(match[2], 0), int(match[1]))
-    return found
+        for match in filter(None, map(ON_STAGE.fullmatch, row["evaluate"])):
+            highest[match[2]] = max(highest.get(match[2], 0), int(match[1]))
+    return highest
 
 
 def last_rounds(num_stages: int, rounds: int) -> list[int]:
@@ -127,12 +120,14 @@ def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | Non
         Measures by name. A measure that cannot be computed is omitted: both transfers of a single stage, and the
         average and backward transfer before the last stage has ended.
     """
-    found: dict[str, float] = {}
+    measures: dict[str, float] = {}
     for metric in stage_metrics(rows):
         matrix = train_test_matrix(rows, metric, num_stages=num_stages, rounds=rounds)
         values = (average(matrix), backward_transfer(matrix), forward_transfer(matrix))
-        found |= {name: value for name, value in zip(measure_names(metric), values, strict=True) if np.isfinite(value)}
-    return found
+        measures |= {
+            name: value for name, value in zip(measure_names(metric), values, strict=True) if np.isfinite(value)
+        }
+    return measures
 
 
 def measure_names(metric: str) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedapps.base.atomic import told, write_whole
 
-_LISTED = 5
+_SHOWN = 5
 
 
 def append_whole(path: Path, lines: bytes) -> None:
@@ -43,9 +43,9 @@ def damaged_lines(path: Path, is_row: Callable[[Any], bool]) -> list[int]:
     return [number for number, value in enumerate(_values(path, is_row), start=1) if value is None]
 
 
-def listed(numbers: Sequence[int]) -> str:
+def first_numbers(numbers: Sequence[int]) -> str:
     """The first numbers as text."""
-    return ", ".join(map(str, numbers[:_LISTED])) + (f" and {len(numbers) - _LISTED} more" * (len(numbers) > _LISTED))
+    return ", ".join(map(str, numbers[:_SHOWN])) + (f" and {len(numbers) - _SHOWN} more" * (len(numbers) > _SHOWN))
 
 
 def keep_copy(path: Path) -> Path:

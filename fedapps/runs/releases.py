@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.atomic import append_line, synced, told
+from fedapps.strategies import Callback, Run
 
 
-class ReleaseLedger:
+class ReleaseLedger(Callback):
     """The releases of one method.
 
     A line that cannot be read, such as one that was being written when the power failed, counts as a release of every
@@ -32,8 +33,12 @@ class ReleaseLedger:
         self.method = method
         self._number: int | None = None  # of the last release
 
+    def before_training(self, run: Run, server_round: int) -> None:
+        """Write the release of a round to the disk, before its messages leave. Raises as :meth:`add`."""
+        self.add(server_round, run.attempts[-1][1])
+
     def add(self, server_round: int, attempt: str) -> None:
-        """Write a release to the disk. Call it before the messages of a round leave.
+        """Write a release to the disk.
 
         Raises
         ------
@@ -77,10 +82,10 @@ class ReleaseLedger:
         ValueError
             It has fewer releases, so it is not the ledger of this run or not all of it.
         """
-        if (found := sum(self.by_round().values())) < rounds:
+        if (releases := sum(self.by_round().values())) < rounds:
             raise ValueError(
-                f"{self.path} has {found} releases of {self.method}, which trained {rounds} rounds: restore the file, "
-                "without which the privacy of this run is unknown, or start a new run with another name"
+                f"{self.path} has {releases} releases of {self.method}, which trained {rounds} rounds: restore the "
+                "file, without which the privacy of this run is unknown, or start a new run with another name"
             )
 
 

@@ -22,7 +22,7 @@ from fedapps.config.trackers import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .lines import append_whole, damaged_lines, keep_copy, listed, whole_lines
+from .lines import append_whole, damaged_lines, first_numbers, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
 from .releases import ReleaseLedger
 
@@ -203,7 +203,7 @@ class RunFolder:
             path = self.path / name
             if damaged := damaged_lines(path, _is_row):
                 copy = keep_copy(path)
-                log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, listed(damaged), copy.name)
+                log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, first_numbers(damaged), copy.name)
                 self._write_rows(name, whole_lines(path, _is_row))
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -217,8 +217,8 @@ class RunFolder:
         path = self.path / name
         if damaged := damaged_lines(path, _is_row):
             raise ValueError(
-                f"{path}, line {listed(damaged)}: damaged; resume the run, which leaves such lines out and keeps a "
-                "copy of the file, or restore the file from a backup"
+                f"{path}, line {first_numbers(damaged)}: damaged; resume the run, which leaves such lines out and "
+                "keeps a copy of the file, or restore the file from a backup"
             )
         rows = whole_lines(path, _is_row)
         if name == "metrics.jsonl":
@@ -279,7 +279,7 @@ def _check_resumable(path: Path, config: Config) -> None:
 def _check_once(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     counts = Counter((row["method"], row["round"]) for row in rows)
     if twice := [key for key, count in counts.items() if count > 1]:
-        rounds = listed([number for method, number in twice if method == twice[0][0]])
+        rounds = first_numbers([number for method, number in twice if method == twice[0][0]])
         raise ValueError(
             f"{path}: round {rounds} of {twice[0][0]} is recorded more than once, because two processes wrote to this "
             "folder at a time: its results cannot be trusted; start a new run with another name"

@@ -1,33 +1,16 @@
 """Results of a run as text tables."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from fedapps.base.report.tables import Cell, Column, Table, reference_label, text_columns
 from fedapps.registry.tasks import task_class
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
 from .continual import measure_names
+from .records import MethodSummary, RunSummary, read_json
 from .run_folder import RunFolder
 
-
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as text; the first column is left-aligned, the others are right-aligned."""
-    first, *rest = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "  ".join([head.ljust(first), *(cell.rjust(w) for cell, w in zip(cells, rest, strict=True))]).rstrip()
-        for head, *cells in [header, *rows]
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
-
-
-def number(value: float | None) -> str:
-    """A number with four significant digits; a dash for None."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def reference_label(name: str) -> str:
-    """The label of a reference, which is not a method, in tables."""
-    return f"reference: {name}"
+_COSTS = ("refused", "MB up", "MB down", "seconds")
 
 
 def summary_table(folder: RunFolder) -> str:
@@ -35,38 +18,40 @@ def summary_table(folder: RunFolder) -> str:
 
     References follow, if the run has any, and a table of the nodes that were held out, if there are such nodes.
     """
-    summary = folder.summary()
-    methods = summary.get("methods", {})
-    finals = [facts["final"] for facts in methods.values()]
-    wanted = [name for main in task_class(summary["task"]).headline for name in (*measure_names(main), main)]
-    names = [name for name in wanted if any(name in final for final in finals)]
-    header = ["method", *(name.removeprefix("test.") for name in names), "refused", "MB up", "MB down", "seconds"]
-    rows = [
+    summary = read_json(folder.path / "summary.json", RunSummary) or RunSummary()
+    headline = task_class(summary.task).headline
+    wanted = [name for main in headline for name in (*measure_names(main), main)]
+    names = [name for name in wanted if any(name in of.final for of in summary.methods.values())]
+    titles = ["method", *(name.removeprefix("test.") for name in names), *_COSTS]
+    rows: list[list[str | Cell]] = [
         [
             method,
-            *(number(facts["final"].get(name)) for name in names),
-            str(facts["refused"]),
-            f"{facts['bytes_up'] / 1e6:.2f}",
-            f"{facts['bytes_down'] / 1e6:.2f}",
-            f"{facts['seconds']:.0f}",
+            *(Cell.of(of.final.get(name)) for name in names),
+            str(of.refused),
+            f"{of.bytes_up / 1e6:.2f}",
+            f"{of.bytes_down / 1e6:.2f}",
+            f"{of.seconds:.0f}",
         ]
-        for method, facts in methods.items()
+        for method, of in summary.methods.items()
     ]
-    costs = ["-"] * (len(header) - len(names) - 1)
-    rows += [
-        [reference_label(reference), *(number(metrics.get(name)) for name in names), *costs]
-        for reference, metrics in folder.references().items()
-    ]
-    aside = _held_out_table(methods, task_class(summary["task"]).headline)
-    return "\n\n".join([text_table(header, rows), *([aside] if aside else [])])
+    for reference, metrics in folder.references().items():
+        rows.append(
+            [reference_label(reference), *(Cell.of(metrics.get(name)) for name in names), *("–" for _ in _COSTS)]
+        )
+    tables = [Table(text_columns(titles), rows), *_held_out_table(summary.methods, headline)]
+    return "\n\n".join(table.text() for table in tables)
 
 
-def _held_out_table(methods: Mapping[str, Any], headline: Sequence[str]) -> str:
-    """The first main metric of the received, the adapted and a locally trained model; empty without held-out nodes."""
-    found = {method: facts["held_out"] for method, facts in methods.items() if facts.get("held_out", {}).get("nodes")}
+def _held_out_table(methods: Mapping[str, MethodSummary], headline: Sequence[str]) -> list[Table]:
+    """The first main metric of the received, the adapted and a locally trained model; none without held-out nodes."""
+    held_out = {method: of.held_out for method, of in methods.items() if of.held_out.nodes}
+    measured = [name for name in headline if any(name in of.adapted for of in held_out.values())]
+    if not measured:
+        return []
     models = [prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES]
-    there = [name for name in headline if any(name in of["adapted"] for of in found.values())]
-    if not there:
-        return ""
-    header = [f"held-out nodes: {there[0].removeprefix('test.')}", *models]
-    return text_table(header, [[m, *(number(of[model].get(there[0])) for model in models)] for m, of in found.items()])
+    title = f"held-out nodes: {measured[0].removeprefix('test.')}"
+    rows: list[list[str | Cell]] = [
+        [method, *(Cell.of(one.get(measured[0])) for one in (of.shared, of.adapted, of.local))]
+        for method, of in held_out.items()
+    ]
+    return [Table([Column(title, is_text=True), *text_columns(models, texts=0)], rows)]

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from fedapps.config.parsing import Config
-from fedapps.strategies import RoundReport
+from fedapps.strategies import Callback, RoundReport, Run
 from fedapps.strategies.checks import truncate
 from fedapps.trackers.base import TrackedRecord, TrackedRun, Tracker
 
@@ -21,7 +21,7 @@ _LONGEST = 60
 _COSTS = ("replies", "bytes_down", "bytes_up", "clock", "seconds")
 
 
-class Tracking:
+class Tracking(Callback):
     """The records that the trackers of a run keep of one method.
 
     A tracker that fails is reported in the log, and gets all rounds that it misses when it works again: in the next
@@ -44,11 +44,11 @@ class Tracking:
         run = TrackedRun(folder.path.name, method, config.run.task, run_id, flat, folder.path)
         self._trackers = [_Followed(tracker, run) for tracker in config.trackers.values()]
 
-    def start(self) -> None:
+    def begin(self, run: Run) -> None:
         """Open the records and add the rounds that they miss: those of a run that is resumed."""
         self._each(self._catch_up)
 
-    def round(self, report: RoundReport) -> None:
+    def after_round(self, run: Run, report: RoundReport) -> None:
         """Add a round that the folder has recorded."""
         if not self._trackers:
             return

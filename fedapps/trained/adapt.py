@@ -25,7 +25,7 @@ from fedapps.registry.tasks import task_class
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import BaseStrategy, Profile
 from fedapps.strategies.arrays import to_record
-from fedapps.strategies.wire import CONFIG
+from fedapps.strategies.wire import ARRAYS, CONFIG
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel, trained_class
@@ -157,12 +157,14 @@ def _of_folder(path: Path, method: str | None, round: int | str | None) -> _Star
     state: Mapping[str, torch.Tensor] = example.module.state_dict()
     names = [name for name in state if not matches(name, staying)]
     strategy = build_strategy(_alone(config), origin.method, state)
-    if further := strategy.evaluate_records(origin.round, Profile.unknown(1)):
-        raise ValueError(
-            f"{path}: method {origin.method!r} also sends {', '.join(further)}, which a model folder does not have; "
-            "give the folder of the run"
-        )
     arrays = to_record({name: state[name].detach().cpu().numpy() for name in names})
+    with flower_identity():
+        message = strategy.evaluate_message(origin.round, Profile.unknown(1), arrays, ConfigRecord())
+    if further := message.content.keys() - {ARRAYS, CONFIG}:
+        raise ValueError(
+            f"{path}: method {origin.method!r} also sends {', '.join(sorted(further))}, which a model folder does not "
+            "have; give the folder of the run"
+        )
     return _Start(config, origin.method, strategy, arrays, example)
 
 

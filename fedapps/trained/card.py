@@ -9,13 +9,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedapps.base.report.formats import counted, format_number
+from fedapps.base.report.metrics import columns, describe
 from fedapps.config.keys import defaults, path_keys
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import method_class, resolved
 from fedapps.registry.tasks import task_lines
-from fedapps.report.formats import counted, format_number
-from fedapps.report.metrics import columns, describe
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.trained import Origin, TrainedModel
 
@@ -122,7 +122,7 @@ def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
     whose = f" (of node {origin.node})" if origin.node else ""
     return {
         "task": f"`{model.task.name}`: {task_lines().get(model.task.name, '')}",
-        "method": f"`{origin.method}`{f': {kind.line}' if kind else ''}" if origin.method else "",
+        "method": f"`{origin.method}`{f': {kind.summary}' if kind else ''}" if origin.method else "",
         "paper of the method": kind.citation if kind else "",
         "run": f"{origin.run}, seed {origin.seed}" if origin.run else "",
         "round": f"{origin.round} of {origin.rounds}" if origin.rounds else "",

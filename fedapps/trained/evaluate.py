@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from fedapps.base.report.formats import number
+from fedapps.base.report.tables import text_table
 from fedapps.registry.tasks import task_class
-from fedapps.runs.tables import number, text_table
 from fedapps.tasks.base import DataError
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel

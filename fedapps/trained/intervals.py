@@ -1,11 +1,11 @@
 """95 % confidence intervals of metrics: over nodes, and over examples where a metric is a share of them."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, sqrt
-from statistics import fmean, stdev
+from math import isfinite
 from typing import Any
 
-_NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+from fedapps.base.report.estimates import Estimate
+
 _COUNT = ".count"
 
 
@@ -14,13 +14,9 @@ def mean_and_interval(values: Sequence[float]) -> dict[str, float]:
 
     Student's t. One value has no limits.
     """
-    from scipy.stats import t
-
-    mean = fmean(values)
-    if len(values) < 2:
-        return {"mean": mean, "nodes": len(values)}
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
-    return {"mean": mean, "nodes": len(values), "low": mean - half, "high": mean + half}
+    one = Estimate.of(values)
+    limits = {} if one.low is None or one.high is None else {"low": one.low, "high": one.high}
+    return {"mean": one.mean, "nodes": one.seeds, **limits}
 
 
 def share_interval(share: float, count: float) -> tuple[float, float]:
@@ -40,10 +36,10 @@ def share_interval(share: float, count: float) -> tuple[float, float]:
     float, float
         In [0, 1].
     """
-    spread = _NORMAL**2 / count
-    centre = (share + spread / 2) / (1 + spread)
-    half = _NORMAL * sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
-    return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
+    from scipy.stats import binomtest  # takes long to import, and only few metrics are shares
+
+    interval = binomtest(round(share * count), round(count)).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def over_examples(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:

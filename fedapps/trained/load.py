@@ -20,7 +20,6 @@ from fedapps.app.round_config import stage_of
 from fedapps.base.seeding import torch_seed
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
-from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
@@ -86,9 +85,9 @@ def check_same(origin: Origin, method: str | None, node: str | None, round: int 
 def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedModel:
     """The model that all nodes share. Raise ``ValueError`` if a part of it stays on the nodes."""
     method = stored.config.methods[label]
-    task, parts = stored.config.task_of(method), ComposedParts(composed(method.local_parts()))
+    task = stored.config.task_of(method)
     with torch_seed(stored.config.run.seed, "model"):
-        module = parts.extend(task.build_model())
+        module = task.build_model()
     arrays = from_record(stored.shared_arrays(label, snapshot))
     private = [name for name in private_names(module, arrays) if not matches(name, task.fixed)]
     if private:
@@ -98,7 +97,6 @@ def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedMo
             f"one of the nodes {listed(stored.nodes(label))}"
         )
     load_arrays(module, arrays)
-    module = parts.without_extension(module)
     return _trained(stored, label, snapshot, task, module, _shared_facts(stored, task), "")
 
 

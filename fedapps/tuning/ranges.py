@@ -67,7 +67,7 @@ class GivenRange:
             raise ValueError(f"--range {text!r}: {error}") from None
 
 
-def search_spaces(config: Config, given: Sequence[GivenRange] = ()) -> dict[str, Space]:
+def search_spaces(config: Config, ranges: Sequence[GivenRange] = ()) -> dict[str, Space]:
     """The search space of each method, by label.
 
     An argument in the label is fixed: ``fedprox(mu=0.1)`` does not tune ``mu``. Given ranges replace declared ones.
@@ -78,8 +78,8 @@ def search_spaces(config: Config, given: Sequence[GivenRange] = ()) -> dict[str,
         A given range belongs to no method of the config, or to an argument that each of them fixes.
     """
     used: set[GivenRange] = set()
-    spaces = {label: _space(config, label, given, used) for label in config.methods}
-    if idle := [found for found in given if found not in used]:
+    spaces = {label: _space(config, label, ranges, used) for label in config.methods}
+    if idle := [one for one in ranges if one not in used]:
         key = f"{idle[0].method}.{idle[0].key}".lstrip(".")
         raise ValueError(
             f"--range {key}: no method of this recipe tunes it ({', '.join(config.methods)}); an argument in the name "
@@ -107,23 +107,23 @@ def setting_text(value: bool | int | float | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _space(config: Config, label: str, given: Sequence[GivenRange], used: set[GivenRange]) -> Space:
+def _space(config: Config, label: str, ranges: Sequence[GivenRange], used: set[GivenRange]) -> Space:
     method = config.methods[label]
     fixed = resolved(read_expression(label)).arguments
-    found: dict[str, Domain] = {}
+    space: dict[str, Domain] = {}
     for argument, setting in _arguments(method).items():
         search = setting.metadata.get("search")
         if search is None or argument in fixed:
             continue
         domain = range_at(search, _present(config, label, argument), setting.metadata)
         if domain is not None:
-            found[argument] = _rounded(domain, setting.default)
-    for chosen in given:
+            space[argument] = _rounded(domain, setting.default)
+    for chosen in ranges:
         argument = chosen.key if chosen.method else RUN_PREFIX + chosen.key
         if argument not in fixed and (chosen.method == method.name if chosen.method else method.tuned_keys):
-            found[argument] = _rounded(chosen.domain, _present(config, label, argument))
+            space[argument] = _rounded(chosen.domain, _present(config, label, argument))
             used.add(chosen)
-    return found
+    return space
 
 
 def _arguments(method: Method) -> dict[str, Field[Any]]:

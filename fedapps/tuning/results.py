@@ -7,8 +7,9 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.report.formats import number
+from fedapps.base.report.tables import text_table
 from fedapps.base.search import Range
-from fedapps.runs.tables import number, text_table
 
 from .plan import TuningPlan
 from .ranges import Domain, setting_text
@@ -45,7 +46,7 @@ def summarise(
         number = best_trial(of_method, finals[label], plan.mode)
         best = None if number is None else of_method[number]
         settings = dict(best.settings) if best else {}
-        values = {place: trial.value for place, trial in enumerate(of_method)}
+        values = {number_of: trial.value for number_of, trial in enumerate(of_method)}
         if any(final.value is not None for final in finals[label]):
             values |= {final.trial: final.value for final in finals[label]}
         states = [trial.state for trial in of_method]
@@ -67,12 +68,12 @@ def summarise(
 def tuning_text(tuning: Mapping[str, Any]) -> str:
     """The table of a tuning, from the content of ``tune.json``."""
     rows = []
-    for label, found in tuning["methods"].items():
-        settings = ", ".join(f"{key} = {setting_text(value)}" for key, value in found["settings"].items())
-        states = [str(found["counts"][state]) for state in ("complete", "pruned", "failed")]
-        values = [_value(found["current"]), _value(found["tuned"])]
+    for label, tuned in tuning["methods"].items():
+        settings = ", ".join(f"{key} = {setting_text(value)}" for key, value in tuned["settings"].items())
+        states = [str(tuned["counts"][state]) for state in ("complete", "pruned", "failed")]
+        values = [_value(tuned["current"]), _value(tuned["tuned"])]
         rows.append(
-            [label, *values, *states, settings or ("nothing to tune" if found["label"] else "all trials failed")]
+            [label, *values, *states, settings or ("nothing to tune" if tuned["label"] else "all trials failed")]
         )
     header = ["method", "current", "tuned", "complete", "pruned", "failed", "settings"]
     better = "lower" if tuning["mode"] == "min" else "higher"
@@ -93,23 +94,23 @@ def _value(value: float | None) -> str:
 def _about_failures(tuning: Mapping[str, Any]) -> list[str]:
     """The methods that are left out of the tuned recipe, with the reason of their first failure."""
     lines = [
-        f"{label}: all trials failed, so the tuned recipe leaves it out; the first: {_first_error(found)}"
-        for label, found in tuning["methods"].items()
-        if not found["label"]
+        f"{label}: all trials failed, so the tuned recipe leaves it out; the first: {_first_error(tuned)}"
+        for label, tuned in tuning["methods"].items()
+        if not tuned["label"]
     ]
     return ["\n".join(lines)] if lines else []
 
 
-def _first_error(found: Mapping[str, Any]) -> str:
-    return next((shorten(trial["error"], 300, placeholder=" ...") for trial in found["trials"] if trial["error"]), "")
+def _first_error(tuned: Mapping[str, Any]) -> str:
+    return next((shorten(trial["error"], 300, placeholder=" ...") for trial in tuned["trials"] if trial["error"]), "")
 
 
 def _advice(tuning: Mapping[str, Any]) -> list[str]:
     """Which ranges to widen; no text if there are none."""
     lines = [
-        f"  {label}: {argument} = {setting_text(found['settings'][argument])} of {found['ranges'][argument]}"
-        for label, found in tuning["methods"].items()
-        for argument in found["near_end"]
+        f"  {label}: {argument} = {setting_text(tuned['settings'][argument])} of {tuned['ranges'][argument]}"
+        for label, tuned in tuning["methods"].items()
+        for argument in tuned["near_end"]
     ]
     if not lines:
         return []
@@ -123,7 +124,7 @@ def _is_near_end(domain: Domain, value: Any) -> bool:
 def tuned_recipe(plan: TuningPlan, tuning: Mapping[str, Any]) -> str:
     """The text of a recipe with the keys of the plan and the tuned settings as arguments of the methods."""
     tables: dict[str, Any] = {}
-    methods = ",".join(found["label"] for found in tuning["methods"].values() if found["label"])
+    methods = ",".join(tuned["label"] for tuned in tuning["methods"].values() if tuned["label"])
     for key, value in {**plan.config, "methods": methods}.items():
         owner, _, name = key.rpartition(".")
         if key not in _OF_A_RUN:
@@ -135,8 +136,8 @@ def tuned_recipe(plan: TuningPlan, tuning: Mapping[str, Any]) -> str:
     comments = [
         f"# {plan.recipe}, tuned: {plan.trials} trials per method on {plan.metric}, seeds {seeds}{further}",
         *(
-            f"# {label}: {_value(found['current'])} before, {_value(found['tuned'])} tuned"
-            for label, found in tuning["methods"].items()
+            f"# {label}: {_value(tuned['current'])} before, {_value(tuned['tuned'])} tuned"
+            for label, tuned in tuning["methods"].items()
         ),
     ]
     return "\n".join([*comments, tomli_w.dumps(tables)])

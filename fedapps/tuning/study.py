@@ -118,14 +118,14 @@ class Study:
         """The finished trials in their order."""
         return [
             Trial(
-                settings=found.user_attrs["settings"],
-                state=found.user_attrs["state"],
-                label=found.user_attrs["label"],
-                value=found.value if found.user_attrs["state"] == "complete" else None,
-                by_round=dict(found.intermediate_values),
-                error=found.user_attrs["error"],
+                settings=stored.user_attrs["settings"],
+                state=stored.user_attrs["state"],
+                label=stored.user_attrs["label"],
+                value=stored.value if stored.user_attrs["state"] == "complete" else None,
+                by_round=dict(stored.intermediate_values),
+                error=stored.user_attrs["error"],
             )
-            for found in self._stored.get_trials(deepcopy=False)
+            for stored in self._stored.get_trials(deepcopy=False)
         ]
 
     def suggest(self, space: Space) -> Settings:
@@ -248,8 +248,8 @@ def median_limits(complete: Sequence[Mapping[int, float]], rounds: int) -> dict[
     """
     limits = {}
     for server_round in sorted({number for values in complete for number in values if number < rounds}):
-        found = [values[server_round] for values in complete if server_round in values]
-        finite = [value for value in found if isfinite(value)]
+        of_round = [values[server_round] for values in complete if server_round in values]
+        finite = [value for value in of_round if isfinite(value)]
         if len(finite) >= FEWEST:
             limits[server_round] = median(finite)
     return limits

@@ -162,8 +162,8 @@ class Runs:
     def by_round(self) -> dict[int, float]:
         """The tracked metric of the first seed by evaluated round."""
         rows = self._run_folder(self.plan.seeds[0]).lines("metrics.jsonl")
-        found = {row["round"]: row["evaluate"].get(self._tracked.metric) for row in rows if row["evaluate"]}
-        return {number: float(value) for number, value in found.items() if value is not None}
+        by_number = {row["round"]: row["evaluate"].get(self._tracked.metric) for row in rows if row["evaluate"]}
+        return {number: float(value) for number, value in by_number.items() if value is not None}
 
     def pruned(self) -> bool:
         """Whether the first seed's run ended beyond its limit; false before it begins."""
@@ -179,7 +179,7 @@ class Runs:
             return Trial(settings, "failed", self.label, by_round=by_round, error=error)
         if self.pruned():
             return Trial(settings, "pruned", self.label, by_round=by_round)
-        values = [float(found.get(self.plan.metric, nan)) for found in metrics]
+        values = [float(of_run.get(self.plan.metric, nan)) for of_run in metrics]
         if not all(map(isfinite, values)):
             error = f"{self.plan.metric} is {', '.join(map(str, values))}"
             return Trial(settings, "failed", self.label, by_round=by_round, error=error)

@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedapps.comparison.matrix import names
+from fedapps.base.options import listed
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
-from fedapps.launch.job_folder import new_folder, timed_name
 from fedapps.launch.launch import check_engine, check_machine
+from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import labels
@@ -93,11 +92,11 @@ def tune_recipe(
     RunFailedError
         If all trials of all methods fail.
     """
-    given = dict(overrides or {})
+    keys = dict(overrides or {})
     name = timed_name(f"tune-{recipe_name(recipe)}")
-    base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
+    base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-    follow = tuple(seed_keys) or names(recipe_comparison(recipe, "seed-keys"))
+    follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
     after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),
@@ -113,10 +112,7 @@ def tune_recipe(
         final_seeds=tuple(range(after, after + finalist_seeds)) if finalists else (),
     )
     _check(plan, write)
-    advice = "resume it with fedapps tune --resume {folder}, or choose another name"
-    with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
-        plan = replace(plan, config={**plan.config, "name": folder.name})
-        plan.save(folder)
+    with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):
         return _carry_out(plan, folder, jobs, write)
 
 
@@ -154,7 +150,7 @@ def _check(plan: TuningPlan, write: Path | None) -> None:
     optuna_module()
     if not any(plan.spaces.values()):
         raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
-    plan.check_seed_keys()
+    plan.check_seed_keys(plan.trial_config)
     check_engine(plan.engine, plan.trial_config.run)
     check_machine(plan.engine, plan.trial_config.run)
     check_data(plan.trial_config)
@@ -169,12 +165,10 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
     left = sum(plan.trials_of(of.method) - len(of.study.trials()) for of in methods) * len(plan.seeds)
     left += sum(plan.finals_of(of.method) for of in methods) * len(plan.final_seeds)
     print(f"at most {left} runs in {folder}; if interrupted, resume: python -m fedapps tune --resume {folder}")
-    # Ray runs the nodes of one run in parallel.
-    jobs = 1 if plan.engine == "ray" else jobs
     with MatrixProgress(left) as progress:
-        run_chains([of.chain() for of in methods], run_trial, jobs=jobs, watch=progress, log_of=log_of)
+        run_chains([of.chain() for of in methods], run_trial, jobs=plan.parallel(jobs), watch=progress, log_of=log_of)
     tuning = summarise(plan, {of.method: of.study.trials() for of in methods}, {of.method: of.finals for of in methods})
-    if not any(found["label"] for found in tuning["methods"].values()):
+    if not any(tuned["label"] for tuned in tuning["methods"].values()):
         raise RunFailedError(f"nothing to write:\n\n{tuning_text(tuning)}")
     text = tuned_recipe(plan, tuning)
     (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n", encoding="utf-8")

@@ -103,10 +103,6 @@ class MaskedMean:
         """
         return {name: np.asarray(total > 0) for name, total in self._weights.items()}
 
-    def masked_view(self, masks: Masks) -> StreamingMean:
-        """A write-only mean: its ``add`` adds a reply with the given masks to this mean."""
-        return _MaskedView(self, masks)
-
     def _fold(self, name: str, value: NDArray[Any], weight: float, mask: NDArray[np.bool_]) -> None:
         before = self._weights.get(name, np.zeros(()))
         if not before.ndim and mask.all():
@@ -125,16 +121,6 @@ class MaskedMean:
             np.copyto(part, wide, where=_rows_of(new, rows))
             step = np.asarray(_rows_of(share, rows) * (part - wide))
             np.subtract(part, step, out=part, where=_rows_of(mask, rows))
-
-
-class _MaskedView(StreamingMean):
-    def __init__(self, mean: MaskedMean, masks: Masks) -> None:
-        super().__init__()
-        self._mean = mean
-        self._masks = masks
-
-    def add(self, arrays: NamedArrays, weight: float) -> None:
-        self._mean.add(arrays, weight, self._masks)
 
 
 def _row_blocks(shape: tuple[int, ...]) -> Iterator[slice | EllipsisType]:

@@ -246,37 +246,6 @@ class StreamingMean:
         return np.asarray(integer + upwards).astype(template.dtype)
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """The same aggregate, in which a reply counts ``share`` > 0 times its weight."""
-
-    aggregate: Aggregate
-    share: float
-
-    @property
-    def count(self) -> int:
-        """Number of replies added."""
-        return self.aggregate.count
-
-    @property
-    def total_weight(self) -> float:
-        """Sum of the scaled weights."""
-        return self.aggregate.total_weight
-
-    @property
-    def defined(self) -> bool:
-        """Whether there is a result."""
-        return self.aggregate.defined
-
-    def add(self, arrays: NamedArrays, weight: float) -> None:
-        """Add one reply."""
-        self.aggregate.add(arrays, weight * self.share)
-
-    def result(self) -> Arrays:
-        """The aggregate."""
-        return self.aggregate.result()
-
-
 def stretched(current: Arrays, mean: Arrays, factor: float, buffers: Buffers) -> Arrays:
     """The mean with its parameters at ``factor`` times their distance from the current ones; 1 returns it as it is."""
     if factor == 1:

@@ -7,29 +7,27 @@ Asynchronous Federated Optimization, 2019, https://arxiv.org/abs/1903.03934, Alg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from logging import INFO
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from .. import wire
-from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer
 from ..nodes.profiles import Profile
 from ..replies import Reply
 from ..rounds.clock import is_simulated
-from ..rounds.flights import Flights
+from ..rounds.mailbox import Arrival, Mailbox
 from ..staleness import Staleness
 from ..stopwatch import timed
 
-_STATE = "async."
 _SECONDS_PRESENT = 60.0  # after this time, the server asks again who is connected
 
 
@@ -78,6 +76,8 @@ class BufferedAsync(BaseStrategy):
         "noise covers one update of each node"
     )
     robustness_gap: ClassVar[str] = "a Byzantine node that replies fast can send most updates of a step"
+    asynchronous: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("at_work", "_draws")
 
     def __init__(
         self,
@@ -106,8 +106,11 @@ class BufferedAsync(BaseStrategy):
         self.mixing, self.repeat, self.max_staleness = mixing, repeat, max_staleness
         self._first: list[str] = []  # keys of the nodes to ask first, after a run was resumed
         self._draws = 0
-        self._asked: dict[int, int] = {}  # how often a node has been sent the current version
+        self._asked: Counter[int] = Counter()  # how often a node has been sent the current version
         self._resting: set[int] = set()  # nodes that get no further message before the next step
+        self._candidates: list[Profile] = []
+        self._look_again_at = 0.0  # for nodes that came or went
+        self._of_version = (0, ArrayRecord(), ConfigRecord())  # what messages of the current version have
 
     def summary(self) -> None:
         log(INFO, "\t├── asynchronous: %s nodes at work, steps of %s updates", self.concurrency or "all", self.buffer)
@@ -118,141 +121,94 @@ class BufferedAsync(BaseStrategy):
         self._first, self._draws = [], 0
         return super().start(grid, initial_arrays, *positional, **named)
 
-    # -- a step ---------------------------------------------------------------------------------------------------
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Begin a step. Messages of its version leave as nodes become free, see :meth:`further_messages`.
 
-    def train_round(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        timeout: float,
-        release: Callable[[], None],
-    ) -> tuple[ArrayRecord, MetricRecord]:
-        """One step of the server; messages of its version leave as nodes become free.
-
-        Raises
-        ------
-        TooFewRepliesError, DivergedError
-            As :meth:`aggregate_train`; fewer than ``buffer`` updates suffice if no node is left that could reply.
+        Fewer than ``buffer`` updates suffice if no node is left that could reply.
         """
+        self._of_version = (server_round, *self._open_round(server_round, arrays, config, grid))
+        self._asked.clear()
+        self._resting.clear()
+        self._candidates, self._look_again_at = [], 0.0
+        self._wanted, self._needed = self.buffer, min(self.min_replies, self.buffer)
+        return []
+
+    def further_messages(self, grid: Grid, mailbox: Mailbox) -> Sequence[Message]:
+        """The current version to each node that is free, up to ``concurrency``."""
+        if not self._candidates or mailbox.now() >= self._look_again_at:
+            self._look_for_nodes(grid, mailbox)
+        nodes = self._next_nodes(mailbox)
+        if not nodes and not mailbox:
+            self._look_for_nodes(grid, mailbox)
+            nodes = self._next_nodes(mailbox)
         with timed("prepare"):
-            arrays, config = self._begin(server_round, arrays, config, grid)
-            self._asked, self._resting, self._needed_replies = {}, set(), min(self.min_replies, self.buffer)
-        release()
-        send = partial(self._send, server_round, arrays, config, timeout)
-        return self._aggregate(server_round, self._updates(server_round, grid, send))
+            messages = self._messages("train", nodes, *self._of_version)
+            for message in messages:
+                if repeats := self._asked[message.metadata.dst_node_id]:
+                    message.content.config_records[wire.CONFIG][wire.REPEAT] = repeats
+                self._asked[message.metadata.dst_node_id] += 1
+        return messages
 
-    def _updates(self, server_round: int, grid: Grid, send: Callable[[list[Profile]], None]) -> Iterator[Reply]:
-        """The updates of a step, as they enter it, in the order of arrival."""
-        flights, used = self.flights, 0
-        updates = self._read_updates(server_round, self.staleness, mixing=self.mixing, max_staleness=self.max_staleness)
-        candidates, asked_again_at = self._present(grid), flights.now() + _SECONDS_PRESENT
-        while used < self.buffer:
-            if flights.now() >= asked_again_at:
-                candidates, asked_again_at = self._present(grid), flights.now() + _SECONDS_PRESENT
-            send(self._next_nodes(candidates))
-            if not flights:
-                candidates = self._present(grid)  # waits for nodes
-                send(self._next_nodes(candidates))
-                if not flights:
-                    return
-            with timed("wait"):
-                arrival = flights.next_arrival()
-                if arrival is None:
-                    self.registry.poll(grid, len(flights))
-                    flights.wait()
-                    continue
-            usable = updates.read(arrival)
-            if usable is None:
-                self._resting.add(arrival.flight.node_id)
-            del arrival
-            if usable is not None:
-                used += 1
-                yield usable
-            del usable
+    def _look_for_nodes(self, grid: Grid, mailbox: Mailbox) -> None:
+        """Find the connected nodes that can train. Waits for some if no node is at work."""
+        if mailbox:
+            self._candidates = [node for node in self.profiles(grid) if node.num_examples != 0]
+        else:
+            self._candidates = self.candidates(grid)
+        self._look_again_at = mailbox.now() + _SECONDS_PRESENT
 
-    def _present(self, grid: Grid) -> list[Profile]:
-        """The connected nodes that can train. Waits for some if no node is at work."""
-        if self.flights:
-            return [node for node in self.profiles(grid) if node.num_examples != 0]
-        return self.candidates(grid)
-
-    def _next_nodes(self, candidates: list[Profile]) -> list[Profile]:
+    def _next_nodes(self, mailbox: Mailbox) -> list[Profile]:
         """The free nodes that get the next messages."""
-        busy = self.flights.nodes
-        room = (len(candidates) if self.concurrency is None else self.concurrency) - len(busy)
+        busy = mailbox.nodes
+        room = (len(self._candidates) if self.concurrency is None else self.concurrency) - len(busy)
         if room <= 0:
             return []
-        free = [node for node in candidates if node.node_id not in busy and node.node_id not in self._resting]
+        free = [node for node in self._candidates if node.node_id not in busy | self._resting]
         if not self.repeat:  # nodes that have trained on this version wait, unless nobody else can reply
             new = [node for node in free if node.node_id not in self._asked]
             free = new if new or busy else free
         if not free:
             return []
-        again = [node for node in free if node.key in self._first][:room] if self._first else []
-        self._first = [key for key in self._first if key not in {node.key for node in again}]
-        free = [node for node in free if node not in again] if again else free
-        if room > len(again):
+        nodes = [node for node in free if node.key in self._first][:room]
+        if nodes:
+            keys = {node.key for node in nodes}
+            self._first = [key for key in self._first if key not in keys]
+            free = [node for node in free if node.key not in keys]
+        if room > len(nodes):
             self._draws += 1
-            again += self.sampler.further(free, room - len(again), self._draws, "train")
-        return again
+            nodes += self.sampler.further(free, room - len(nodes), self._draws, "train")
+        return nodes
 
-    def _send(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        timeout: float,
-        nodes: list[Profile],
-    ) -> None:
-        """Send nodes the current version."""
-        if not nodes:
-            return
-        with timed("prepare"):
-            messages = self._messages(nodes, MessageType.TRAIN, server_round, arrays, config, self.train_records)
-            for node, message in zip(nodes, messages, strict=True):
-                if repeats := self._asked.get(node.node_id, 0):
-                    message.content.config_records[wire.CONFIG][wire.REPEAT] = repeats
-                self._asked[node.node_id] = repeats + 1
-            self._count(messages)
-            refused = self.flights.launch(nodes, messages, server_round - 1, self._current, timeout)
-        self._note_failures(refused, nodes)
-        self._resting |= {failure.node_id for failure in refused}
+    def _read(self, arrival: Arrival) -> Reply | None:
+        reply = super()._read(arrival)
+        if reply is None:
+            self._resting.add(arrival.flight.node_id)
+        return reply
 
-    @property
-    def flights(self) -> Flights:
-        """The messages in flight."""
-        assert self._flights is not None, "the strategy has not been started"
-        return self._flights
-
-    # -- evaluation, records, state ---------------------------------------------------------------------------------
+    # -- records and state ----------------------------------------------------------------------------------------
 
     def round_info(self) -> dict[str, Any]:
         """The staleness of the step's updates, and how many nodes and versions are in flight after it."""
         steps = [node.staleness for node in self.report.nodes if node.phase == "train"]
         return {
-            **super().round_info(),
             "staleness-mean": float(np.mean(steps)) if steps else 0.0,
             "staleness-max": max(steps, default=0),
-            "in-flight": len(self.flights),
-            "versions": len(self.flights.versions),
+            "in-flight": len(self.mailbox or ()),
+            "versions": len(self.mailbox.versions) if self.mailbox else 0,
         }
 
-    def state(self) -> Arrays:
-        keys = "\n".join(flight.profile.key for flight in self.flights.all())
-        return {
-            **super().state(),
-            _STATE + "in-flight": np.frombuffer(keys.encode(), np.uint8),
-            _STATE + "draws": np.array(self._draws),
-        }
+    @property
+    def at_work(self) -> list[str]:
+        """The keys of the nodes that have a message, for a snapshot: a run that resumes asks them first."""
+        return [flight.profile.key for flight in self.mailbox.flights] if self.mailbox else []
 
-    def await_nodes(self, grid: Grid, timeout: float) -> None:
-        super().await_nodes(grid, timeout)
+    @at_work.setter
+    def at_work(self, keys: list[str]) -> None:
+        self._first = keys
+
+    def _await_nodes(self, grid: Grid, timeout: float) -> None:
+        super()._await_nodes(grid, timeout)
         if is_simulated(grid):  # what was in flight still is
             self._first = []
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self._first = state[_STATE + "in-flight"].tobytes().decode().split("\n")
-        self._draws = int(state[_STATE + "draws"])

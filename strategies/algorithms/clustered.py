@@ -7,7 +7,6 @@ different data distributions have updates of different directions. A :class:`Sim
 vector of each, whose length does not depend on the size of the model.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -21,13 +20,13 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, is_float, select
 from ..checks import require_integer
 from ..nodes.profiles import Profile
 from ..optimizers import SGD
 from ..replies import Reply
-from ..rounds.snapshots import under
-from .hierarchical import HierarchicalFedAvg
+from .h_fl import HierarchicalFedAvg
 from .tiers import ClusterPath, OptimizerFactory
 
 Vector = NDArray[np.float64]
@@ -129,7 +128,6 @@ class ProfileFeatures(Similarity):
 
 Linkage = Literal["average", "complete", "single", "ward"]
 _FIRST = "0"
-_PREFIX = "clustered."
 
 
 class ClusteredFedAvg(HierarchicalFedAvg):
@@ -182,6 +180,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     compression_gap: ClassVar[str] = (
         "nodes are clustered by their updates, and start from the models of their clusters, not from the shared one"
     )
+    kept: ClassVar[tuple[str, ...]] = ("labels", "_vectors", "_centres")
     robustness_gap: ClassVar[str] = (
         "nodes with similar updates form a cluster, also Byzantine ones, whose model enters the average of the clusters"
     )
@@ -226,7 +225,8 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     def check_labels(self, profiles: Sequence[Profile]) -> None:
         """Accept nodes without labels: clusters are found from vectors."""
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
         path = self.cluster_of(reply.profile)
         sent = self.tiers.model(path) if path else self._current
         before, after = self.buffers.parameters(sent), self.buffers.parameters(reply.arrays)
@@ -246,26 +246,6 @@ class ClusteredFedAvg(HierarchicalFedAvg):
             shared = self.tiers.average()
         self._info = {**self._info, "nodes": dict(sorted(Counter(self.labels.values()).items())), "clustered": due}
         return shared
-
-    def state(self) -> Arrays:
-        nodes = sorted(self._vectors)
-        facts = {"labels": dict(sorted(self.labels.items())), "nodes": nodes, "clusters": list(self._centres)}
-        own: Arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()}
-        if nodes:
-            own["vectors"] = np.array([self._vectors[key] for key in nodes])
-        if self._centres:
-            own["centres"] = np.array(list(self._centres.values()))
-        return {**super().state(), **{_PREFIX + name: array for name, array in own.items()}}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        own = under(_PREFIX, state)
-        if "facts" not in own:
-            raise ValueError("the checkpoint has no clusters of ClusteredFedAvg: another strategy saved it")
-        facts = json.loads(own["facts"].tobytes())
-        self.labels = facts["labels"]
-        self._vectors = dict(zip(facts["nodes"], own.get("vectors", ()), strict=True))
-        self._centres = dict(zip(facts["clusters"], own.get("centres", ()), strict=True))
 
     def round_info(self) -> dict[str, Any]:
         """As in :class:`HierarchicalFedAvg`, with the number of nodes per cluster and whether the round clustered."""

@@ -7,16 +7,16 @@ https://arxiv.org/abs/2111.04263.
 from typing import Any, ClassVar
 
 import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from flwr.serverapp import Grid
 
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays
 from ..base import BaseStrategy
-from ..hooks import ExtraRecords
 from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply
-from ..rounds.snapshots import under
-
-_STATE = "feddyn.sum."
+from ..rounds.records import RoundStep
 
 
 class FedDyn(BaseStrategy):
@@ -46,6 +46,7 @@ class FedDyn(BaseStrategy):
 
     privacy_gap: ClassVar[str] = "its server state adds up the noise of all rounds"
     robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
+    kept: ClassVar[tuple[str, ...]] = ("_sum", "_counted")
 
     def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
         super().__init__(**base)
@@ -61,16 +62,18 @@ class FedDyn(BaseStrategy):
         """The mean of the nodes' linear terms, float64; empty before the first round."""
         return {name: np.asarray(total / max(len(self._nodes), 1)) for name, total in self._sum.items()}
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         trained = self.buffers.parameters(arrays)
         self._sum = {name: self._sum.get(name, np.zeros(array.shape)) for name, array in trained.items()}
 
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
-        return self._counted.records(profile)
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if phase == "train":
+            self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
+            self._counted.complete(profile, content)
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
-        self._counted.note(server_round, reply)
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
+        self._counted.note(self.report.round, reply)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         closed = super().close_round(server_round, current, aggregate)
@@ -82,15 +85,6 @@ class FedDyn(BaseStrategy):
         h = self.h
         corrected = {name: np.asarray(closed[name] - h[name] / self.alpha, closed[name].dtype) for name in h}
         return {**closed, **corrected}
-
-    def state(self) -> Arrays:
-        sums = {_STATE + name: total for name, total in self._sum.items()}
-        return {**super().state(), **self._counted.state(), **sums}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self._counted.load_state(state)
-        self._sum = under(_STATE, state)
 
     def round_info(self) -> dict[str, Any]:
         """The number N of nodes and the Euclidean norm of h after the round."""

@@ -6,7 +6,10 @@ Section 4, https://arxiv.org/abs/2007.07481.
 
 from typing import Any, ClassVar, cast
 
-from ..aggregation.mean import Aggregate, Scaled, stretched
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from ..aggregation.mean import Aggregate, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..replies import Reply
@@ -35,7 +38,7 @@ class FedNova(BaseStrategy):
         self._first = 0.0  # ‖a‖₁ of the first reply, in units of which the others are counted
         self._weight = self._divided = self._length = 0.0
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._reset()
 
     def refusal_reason(self, reply: Reply) -> str | None:
@@ -44,14 +47,14 @@ class FedNova(BaseStrategy):
             return f"{FEDNOVA_NORM} is {norm}: must be a number of at least 1, as nodes of FedNova report"
         return None
 
-    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         norm = float(cast(float, reply.metrics[FEDNOVA_NORM]))
         self._first = self._first or norm
         share = self._first / norm
         self._weight += reply.weight
         self._divided += reply.weight * share
         self._length += reply.weight * (norm / self._first)
-        return Scaled(aggregate, share)
+        aggregate.add(reply.arrays, reply.weight * share)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if aggregate:

@@ -4,22 +4,20 @@ Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients,
 Algorithm 1, https://arxiv.org/abs/2105.00243.
 """
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
 
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, to_record, views
 from ..base import BaseStrategy
-from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
-from ..replies import Reply, ReplyFilter
+from ..replies import Reply
 from ..rounds.records import RoundStep
 from ..wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 
-#: The largest reply, in bytes. A correct one has 4 bytes per class and dimension.
-MAX_REPLY_BYTES = 1 << 26
 _LARGEST = 1e30  # float64 sums of squares stay finite
 
 
@@ -46,6 +44,8 @@ class FedProto(BaseStrategy):
         "nodes send the mean representation and the number of examples of each of their classes"
     )
     robustness_gap: ClassVar[str] = "it averages prototypes, no parameters"
+    extra_reply_bytes: ClassVar[int] = 1 << 26  # a correct reply has 4 bytes per class and dimension
+    kept: ClassVar[tuple[str, ...]] = ("prototypes",)
 
     def __init__(self, **base: Any) -> None:
         super().__init__(**base)
@@ -53,14 +53,12 @@ class FedProto(BaseStrategy):
         self._sums: dict[int, np.ndarray] = {}
         self._weights: dict[int, float] = {}
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._sums, self._weights = {}, {}
 
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return self._records_of_all()
-
-    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return self._records_of_all()
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if self.prototypes:
+            content[FEDPROTO_GLOBAL] = self.record_once(FEDPROTO_GLOBAL, self._record)
 
     def refusal_reason(self, reply: Reply) -> str | None:
         try:
@@ -77,7 +75,8 @@ class FedProto(BaseStrategy):
             )
         return None
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
         for label, prototype, count in zip(*_read(reply), strict=True):
             weight, name = self.weight_of(float(count)), int(label)
             self._sums[name] = self._sums.get(name, 0.0) + weight * prototype.astype(np.float64)
@@ -88,26 +87,9 @@ class FedProto(BaseStrategy):
         self.prototypes = dict(sorted({**self.prototypes, **new}.items()))
         return super().close_round(server_round, current, aggregate)
 
-    def state(self) -> Arrays:
-        own = {} if not self.prototypes else self._arrays()
-        return {**super().state(), **{f"{FEDPROTO_GLOBAL}.{name}": array for name, array in own.items()}}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        classes = state.get(f"{FEDPROTO_GLOBAL}.classes", np.zeros(0, np.int64)).tolist()
-        self.prototypes = dict(zip(classes, state.get(f"{FEDPROTO_GLOBAL}.prototypes", ()), strict=True))
-
     def round_info(self) -> dict[str, Any]:
         """The number of classes with a prototype, and of those that got a new one in the round."""
         return {"fedproto": {"classes": len(self.prototypes), "new": len(self._sums)}}
-
-    def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
-        return replace(super()._reply_filter(phase), max_bytes=MAX_REPLY_BYTES)
-
-    def _records_of_all(self) -> ExtraRecords:
-        if not self.prototypes:
-            return {}
-        return {FEDPROTO_GLOBAL: self.record_once(FEDPROTO_GLOBAL, self._record)}
 
     def _record(self) -> ArrayRecord:
         arrays = self._arrays()

@@ -23,14 +23,10 @@ from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, from_record, to_record
 from ..base import BaseStrategy
 from ..checks import truncate
-from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
-from ..rounds.records import Refusal
-from ..rounds.snapshots import flat_by_key, nested_by_key, under
+from ..rounds.records import Refusal, RoundStep
 from ..rounds.transport import NodeFailure, Outcome
-
-_STATE = "fedweit."
 
 
 class FedWeIT(BaseStrategy):
@@ -83,6 +79,7 @@ class FedWeIT(BaseStrategy):
         "other nodes"
     )
     compression_gap: ClassVar[str] = "nodes already send only a part of each array, the units of their masks"
+    kept: ClassVar[tuple[str, ...]] = ("stage", "_knowledge", "_served", "_sent")
     reply_records: ClassVar[int] = 3  # a mask of 64-bit integers is larger than the array it masks
 
     def __init__(self, *, query_timeout: float = 60.0, **base: Any) -> None:
@@ -101,7 +98,7 @@ class FedWeIT(BaseStrategy):
         """The adaptive parameters of the last stage by the stable keys of their nodes. Do not change them."""
         return self._knowledge
 
-    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         """If ``config`` has a new ``stage``, query the adaptive parameters of the stage that ended.
 
         Raises
@@ -116,25 +113,18 @@ class FedWeIT(BaseStrategy):
             self._knowledge = self._collect(grid, ConfigRecord(ended), arrays) if exchange else {}
             self._served = set()
             self.stage = stage
-
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._mean = MaskedMean(self.integers)
 
-    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
-        if all(sent.all() for sent in self._sent.values()):
-            return shared
-        return self.record_once(wire.ARRAYS, partial(self._with_zeros, shared))
-
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        if not self._knowledge or profile.key in self._served:
-            return {}
-        records: dict[str, ArrayRecord | ConfigRecord] = {
-            wire.FEDWEIT: ConfigRecord({wire.STAGE: self.stage or 0, wire.FEDWEIT_KEYS: list(self._knowledge)})
-        }
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if not all(sent.all() for sent in self._sent.values()):
+            shared = content.array_records[wire.ARRAYS]
+            content[wire.ARRAYS] = self.record_once(wire.ARRAYS, partial(self._with_zeros, shared))
+        if phase != "train" or not self._knowledge or profile.key in self._served:
+            return
+        content[wire.FEDWEIT] = ConfigRecord({wire.STAGE: self.stage or 0, wire.FEDWEIT_KEYS: list(self._knowledge)})
         for index, arrays in enumerate(self._knowledge.values()):
             name = f"{wire.FEDWEIT_KNOWLEDGE_PREFIX}{index}"
-            records[name] = self.record_once(name, partial(to_record, arrays))
-        return records
+            content[name] = self.record_once(name, partial(to_record, arrays))
 
     def refusal_reason(self, reply: Reply) -> str | None:
         try:
@@ -143,11 +133,9 @@ class FedWeIT(BaseStrategy):
             reason = str(refusal)
         return f"{wire.FEDWEIT_MASK}: {reason}" if reason else None
 
-    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
-        masks = _masks_of(reply.content)
-        return self._mean.masked_view({name: mask.astype(np.bool_) for name, mask in masks.items()})
-
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        masks = {name: mask.astype(np.bool_) for name, mask in _masks_of(reply.content).items()}
+        self._mean.add(reply.arrays, reply.weight, masks)
         self._served.add(reply.profile.key)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
@@ -159,24 +147,6 @@ class FedWeIT(BaseStrategy):
             if not sent.all():  # no pseudo-gradient for units that no node sent
                 mean[name] = np.where(sent, mean[name], current[name])
         return super().close_round(server_round, current, mean)
-
-    def state(self) -> Arrays:
-        kept: Arrays = {f"{_STATE}sent.{name}": sent for name, sent in self._sent.items()}
-        if self.stage is not None:
-            kept[f"{_STATE}stage"] = np.array(self.stage, dtype=np.int64)
-        for key, arrays in self._knowledge.items():
-            kept |= flat_by_key(f"{_STATE}knowledge.", key, adaptive=arrays)
-        for key in sorted(self._served):
-            kept |= flat_by_key(f"{_STATE}served.", key, train={"round": np.array(True)})
-        return {**super().state(), **kept}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self.stage = int(state[f"{_STATE}stage"]) if f"{_STATE}stage" in state else None
-        knowledge = nested_by_key(f"{_STATE}knowledge.", state)
-        self._knowledge = {key: knowledge[key]["adaptive"] for key in sorted(knowledge)}
-        self._served = set(nested_by_key(f"{_STATE}served.", state))
-        self._sent = under(f"{_STATE}sent.", state)
 
     def round_info(self) -> dict[str, Any]:
         """The stage, the numbers of nodes in and with the knowledge base, and of units that no node sent, by array."""
@@ -191,22 +161,22 @@ class FedWeIT(BaseStrategy):
             arrays[name] = np.where(sent, arrays[name], 0).astype(arrays[name].dtype)
         return to_record(arrays)
 
-    def _collect(self, grid: Grid, config: ConfigRecord, shared: ArrayRecord) -> dict[str, Arrays]:
+    def _collect(self, grid: Grid, config: ConfigRecord, shared: Arrays) -> dict[str, Arrays]:
         """The valid answers to the query by stable key, in the order of the keys."""
-        weights = {name: a for name, a in self.buffers.parameters(from_record(shared)).items() if a.ndim >= 2}
+        weights = {name: a for name, a in self.buffers.parameters(shared).items() if a.ndim >= 2}
         nodes = self.profiles(grid)
         messages = [Message(RecordDict({wire.CONFIG: config}), node.node_id, wire.ADAPTIVE_QUERY) for node in nodes]
-        found: dict[str, Arrays] = {}
+        adaptive: dict[str, Arrays] = {}
         for node, answer in zip(nodes, self.send(grid, messages, self.query_timeout), strict=True):
             try:
-                found[node.key] = self._adaptive_of(answer, weights)
+                adaptive[node.key] = self._adaptive_of(answer.outcome, weights)
             except ValueError as refusal:
                 reason = truncate(str(refusal))
                 log(WARNING, "refused the adaptive parameters of node %s: %s", node.key, reason)
                 self.report.refused.append(Refusal(node.key, "train", f"{wire.FEDWEIT_ADAPTIVE}: {reason}"))
             del answer
-        log(INFO, "%s of %s nodes sent adaptive parameters of stage %s", len(found), len(nodes), config[wire.STAGE])
-        return found
+        log(INFO, "%s of %s nodes sent adaptive parameters of stage %s", len(adaptive), len(nodes), config[wire.STAGE])
+        return adaptive
 
     def _adaptive_of(self, answer: Outcome, weights: Arrays) -> Arrays:
         if isinstance(answer, NodeFailure):

@@ -11,7 +11,7 @@ represent any number of anchors θ_j (Shoham et al.). A node's own term is left 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
@@ -22,27 +22,15 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .. import wire
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, check_alike, is_float, to_record
 from ..base import BaseStrategy
 from ..blocks import aligned, blocks
-from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
-from ..rounds.snapshots import flat_by_key, nested_by_key
+from ..rounds.records import RoundStep
 
 Anchors = Literal["online", "separate"]
-_STATE = "fisher."
-
-
-@dataclass(frozen=True)
-class _Published:
-    """The last accepted reply of a node: F ≥ 0 and the parameters θ, in the dtypes of the model."""
-
-    precision: Arrays
-    anchor: Arrays
-
-    def term(self) -> QuadraticTerm:
-        return QuadraticTerm.around(self.anchor, self.precision)
 
 
 class FisherExchange(BaseStrategy):
@@ -108,6 +96,7 @@ class FisherExchange(BaseStrategy):
         "a node's Fisher information belongs to its exact parameters, which the penalties of the other nodes use"
     )
     reply_records: ClassVar[int] = 2
+    kept: ClassVar[tuple[str, ...]] = ("stage", "_now", "_past")
 
     def __init__(
         self,
@@ -126,8 +115,9 @@ class FisherExchange(BaseStrategy):
         self.anchors = _choice("anchors", anchors, get_args(Anchors))
         self.estimator = _choice("estimator", estimator, get_args(wire.FisherEstimator))
         self.stage = 0
-        self._now: dict[str, _Published] = {}
-        self._past: dict[str, QuadraticTerm] = {}
+        # θ and F ≥ 0 of the last accepted reply of each node, in the dtypes of the model, and (P, L) of its past
+        self._now: dict[str, Sequence[Arrays]] = {}
+        self._past: dict[str, Sequence[Arrays]] = {}
         self._sum_now = QuadraticTermSum()
         self._sum_past = QuadraticTermSum()
         self._num_published = 0  # in this round
@@ -141,7 +131,7 @@ class FisherExchange(BaseStrategy):
     def _uses_past(self) -> bool:
         return self.own_past > 0 or self.others_past > 0
 
-    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         """If ``config`` has a new ``stage``, close the current stage.
 
         Raises
@@ -153,24 +143,19 @@ class FisherExchange(BaseStrategy):
         if stage != self.stage:
             self._close_stage()
             self.stage = stage
-
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._num_published = 0
         if self.exchanges:  # sums are recomputed in the order of the keys, so that a resumed run has the same bits
-            self._sum_now = QuadraticTermSum.of(self._now[key].term() for key in sorted(self._now))
-            self._sum_past = QuadraticTermSum.of(self._past[key] for key in sorted(self._past))
+            self._sum_now = QuadraticTermSum.of(QuadraticTerm.around(*self._now[key]) for key in sorted(self._now))
+            self._sum_past = QuadraticTermSum.of(QuadraticTerm(*self._past[key]) for key in sorted(self._past))
 
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        if not self.exchanges:
-            return {}
-        records: dict[str, ArrayRecord | ConfigRecord] = {
-            wire.FISHER: ConfigRecord({wire.FISHER_ESTIMATOR: self.estimator})
-        }
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if phase != "train" or not self.exchanges:
+            return
+        content[wire.FISHER] = ConfigRecord({wire.FISHER_ESTIMATOR: self.estimator})
         if terms := self._terms(profile.key):
             prior = QuadraticTerm.weighted(terms)
-            records[wire.FISHER_PRIOR_PRECISION] = self._to_record(prior.precision)
-            records[wire.FISHER_PRIOR_LINEAR] = self._to_record(prior.linear)
-        return records
+            content[wire.FISHER_PRIOR_PRECISION] = self._to_record(prior.precision)
+            content[wire.FISHER_PRIOR_LINEAR] = self._to_record(prior.linear)
 
     def refusal_reason(self, reply: Reply) -> str | None:
         if not self.exchanges:
@@ -181,27 +166,13 @@ class FisherExchange(BaseStrategy):
             return f"{wire.FISHER_PRECISION}: {refusal}"
         return None
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
         if self.exchanges:
             precision = self._precision_of(reply.content)
             anchor = {name: reply.arrays[name] for name in precision}
-            self._now[reply.profile.key] = _Published(precision, anchor)
+            self._now[reply.profile.key] = (anchor, precision)
             self._num_published += 1
-
-    def state(self) -> Arrays:
-        kept: Arrays = {f"{_STATE}stage": np.array(self.stage, dtype=np.int64)}
-        for key, published in self._now.items():
-            kept |= flat_by_key(f"{_STATE}now.", key, precision=published.precision, anchor=published.anchor)
-        for key, term in self._past.items():
-            kept |= flat_by_key(f"{_STATE}past.", key, precision=term.precision, linear=term.linear)
-        return {**super().state(), **kept}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self.stage = int(state.get(f"{_STATE}stage", np.zeros(())))
-        now, past = (nested_by_key(f"{_STATE}{kind}.", state) for kind in ("now", "past"))
-        self._now = {key: _Published(parts["precision"], parts["anchor"]) for key, parts in now.items()}
-        self._past = {key: QuadraticTerm(parts["precision"], parts["linear"]) for key, parts in past.items()}
 
     def round_info(self) -> dict[str, Any]:
         facts = {"estimator": self.estimator, "stage": self.stage, "published": self._num_published}
@@ -209,8 +180,8 @@ class FisherExchange(BaseStrategy):
 
     def _terms(self, key: str) -> list[tuple[float, QuadraticTerm]]:
         """The weighted penalties of a node; empty if there is no published solution that applies to it."""
-        past = self._past.get(key)
-        now = self._now[key].term() if key in self._now else None
+        past = QuadraticTerm(*self._past[key]) if key in self._past else None
+        now = QuadraticTerm.around(*self._now[key]) if key in self._now else None
         terms = []
         if self.own_past > 0 and past:
             terms.append((self.own_past, past))
@@ -222,13 +193,13 @@ class FisherExchange(BaseStrategy):
 
     def _close_stage(self) -> None:
         if self._uses_past:
-            for key, published in self._now.items():
-                newest = published.term()
-                past = self._past.get(key)
-                total = QuadraticTerm.weighted([(1.0, past), (1.0, newest)]) if past else newest
+            for key, (anchor, precision) in self._now.items():
+                total = QuadraticTerm.around(anchor, precision)
+                if key in self._past:
+                    total = QuadraticTerm.weighted([(1.0, QuadraticTerm(*self._past[key])), (1.0, total)])
                 if self.anchors == "online":
-                    total = QuadraticTerm.around(published.anchor, total.precision)
-                self._past[key] = total
+                    total = QuadraticTerm.around(anchor, total.precision)
+                self._past[key] = (total.precision, total.linear)
         self._now = {}
 
     def _to_record(self, arrays: Arrays) -> ArrayRecord:

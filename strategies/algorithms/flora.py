@@ -10,8 +10,11 @@ from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer
@@ -68,7 +71,7 @@ class Flora(BaseStrategy):
         self._products: dict[str, NDArray[np.float64]] = {}
         self._weight = 0.0
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._layers = self._layers or self._layers_in(arrays)
         self._products = {layer.weight: np.zeros(arrays[layer.weight].shape) for layer in self._layers}
         self._weight = 0.0
@@ -76,7 +79,8 @@ class Flora(BaseStrategy):
     def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
         return [layer.weight for layer in self._layers]
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
         self._weight += reply.weight
         for layer in self._layers:
             b, a = (reply.arrays[name].astype(np.float64) for name in (layer.b, layer.a))

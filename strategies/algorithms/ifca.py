@@ -9,17 +9,17 @@ from typing import Any, ClassVar, cast
 from zlib import crc32
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
 
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, Buffers, to_record
 from ..base import BaseStrategy
 from ..checks import require_integer
-from ..hooks import ExtraRecords
 from ..nodes.profiles import Profile
 from ..replies import Reply
-from ..rounds.snapshots import under
-from ..wire import IFCA_CHOICE, IFCA_MODEL_PREFIX
+from ..rounds.records import RoundStep
+from ..wire import ARRAYS, IFCA_CHOICE, IFCA_MODEL_PREFIX
 
 
 class IteratedClusters(BaseStrategy):
@@ -52,6 +52,7 @@ class IteratedClusters(BaseStrategy):
     privacy_gap: ClassVar[str] = "a node tells which model fits its data, and its update is the distance from that one"
     robustness_gap: ClassVar[str] = "nodes choose the model that they train, so Byzantine ones can be most of a cluster"
     compression_gap: ClassVar[str] = "nodes start from the model that they choose, not from the shared one"
+    kept: ClassVar[tuple[str, ...]] = ("models",)
 
     def __init__(self, *, clusters: int = 2, spread: float = 1.0, seed: int = 0, **base: Any) -> None:
         super().__init__(**base)
@@ -64,20 +65,15 @@ class IteratedClusters(BaseStrategy):
         self._aggregates: dict[int, Aggregate] = {}
         self._replies: dict[str, int] = {}
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._aggregates = {}
         if not self.models:
             others = range(1, self.clusters)
             self.models = [arrays, *(drawn(arrays, [self.seed, j], self.spread, self.buffers) for j in others)]
 
-    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
-        return self._record(0) if self.models else shared
-
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return {f"{IFCA_MODEL_PREFIX}{index}": self._record(index) for index in range(1, len(self.models))}
-
-    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return self.train_records(server_round, profile)
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        for index in range(len(self.models)):
+            content[f"{IFCA_MODEL_PREFIX}{index}" if index else ARRAYS] = self._record(index)
 
     def refusal_reason(self, reply: Reply) -> str | None:
         choice = reply.metrics.get(IFCA_CHOICE)
@@ -85,11 +81,11 @@ class IteratedClusters(BaseStrategy):
             return f"{IFCA_CHOICE} is {choice}: must be the number of a model, from 0 to {self.clusters - 1}"
         return None
 
-    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         choice = int(cast(float, reply.metrics[IFCA_CHOICE]))
         if choice not in self._aggregates:
             self._aggregates[choice] = self.new_aggregate(f"model {choice}")
-        return self._aggregates[choice]
+        self._aggregates[choice].add(reply.arrays, reply.weight)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         self._replies = {str(index): cluster.count for index, cluster in sorted(self._aggregates.items())}
@@ -101,15 +97,10 @@ class IteratedClusters(BaseStrategy):
         self._aggregates = {}
         return self.models[largest]
 
-    def state(self) -> Arrays:
-        named = {f"{index}.{n}": array for index, model in enumerate(self.models) for n, array in model.items()}
-        return {**super().state(), **{IFCA_MODEL_PREFIX + name: array for name, array in named.items()}}
-
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
-        self.models = [under(f"{IFCA_MODEL_PREFIX}{index}.", state) for index in range(self.clusters)]
-        if not all(self.models):
-            raise ValueError(f"the checkpoint has fewer than {self.clusters} models of IFCA: another strategy saved it")
+        if len(self.models) != self.clusters:
+            raise ValueError(f"the checkpoint has {len(self.models)} models of IFCA, but clusters = {self.clusters}")
 
     def round_info(self) -> dict[str, Any]:
         """Number of replies per model that nodes chose."""

@@ -7,18 +7,17 @@ https://arxiv.org/abs/1910.06378.
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
 
+from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, is_float, to_record
 from ..base import BaseStrategy
-from ..hooks import ExtraRecords
 from ..nodes.counted import CountedReplies
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
-from ..rounds.snapshots import under
+from ..rounds.records import RoundStep
 from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
-
-_STATE = "scaffold.sum."
 
 
 class Scaffold(BaseStrategy):
@@ -51,6 +50,7 @@ class Scaffold(BaseStrategy):
     privacy_gap: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
     robustness_gap: ClassVar[str] = "it also averages the changes of the nodes' control variates"
     reply_records: ClassVar[int] = 2
+    kept: ClassVar[tuple[str, ...]] = ("_sum", "_counted")
 
     def __init__(self, **base: Any) -> None:
         super().__init__(**base)
@@ -64,16 +64,19 @@ class Scaffold(BaseStrategy):
         """The server control variate c of the next round, float64; empty before the first round."""
         return {name: np.asarray(total / max(len(self._nodes), 1)) for name, total in self._sum.items()}
 
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._sum = {name: self._sum.get(name, np.zeros(a.shape)) for name, a in arrays.items() if is_float(a)}
         self._record = None
 
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+        if phase != "train":
+            return
         if self._record is None:  # the nodes of the round are known by now
             self._nodes |= self.registry.with_examples()
             dtypes = {name: self._current[name].dtype for name in self._sum}
             self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
-        return {SCAFFOLD_CONTROL: self._record, **self._counted.records(profile)}
+        content[SCAFFOLD_CONTROL] = self._record
+        self._counted.complete(profile, content)
 
     def refusal_reason(self, reply: Reply) -> str | None:
         try:
@@ -82,19 +85,11 @@ class Scaffold(BaseStrategy):
             return f"{SCAFFOLD_CHANGE}: {refusal}"
         return None
 
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        super().fold(reply, aggregate)
         for name, change in self._change_of(reply.content).items():
             self._sum[name] = np.asarray(self._sum[name] + change)
-        self._counted.note(server_round, reply)
-
-    def state(self) -> Arrays:
-        sums = {_STATE + name: total for name, total in self._sum.items()}
-        return {**super().state(), **self._counted.state(), **sums}
-
-    def load_state(self, state: Arrays) -> None:
-        super().load_state(state)
-        self._counted.load_state(state)
-        self._sum = under(_STATE, state)
+        self._counted.note(self.report.round, reply)
 
     def round_info(self) -> dict[str, Any]:
         """The number N of nodes and the Euclidean norm of c after the round."""

@@ -48,7 +48,7 @@ class Tiers:
         How to combine integer and boolean arrays; see :class:`~fedapps.strategies.aggregation.mean.StreamingMean`.
     cluster_weights : "equal" or "replies"
     max_weight : float
-        See :class:`~fedapps.strategies.algorithms.hierarchical.HierarchicalFedAvg`.
+        See :class:`~fedapps.strategies.algorithms.h_fl.HierarchicalFedAvg`.
     buffers : Buffers
         Which arrays take no step of an optimizer.
     """

@@ -8,27 +8,24 @@ than it has, for more weight.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import WARNING
+from typing import ClassVar
 
-import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from .. import wire
-from ..arrays import Arrays
 from ..checks import LARGEST_COUNT, require_integer
 from ..rounds.records import RoundStep
+from ..rounds.snapshots import Stateful
 from ..rounds.transport import retry
 from .profiles import Profile
 
-_OWNERS = "admission.owners"
-
 
 @dataclass
-class Admission:
+class Admission(Stateful):
     """Decides from its profile whether a node may take part.
 
     Parameters
@@ -45,24 +42,14 @@ class Admission:
 
     allowed_groups: Mapping[str, Collection[str]] = field(default_factory=dict)
     bind_keys: bool = False
-    _owners: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _owners: dict[str, str] = field(default_factory=dict, init=False, repr=False)  # of keys
+    kept: ClassVar[tuple[str, ...]] = ("_owners",)
 
     def apply_to(self, profiles: Iterable[Profile], grid: Grid) -> list[Profile]:
         """The profiles; nodes that may not take part lose their key and groups, with the reason in ``no_data``."""
         found = list(profiles)
         public_keys = _public_keys(grid) if self.bind_keys and found else {}
         return [self._admitted(profile, public_keys.get(profile.node_id, "")) for profile in found]
-
-    def state(self) -> Arrays:
-        """The owners of keys for a snapshot; empty unless keys are bound."""
-        if not self.bind_keys:
-            return {}
-        return {_OWNERS: np.frombuffer(json.dumps(self._owners, sort_keys=True).encode(), np.uint8).copy()}
-
-    def load_state(self, state: Arrays) -> None:
-        """Restore what :meth:`state` returned."""
-        if self.bind_keys and _OWNERS in state:
-            self._owners = json.loads(state[_OWNERS].tobytes())
 
     def _admitted(self, profile: Profile, public_key: str) -> Profile:
         if profile.no_data:  # it takes no part, and must not have a key of others
@@ -112,7 +99,7 @@ class ExampleLimits:
         false, train replies with a larger number are refused.
     drawn : int
         ≥ 0. Always accept train replies with up to this number, which nodes draw with replacement
-        (:class:`~fedapps.strategies.algorithms.virtual_clients.VirtualClients`).
+        (:class:`~fedapps.strategies.algorithms.fedvc.VirtualClients`).
     items : int
         ≥ 1. How many items of a metric an example can have: ``accuracy.count``, the weight of ``accuracy``, can be this
         many times the largest number of examples. Above 1 for metrics of parts of examples, such as words of a text.

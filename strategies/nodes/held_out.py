@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-import numpy as np
-
-from ..arrays import Arrays
 from ..checks import MAX_NAME_LENGTH, require_integer, truncate
+from ..rounds.snapshots import Stateful
 from .profiles import Profile, in_key_order
 from .samplers import draw, draw_generator, rounded_share
 
-_KEYS = "held-out.keys"
-
 
 @dataclass
-class HeldOut:
+class HeldOut(Stateful):
     """Chooses by their keys the nodes that neither train nor evaluate in any round.
 
     A share is drawn once, from the nodes that are known before the first round and have data. It is stored in the
@@ -43,6 +39,7 @@ class HeldOut:
     keys: Sequence[str] = ()
     seed: int = 0
     _chosen: frozenset[str] | None = field(default=None, init=False, repr=False)
+    kept: ClassVar[tuple[str, ...]] = ("_chosen",)
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):
@@ -59,24 +56,15 @@ class HeldOut:
         ValueError
             At the first call: a key is not that of a node, or no node is left to train.
         """
+        if not (self.share or self.keys):
+            return []
         if self._chosen is None:
             self._chosen = self._choose([node for node in profiles if not node.no_data and node.num_examples != 0])
         return [node for node in in_key_order(profiles) if node.key in self._chosen]
 
     def holds(self, key: str) -> bool:
         """Whether the node of a key is held out; false before the first call of :meth:`among`."""
-        return self._chosen is not None and key in self._chosen
-
-    def state(self) -> Arrays:
-        """The chosen keys for a snapshot; empty if no node is held out."""
-        if not self._chosen:
-            return {}
-        return {_KEYS: np.frombuffer(json.dumps(sorted(self._chosen)).encode(), np.uint8).copy()}
-
-    def load_state(self, state: Arrays) -> None:
-        """Restore what :meth:`state` returned, unless no node is to be held out."""
-        if _KEYS in state and (self.share or self.keys):
-            self._chosen = frozenset(json.loads(state[_KEYS].tobytes()))
+        return bool(self.share or self.keys) and self._chosen is not None and key in self._chosen
 
     def _choose(self, nodes: Sequence[Profile]) -> frozenset[str]:
         if not self.keys:

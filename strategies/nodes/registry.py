@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
+from typing import ClassVar
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..rounds.clock import Clock, WallClock, clock_of
 from ..rounds.records import TooFewRepliesError
+from ..rounds.snapshots import Stateful
 from ..rounds.transport import NodeFailure, Sent, pull, push, retry
 from .admission import Admission, ExampleLimits
 from .held_out import HeldOut
@@ -18,7 +20,7 @@ REMINDER_SECONDS = 10.0
 _MAX_NAMES = 8
 
 
-class NodeRegistry:
+class NodeRegistry(Stateful):
     """The nodes that have been connected in a run. A node takes part once it has sent its profile.
 
     Before the first round, the registry waits for ``min_nodes`` nodes and for the profiles of all connected nodes. In
@@ -50,6 +52,8 @@ class NodeRegistry:
     in_flight : int or None
         ≥ 1, the largest number of nodes that work at a time; ``None`` for no limit.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("admission", "held_out")
 
     def __init__(
         self,

@@ -4,21 +4,14 @@ Bonawitz et al., Towards Federated Learning at Scale: System Design, MLSys 2019,
 Sections 2.2 and 9: ask 1.3 times as many nodes as are needed, and close at the replies of that many, or at a deadline.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 from typing import Literal, get_args
 
-from flwr.app import Message, RecordDict
-
 from ..nodes.samplers import Sampler
 from ..privacy import PrivacyMechanism
-from ..replies import Reply, count_bytes
 from ..staleness import Staleness
-from ..stopwatch import timed
-from ..updates import Updates
-from .flights import Flight, Flights
-from .records import LateReply
 
 LateReplies = Literal["drop", "fold"]
 
@@ -92,56 +85,3 @@ class Closing:
                 + ", ".join(hooks)
             )
         return ""
-
-
-@dataclass
-class OpenRound:
-    """A round whose messages have left.
-
-    Parameters
-    ----------
-    closing : Closing
-    flights : Flights
-    updates : Updates
-        Those of this round.
-    wanted : int
-        ≥ 0, the round closes at this number of usable replies to its own messages.
-    needed : int
-        ≥ 0, after the deadline, the round closes at this number.
-    """
-
-    closing: Closing
-    flights: Flights
-    updates: Updates
-    wanted: int
-    needed: int
-
-    def replies(self, on_wait: Callable[[int], None]) -> Iterator[Reply]:
-        """Yield updates as they enter the step, in the order of arrival, until the round closes.
-
-        ``on_wait`` is called while nothing arrives, with the number of nodes at work.
-        """
-        until, used, version = self.flights.now() + self.closing.deadline, 0, self.updates.version
-        while used < self.wanted and version in self.flights.versions:
-            with timed("wait"):
-                arrival = self.flights.next_arrival()
-                if arrival is None:
-                    over = self.flights.now() >= until
-                    if over and used >= self.needed:
-                        return
-                    on_wait(len(self.flights))
-                    self.flights.wait(inf if over else until)
-                    continue
-            late = arrival.flight.version < version
-            if late and self.closing.late == "drop" and isinstance(arrival.outcome, Message):
-                self._drop(arrival.flight, arrival.outcome.content, arrival.seconds)
-            elif (reply := self.updates.read(arrival)) is not None:
-                used += not late
-                yield reply
-                del reply
-            del arrival
-
-    def _drop(self, flight: Flight, content: RecordDict, seconds: float) -> None:
-        report = self.updates.replies.report
-        report.dropped.append(LateReply(flight.profile.key, flight.version + 1, seconds))
-        report.count_reply("train", count_bytes(content))

@@ -1,4 +1,4 @@
-"""Records of rounds: reports, refusals, and the best round."""
+"""Records of rounds: reports, refusals, and the metric that tells the best one."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -153,6 +153,12 @@ class RoundReport:
     dropped: list[LateReply] = field(default_factory=list)
     clock: float | None = None
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether a node was asked to evaluate."""
+        phases = [node.phase for node in self.nodes] + [refusal.phase for refusal in self.refused]
+        return "evaluate" in phases
+
     def evaluation_failure(self, tracked: str = "") -> str:
         """Why nothing of the evaluation by nodes can be used; empty if something can, or if no node was asked.
 
@@ -237,24 +243,3 @@ class TrackedMetric:
         if limit is None:
             return False
         return not (value <= limit if self.mode == "min" else value >= limit)
-
-
-@dataclass
-class BestRound:
-    """The best round so far according to a tracked metric."""
-
-    round: int = 0
-    value: float | None = None
-    evaluations_since: int = 0
-
-    def update(self, tracked: TrackedMetric, server_round: int, value: float) -> bool:
-        """Record one evaluation. Returns whether it is the new best."""
-        if tracked.improves(value, self.value):
-            self.round, self.value, self.evaluations_since = server_round, value, 0
-            return True
-        self.evaluations_since += 1
-        return False
-
-    def exhausted(self, tracked: TrackedMetric) -> bool:
-        """Whether training must stop early."""
-        return 0 < tracked.patience <= self.evaluations_since

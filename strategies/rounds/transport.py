@@ -23,6 +23,7 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError, DecodeError)
 
 Result = TypeVar("Result")
+Item = TypeVar("Item", bound="Sent")
 
 
 def retry(call: Callable[[], Result]) -> Result:
@@ -140,7 +141,7 @@ def is_immediate(grid: Grid) -> bool:
     return bool(getattr(grid, "immediate", False))
 
 
-def pull_together(grid: Grid, sent: Sequence[Sent]) -> list[tuple[Sent, Outcome]]:
+def pull_together(grid: Grid, sent: Sequence[Item]) -> list[tuple[Item, Outcome]]:
     """Fetch the replies that are there with one request, in the order of ``sent``; for grids of a simulation.
 
     Raises
@@ -148,11 +149,11 @@ def pull_together(grid: Grid, sent: Sequence[Sent]) -> list[tuple[Sent, Outcome]
     Exception
         As the grid raises. A reply that cannot be decoded fails the request, unlike in :func:`pull`.
     """
-    found = {
+    replies = {
         reply.metadata.reply_to_message_id: reply
         for reply in retry(lambda: list(grid.pull_messages([item.message_id for item in sent])))
     }
-    return [(item, outcome_of(item, found[item.message_id])) for item in sent if item.message_id in found]
+    return [(item, outcome_of(item, replies[item.message_id])) for item in sent if item.message_id in replies]
 
 
 def outcome_of(sent: Sent, reply: Message) -> Outcome:

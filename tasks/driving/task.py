@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.driving.world.styles import WORLD_FILE, read_styles
+from fedapps.tasks.driving.world.files import WORLD_FILE, read_styles
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from torch import Tensor
 
@@ -59,6 +59,10 @@ class DrivingTask(Task):
         ),
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
+    #: The robot without a forecaster.
+    rivals: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "closed_loop.mean_cost": ("non-proactive", "non_proactive.mean_cost")
+    }
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
     trained_model: ClassVar[str] = "fedapps.tasks.driving.trained:DrivingTrained"
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs

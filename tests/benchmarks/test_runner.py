@@ -11,6 +11,8 @@ from benchmarks.collected import of_folder
 from benchmarks.experiments import Experiment, experiments
 from benchmarks.results import Result
 from benchmarks.runner import chosen, run_all
+from fedapps.base.report.estimates import Estimate
+from fedapps.runs.comparisons import ComparedRun, Comparison, PairedTest, Varied, VariedPart
 
 TABLE = """
 [words]
@@ -119,17 +121,19 @@ def test_what_has_finished_is_skipped_and_what_is_missing_is_named(
 def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
     run = tmp_path / "compare-lqr-1"
     run.mkdir()
-    rows = [
-        {"method": method, "seed": seed, "metrics": {"loss": at + seed}, "varied": {"key": "k", "value": at}}
+    rows = {
+        at: [
+            ComparedRun(method=method, seed=seed, metrics={"loss": at + seed})
+            for method in ("sfl", "local")
+            for seed in (0, 1)
+        ]
         for at in (1, 5)
-        for method in ("sfl", "local")
-        for seed in (0, 1)
-    ]
-    test = {"metric": "test.loss", "a": "sfl", "b": "local", "mean_difference": 0.5, "low": 0.25, "high": 0.75}
-    test |= {"p": 1.0, "p_holm": 1.0, "seeds": 2, "nodes_lower": 0, "nodes_higher": 1}
-    parts = [{"value": 1, "tests": [test], "references": {"floor": {"loss": {"mean": 9.0, "std": 0.0}}}}]
-    compared = {"recipe": "lqr", "rows": rows, "varied": {"key": "k", "values": [*parts, {"value": 5, "tests": []}]}}
-    (run / "compare.json").write_text(json.dumps(compared))
+    }
+    gap = Estimate(0.5, 2, low=0.25, high=0.75, p=1.0, p_holm=1.0)
+    test = PairedTest(metric="test.loss", a="sfl", b="local", difference=gap, nodes_higher=1)
+    first = VariedPart(value=1, rows=rows[1], tests=[test], references={"floor": {"loss": Estimate(9.0)}})
+    varied = Varied(key="k", values=[first, VariedPart(value=5, rows=rows[5])])
+    (run / "compare.json").write_text(Comparison(recipe="lqr", varied=varied).text())
     (run / "plan.json").write_text(
         json.dumps({"seeds": [0, 1], "config": {"rounds": 2, "cache-dir": "/c", "name": "n"}})
     )

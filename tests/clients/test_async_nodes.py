@@ -31,7 +31,7 @@ def test_private_parameters_go_on_through_every_training(tmp_path, strategy):
     passes = SETTINGS.training.epochs * 2  # batches of 4 of 6 examples
     for partition in range(3):
         trained = sum(key == partition for _, key, _ in grid.sent)
-        begun = trained - sum(flight.node_id == partition + 2 for flight in strategy._flights.all())
+        begun = trained - sum(flight.node_id == partition + 2 for flight in strategy.mailbox.flights)
         state = node(tmp_path / str(partition)).private
         kept = state.load(before=99)
         assert kept is not None

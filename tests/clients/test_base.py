@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.base import FederatedClient
-from fedapps.clients.parts.decomposition import Decomposition
-from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.state import DiskState
 from fedapps.clients.training import DivergedError
 from fedapps.tasks.base import evaluated
 from toy_nodes import NAMES, SETTINGS, at, initial
 from toys import ToyOptions, ToyTask, same_bits
+
+from fedapps.methods.apd import Decomposition
+from fedapps.methods.spfl import Personalisation
 
 ENCODER = ["encoder.weight"]
 
@@ -258,7 +259,7 @@ def test_pooled_training_takes_the_collections_of_all_nodes(make):
 # -- what is kept for other programs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [(), (Personalisation(personalise=True),), (Decomposition("apd"),)])
+@pytest.mark.parametrize("parts", [(), (Personalisation(1, 0.001),), (Decomposition(0.0, 0.0),)])
 def test_the_model_of_an_evaluation_is_the_evaluated_one(make, parts):
     kept = []
     client = make(parts=parts, keep=lambda *given: kept.append(given))

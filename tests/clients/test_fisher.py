@@ -7,8 +7,6 @@ import pytest
 import torch
 from fedapps.clients.fisher import diagonal_fisher, fisher_of_node, negative_log_likelihood
 from fedapps.clients.local_part import NodeRound
-from fedapps.clients.parts.earlier_stages import Ewc
-from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.lqr.task import LqrTask
@@ -22,6 +20,9 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from toy_nodes import NAMES, SEED, SETTINGS, at, initial, node, staged
 from toys import ToyTask, arrays_of, same_bits
+
+from fedapps.methods.ewc import EwcPart
+from fedapps.methods.fedcurv import FisherPrior
 
 
 def half_squares(model, batch):
@@ -345,7 +346,7 @@ def kept(client):
     return reply.arrays, {name: memory[f"memory.now.precision.{name}"] for name in NAMES[:3]}
 
 
-@pytest.mark.parametrize(("part", "precision_of"), [(FisherPrior("per-sample"), reported), (Ewc(0.5), kept)])
+@pytest.mark.parametrize(("part", "precision_of"), [(FisherPrior("per-sample"), reported), (EwcPart(0.5), kept)])
 def test_nodes_report_and_keep_it(tmp_path, part, precision_of):
     """The same training, but 1/(4σ⁴) times the squared gradients, with σ² at the trained parameters."""
     plain, raw = precision_of(node(tmp_path / "plain", part, data=staged(1)))

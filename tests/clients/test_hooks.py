@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import get_arrays, load_arrays, memory_of
-from fedapps.clients.composed_parts import ComposedParts
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.personal_model import PersonalModel, TwoModels, copy_of
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.clients.training import mean_loss
 from fedapps.strategies import BaseStrategy
-from flwr.app import RecordDict
 from quadratics import Federation, QuadraticTask
-from torch import nn
 from toy_nodes import node
 from toys import ToyTask
 
@@ -125,13 +122,13 @@ class Nearest(LocalPart):
         received = [{**node_round.received, **model} for model in self.models]
         losses = [mean_loss(task, node_round.model_of(r), data, "train", node_round.device) for r in received]
         best = int(np.argmin(losses))
-        return replace(node_round, received=received[best], found={"nearest": best})
+        return replace(node_round, received=received[best], measured={"nearest": best})
 
     def metrics(self, model, node_round):
         return {"nearest.start": float(node_round.received["theta"][0])}
 
     def remember(self, model, node_round):
-        return {"chosen": np.array([node_round.found["nearest"]])}
+        return {"chosen": np.array([node_round.measured["nearest"]])}
 
 
 def test_a_part_chooses_what_it_starts_from():
@@ -149,7 +146,7 @@ class Measured(LocalPart):
         return {"measured": value}
 
     def metrics(self, model, node_round):
-        return {"measured.loss": node_round.found["measured"]}
+        return {"measured.loss": node_round.measured["measured"]}
 
 
 @dataclass(frozen=True)
@@ -171,53 +168,3 @@ def test_a_model_changes_before_its_first_step():
     federation.run(BaseStrategy(weighting="uniform"), 2)
     # 0 -> (.2, -.3), mean -.05; doubled -.1 -> (.11, -.37), mean -.13.
     assert [float(theta[0]) for theta in federation.theta] == near(-0.05, -0.13)
-
-
-# -- further modules -------------------------------------------------------------------------------------------
-
-
-class Adapted(nn.Module):
-    """θ + b a."""
-
-    def __init__(self, plain):
-        super().__init__()
-        self.plain = plain
-        self.a, self.b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
-
-    def merged(self):
-        model = copy_of(self.plain)
-        load_arrays(model, {"theta": (self.plain.theta + self.a * self.b).detach()})
-        return model
-
-
-@dataclass(frozen=True)
-class LowRank(LocalPart):
-    """An adapter of rank 1 in the place of the model's weight (Hu et al. 2022)."""
-
-    def extend(self, model):
-        return Adapted(model)
-
-    def stage_model(self, model, stage):
-        return model.merged()
-
-    def plan(self, plan, model, data, node_round):
-        return [replace(phase, trainable=["a", "b"]) for phase in plan]
-
-    def loss(self, loss, model, node_round):
-        def of(model, batch):
-            return (0.5 * batch["a"] * (model.plain.theta + model.a * model.b - batch["b"]) ** 2).sum()
-
-        return of
-
-
-def test_a_part_adds_modules_before_arrays_are_loaded(tmp_path):
-    client = node(tmp_path, LowRank(), task=TWO, data=TWO.node(0))
-    assert set(client.initial_shared(["a", "b"])) == {"a", "b"}
-    received = {"a": np.full(1, 2, np.float32), "b": np.full(1, 0.5, np.float32)}
-    settings = RoundSettings().with_config({"steps": 1, "learning-rate": 0.1, "optimizer": "sgd"})
-    assert client.prepared_model(received, settings).at(0).theta.item() == 1.0
-    reply = client.train_round(received, settings)  # the gradient at 1 is -1: a += .05, b += .2
-    assert [reply.arrays[name].item() for name in "ab"] == near(2.05, 0.7)
-    server = ComposedParts((LowRank(),))
-    assert server.without_extension(server.extend(TWO.build_model())).theta.item() == 0.0
-    assert LowRank().read({}, RecordDict()) == LowRank()

@@ -11,22 +11,25 @@ import torch
 from fedapps.clients.arrays import Arrays, get_arrays, memory_of
 from fedapps.clients.composed_parts import ComposedParts, composed
 from fedapps.clients.local_part import LocalPart
-from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-from fedapps.clients.parts.decomposition import Decomposition
-from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
-from fedapps.clients.parts.evaluation import SharedEvaluation
-from fedapps.clients.parts.fisher_exchange import FisherPrior
-from fedapps.clients.parts.personalisation import Personalisation
-from fedapps.clients.parts.proximal import Proximal
-from fedapps.clients.parts.reconstruction import Reconstruction
-from fedapps.clients.parts.virtual_client import VirtualClient
+from fedapps.clients.messages import with_config
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.shared_evaluation import SharedEvaluation
 from fedapps.clients.state import ContextState
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
+from toy_nodes import NAMES, SETTINGS, adaptive_updating, at, initial, node, staged
 from toys import ToyTask, arrays_of, record_of, same_bits
+
+from fedapps.methods.apd import Decomposition
+from fedapps.methods.ewc import EwcPart
+from fedapps.methods.fedcurv import FisherPrior
+from fedapps.methods.fedprox import Proximal
+from fedapps.methods.fedrecon import FedReconPart
+from fedapps.methods.fedvc import FedVcPart
+from fedapps.methods.l2_transfer import L2TransferPart
+from fedapps.methods.local import StlPart
+from fedapps.methods.spfl import Personalisation
 
 ENCODER = NAMES[:1]
 
@@ -43,7 +46,7 @@ class Scaffold(LocalPart):
     exclusive: ClassVar[frozenset[str]] = frozenset({"the control variates"})
 
     def read(self, config, content):
-        part = super().read(config, content)
+        part = with_config(self, config)
         record = content.array_records.get("scaffold.control")
         return part if record is None else replace(part, control=arrays_of(record))
 
@@ -118,7 +121,7 @@ def test_a_part_of_another_package_reads_records_remembers_and_replies(tmp_path)
         np.testing.assert_allclose(changes[0][name] + changes[1][name], control[name], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("others", [[], [Proximal(0.1)], [FreshStages()], [Reconstruction()], [Ewc(0.1)]])
+@pytest.mark.parametrize("others", [[], [Proximal(0.1)], [StlPart()], [FedReconPart()], [EwcPart(0.1)]])
 @pytest.mark.parametrize("first", [True, False])
 def test_its_memory_survives_the_parts_beside_it(tmp_path, others, first):
     """Single-task learning and reconstruction forget the private parameters, but not the memory of other parts."""
@@ -157,7 +160,7 @@ class Doubled(LocalPart):
         return lambda model, batch: 2 * loss(model, batch)
 
 
-@pytest.mark.parametrize("others", [[], [Proximal(0.0)], [Decomposition()]])
+@pytest.mark.parametrize("others", [[], [Proximal(0.0)], [Decomposition(0.0, 0.0)]])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_changed_loss_is_the_one_that_is_trained(tmp_path, others, first):
     """SGD on twice the loss at half the rate is SGD on the loss."""
@@ -173,12 +176,11 @@ def test_a_changed_loss_is_the_one_that_is_trained(tmp_path, others, first):
 #: Every local algorithm with the values that change nothing.
 NEUTRAL = [
     Proximal(0.0),
-    Ewc(0.0),
-    L2Transfer(0.0),
-    AdaptiveUpdating(0),
-    VirtualClient(0),
+    EwcPart(0.0),
+    L2TransferPart(0.0),
+    adaptive_updating(0),
+    FedVcPart(0),
     FisherPrior(),
-    Personalisation(),
     SharedEvaluation(),
 ]
 
@@ -189,15 +191,15 @@ NEUTRAL = [
 @pytest.mark.parametrize(
     ("parts", "need"),
     [
-        ((Ewc(), L2Transfer()), "the memory of earlier stages"),
-        ((Ewc(), FreshStages()), "the memory of earlier stages"),
-        ((Ewc(), Reconstruction()), "the memory of earlier stages"),
-        ((L2Transfer(), Decomposition()), "the memory of earlier stages"),
-        ((AdaptiveUpdating(), Reconstruction()), "the phases of training"),
-        ((AdaptiveUpdating(), Decomposition()), "the phases of training"),
-        ((Reconstruction(), Decomposition()), "the memory of earlier stages and the phases of training"),
-        ((Personalisation(), Decomposition()), "the evaluated model"),
-        ((FisherPrior(), Decomposition()), "the names of the parameters"),
+        ((EwcPart(), L2TransferPart()), "the memory of earlier stages"),
+        ((EwcPart(), StlPart()), "the memory of earlier stages"),
+        ((EwcPart(), FedReconPart()), "the memory of earlier stages"),
+        ((L2TransferPart(), Decomposition(0.0, 0.0)), "the memory of earlier stages"),
+        ((adaptive_updating(), FedReconPart()), "the phases of training"),
+        ((adaptive_updating(), Decomposition(0.0, 0.0)), "the phases of training"),
+        ((FedReconPart(), Decomposition(0.0, 0.0)), "the memory of earlier stages and the phases of training"),
+        ((Personalisation(1, 0.1), Decomposition(0.0, 0.0)), "the evaluated model"),
+        ((FisherPrior(), Decomposition(0.0, 0.0)), "the names of the parameters"),
     ],
 )
 @pytest.mark.parametrize("order", [1, -1])
@@ -214,7 +216,7 @@ def test_parts_that_need_the_same_thing_cannot_be_combined(tmp_path, parts, need
 
 def test_a_part_that_is_given_twice_is_an_error():
     with pytest.raises(ValueError, match="the local algorithm Proximal is given twice"):
-        composed([Proximal(0.1), Ewc(), Proximal(0.2)])
+        composed([Proximal(0.1), EwcPart(), Proximal(0.2)])
 
 
 def test_parts_that_can_be_combined_keep_their_order():
@@ -239,7 +241,11 @@ def history(*parts):
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
-@given(st.sets(st.sampled_from(NEUTRAL), min_size=1).filter(lambda chosen: not {Ewc(0.0), L2Transfer(0.0)} <= chosen))
+@given(
+    st.sets(st.sampled_from(NEUTRAL), min_size=1).filter(
+        lambda chosen: not {EwcPart(0.0), L2TransferPart(0.0)} <= chosen
+    )
+)
 def test_neutral_parts_are_plain_training_bit_for_bit(parts):
     seen, arrays, kept = history(*parts)
     expected_seen, expected_arrays, expected_kept = history()
@@ -272,11 +278,11 @@ def test_a_proximal_term_and_a_fisher_prior_add_both_gradients_exactly(tmp_path)
 @pytest.mark.parametrize(
     "parts",
     [
-        [Proximal(0.5), Ewc(0.5)],
-        [Proximal(0.5), FisherPrior("per-sample"), L2Transfer(0.5)],
-        [Proximal(0.5), AdaptiveUpdating(2), VirtualClient(4)],
-        [Ewc(0.5), Personalisation(True, 2, 0.1), SharedEvaluation(initial(ENCODER))],
-        [FreshStages(), Proximal(0.5), VirtualClient(3, 1)],
+        [Proximal(0.5), EwcPart(0.5)],
+        [Proximal(0.5), FisherPrior("per-sample"), L2TransferPart(0.5)],
+        [Proximal(0.5), adaptive_updating(2), FedVcPart(4)],
+        [EwcPart(0.5), Personalisation(2, 0.1), SharedEvaluation(initial(ENCODER))],
+        [StlPart(), Proximal(0.5), FedVcPart(3, 1)],
     ],
 )
 def test_the_order_does_not_matter(parts):
@@ -292,16 +298,18 @@ def test_the_order_does_not_matter(parts):
 
 
 def test_reading_a_message_reads_every_part():
-    config = {"proximal": 0.5, "adapt-epochs": 2, "epochs": 9}
-    found = ComposedParts((Proximal(), AdaptiveUpdating(), FisherPrior("per-batch"))).read(config, RecordDict())
-    assert found.parts == (Proximal(0.5), AdaptiveUpdating(2), FisherPrior("per-batch"))
+    config = {"virtual-examples": 2, "correction": 0.5, "mu": 9.0}
+    parts = ComposedParts((Proximal(0.1), FedVcPart(), Scaffold(), FisherPrior("per-batch")))
+    found = parts.read(config, RecordDict())
+    assert found.parts == (Proximal(0.1), FedVcPart(2), Scaffold(0.5), FisherPrior("per-batch"))
 
 
 # -- queries ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("parts", "names"), [([], "none"), ([Proximal()], "Proximal"), ([Proximal(), Decomposition()], "Proximal, Decomp")]
+    ("parts", "names"),
+    [([], "none"), ([Proximal()], "Proximal"), ([Proximal(), Decomposition(0.0, 0.0)], "Proximal, Decomp")],
 )
 def test_a_query_that_no_part_knows_is_an_error(tmp_path, parts, names):
     client = node(tmp_path, *parts)

@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from decomposed_nodes import WEIGHTS
+from decomposed_nodes import WEIGHTS, decomposition
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.new_node import NewNode
-from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-from fedapps.clients.parts.decomposition import Decomposition
-from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import DiskState
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.lqr.task import LqrTask
-from toy_nodes import NAMES, SEED, at, initial, node, staged
+from toy_nodes import NAMES, SEED, adaptive_updating, at, initial, node, staged
 from toys import ToyTask, same_bits
+
+from fedapps.methods.spfl import Personalisation
 
 ENCODER, HEAD = NAMES[:1], NAMES[1:3]
 
@@ -99,25 +98,25 @@ def test_the_steps_are_those_of_the_epochs():
 
 def test_a_given_learning_rate_replaces_that_of_the_settings_and_the_parts():
     plain = adapted(new_node(), initial(ENCODER), at(4, learning_rate=0.2))
-    for parts in ((), (AdaptiveUpdating(adapt_epochs=1, adapt_rate=0.5),)):
+    for parts in ((), (adaptive_updating(1, 0.5),)):
         assert same_bits(adapted(new_node(*parts), initial(ENCODER), at(4), learning_rate=0.2), plain)
 
 
 def test_adaptive_updating_trains_at_its_rate():
-    half = adapted(new_node(AdaptiveUpdating(adapt_epochs=1, adapt_rate=0.5)), initial(ENCODER), at(4))
+    half = adapted(new_node(adaptive_updating(1, 0.5)), initial(ENCODER), at(4))
     assert same_bits(half, adapted(new_node(), initial(ENCODER), at(4, learning_rate=0.025)))
 
 
 def test_personalisation_trains_at_its_rates():
-    on = Personalisation(personalise=True, personal_epochs=9, personal_learning_rate=0.1)
+    on = Personalisation(9, 0.1)
     assert same_bits(adapted(new_node(on), initial(), at(4)), adapted(new_node(), initial(), at(4, learning_rate=0.1)))
-    still = Personalisation(personalise=True, rates={name: np.zeros(()) for name in HEAD})
+    still = Personalisation(1, 0.001, rates={name: np.zeros(()) for name in HEAD})
     assert moved(adapted(new_node(still), initial(), at(4))) == ENCODER
 
 
 @pytest.mark.parametrize("kind", ["apd", "fedweit"])
 def test_a_decomposed_model_adapts_its_mask_and_its_adaptive_parameters(kind):
-    client = new_node(Decomposition(kind), data=staged(1))
+    client = new_node(decomposition(kind), data=staged(1))
     settings = at(4, stage=2)
     node_round = client._round(initial(WEIGHTS), settings, before=4)
     model = client._model(node_round)

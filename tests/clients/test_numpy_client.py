@@ -1,16 +1,20 @@
 """Flower's NumPyClient methods of a node: the numbers of the core, in lists."""
 
-import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from fedapps.clients.numpy_client import NumPyClientAdapter
-from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-from fedapps.clients.parts.personalisation import Personalisation
-from fedapps.clients.parts.proximal import Proximal
+from fedapps.tasks.base import Evaluation
+from fedapps.tasks.profiles import ModelRoles
 from flwr.app import RecordDict
+from torch.nn.functional import mse_loss
 from toy_nodes import SETTINGS, at, initial, node
-from toys import same_bits
+from toys import ToyModel, ToyTask, same_bits
+
+from fedapps.methods.fedvc import FedVcPart
+from fedapps.methods.spfl import Personalisation
 
 
 @pytest.mark.parametrize(
@@ -67,41 +71,72 @@ def test_a_config_value_of_the_wrong_type_names_its_key(tmp_path):
         client.fit(client.get_parameters({}), {"epochs": "3"})
 
 
-def test_the_local_parts_read_the_config_of_each_message(tmp_path):
+def test_the_local_parts_read_each_message(tmp_path):
     """What one message sets does not count for the next."""
-    names, numbers = ["encoder.weight"], itertools.count()
-    client = NumPyClientAdapter(node(tmp_path / "client", AdaptiveUpdating(1), Proximal()), SETTINGS, names)
-
-    def expected(*parts):
-        reply = node(tmp_path / str(next(numbers)), *parts).train_round(initial(names), SETTINGS)
-        return reply.arrays["encoder.weight"], reply.metrics["steps"]
-
-    def found(**config):
-        arrays, _, metrics = client.fit(list(initial(names).values()), {"server-round": 1, **config})
-        return arrays[0], metrics["steps"]
-
-    for config, parts in [
-        ({"proximal": 5.0, "adapt-epochs": 3}, [AdaptiveUpdating(3), Proximal(5.0)]),
-        ({}, [AdaptiveUpdating(1)]),
-        ({"adapt-epochs": 0}, []),
-    ]:
-        (array, steps), (expected_array, expected_steps) = found(**config), expected(*parts)
-        assert array.tobytes() == expected_array.tobytes()
-        assert steps == expected_steps
+    client = NumPyClientAdapter(node(tmp_path / "client", FedVcPart()), SETTINGS)
+    examples = [client.fit(client.get_parameters({}), {"server-round": 1, **config})[1] for config in (
+        {}, {"virtual-examples": 2}, {},
+    )]  # fmt: skip
+    assert examples == [6, 2, 6]
 
 
-def test_an_evaluation_reads_its_config_too(tmp_path):
-    client = NumPyClientAdapter(node(tmp_path / "client", Personalisation()), SETTINGS)
-    plain, personal = (
-        client.evaluate(client.get_parameters({}), config)[0]
-        for config in ({}, {"personalise": True, "personal-epochs": 3, "personal-learning-rate": 0.1})
-    )  # fmt: skip
-    part = Personalisation(True, 3, 0.1)
-    core = node(tmp_path / "core", part).evaluate_round(initial(), SETTINGS).metrics["test.loss"]
-    assert personal == core < plain
+def test_an_evaluation_is_prepared_by_the_local_parts(tmp_path):
+    part = Personalisation(3, 0.1)
+    client = NumPyClientAdapter(node(tmp_path / "client", part), SETTINGS)
+    core = node(tmp_path / "core", part).evaluate_round(initial(), SETTINGS).metrics
+    loss, _, metrics = client.evaluate(client.get_parameters({}), {})
+    assert loss == metrics["test.loss"] == core["test.loss"]
 
 
 def test_a_value_of_the_wrong_type_for_a_local_part_names_its_key(tmp_path):
-    client = NumPyClientAdapter(node(tmp_path, Proximal()), SETTINGS)
-    with pytest.raises(ValueError, match="config proximal = 'much': must be of type float"):
-        client.fit(client.get_parameters({}), {"proximal": "much"})
+    client = NumPyClientAdapter(node(tmp_path, FedVcPart()), SETTINGS)
+    with pytest.raises(ValueError, match="config virtual-examples = 'many': must be of type int"):
+        client.fit(client.get_parameters({}), {"virtual-examples": "many"})
+
+
+class Accurate(ToyTask):
+    """Reports an accuracy before anything else, and no loss."""
+
+    def evaluate(self, model, data, *, seed, final):
+        return Evaluation({"test.accuracy": 0.75})
+
+
+class Mined(Accurate):
+    """Its examples come from the model in training alone; each of them has the loss 3."""
+
+    @property
+    def roles(self):
+        return ModelRoles(examples=False)
+
+    def examples(self, data, split, batch_size):
+        raise NotImplementedError
+
+    def loss(self, model, batch):
+        return 3 * torch.ones_like(batch["y"]).mean()
+
+
+def test_the_loss_is_that_of_the_task_whatever_it_reports_first(tmp_path):
+    client = NumPyClientAdapter(node(tmp_path, task=Accurate()), SETTINGS)
+    loss, examples, metrics = client.evaluate(client.get_parameters({}), {})
+    model, test = ToyModel(), ToyTask().data(1).splits["test"]
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in initial().items()})
+    assert loss == pytest.approx(mse_loss(model.eval()(test["x"]), test["y"]).item())
+    assert (examples, metrics) == (3, {"test.accuracy": 0.75})
+
+
+def test_where_a_task_mines_its_examples_the_loss_is_that_of_training(tmp_path):
+    client = NumPyClientAdapter(node(tmp_path, task=Mined()), SETTINGS)
+    assert client.evaluate(client.get_parameters({}), {})[0] == 3.0
+
+
+def test_without_test_examples_the_loss_is_that_of_others_and_without_any_an_error(tmp_path):
+    data = ToyTask().data(1)
+    only_train = replace(data, splits={"train": data.splits["train"]})
+    client = NumPyClientAdapter(node(tmp_path / "train", task=Accurate(), data=only_train), SETTINGS)
+    as_test = replace(data, splits={"train": data.splits["train"], "test": data.splits["train"]})
+    other = NumPyClientAdapter(node(tmp_path / "test", task=Accurate(), data=as_test), SETTINGS)
+    losses = [each.evaluate(each.get_parameters({}), {})[0] for each in (client, other)]
+    assert losses[0] == losses[1]
+    none = NumPyClientAdapter(node(tmp_path / "none", task=Accurate(), data=replace(data, splits={})), SETTINGS)
+    with pytest.raises(ValueError, match="node toy-1 has no examples to measure a loss on"):
+        none.evaluate(none.get_parameters({}), {})

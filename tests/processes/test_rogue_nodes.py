@@ -39,7 +39,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
-from fedapps.strategies import BaseStrategy
+from fedapps.strategies import BaseStrategy, Each
 from fedapps.strategies import ExampleLimits
 
 app = ServerApp()
@@ -51,7 +51,8 @@ def main(grid, context):
     limits = ExampleLimits(maximum=1000, may_grow=False)
     strategy = BaseStrategy(min_nodes=context.run_config["num-nodes"], example_limits=limits)
     initial = ArrayRecord([np.zeros((3, 2)), np.ones(2, np.float32)])
-    result = strategy.start(grid, initial, num_rounds=1, on_round=lambda report: reports.append(asdict(report)))
+    record = Each(lambda report: reports.append(asdict(report)))
+    result = strategy.start(grid, initial, num_rounds=1, callbacks=[record])
     np.savez(folder / "arrays.npz", **{name: array.numpy() for name, array in result.arrays.items()})
     (folder / "reports.json").write_text(json.dumps(reports, allow_nan=False))
 """

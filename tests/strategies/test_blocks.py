@@ -5,7 +5,7 @@ import pytest
 from fedapps.strategies import blocks
 from fedapps.strategies.aggregation.masked_mean import MaskedMean
 from fedapps.strategies.aggregation.mean import StreamingMean, fold
-from fedapps.strategies.algorithms.adaptive_rates import StreamingDeviation
+from fedapps.strategies.algorithms.apfl import StreamingDeviation
 from fedapps.strategies.checks import check_values
 from hypothesis import given, settings
 from hypothesis import strategies as st

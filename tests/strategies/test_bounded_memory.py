@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import node_exchange
 from fedapps.strategies.aggregation.robust import BLOCK, Krum, Median, MultiKrum, TrimmedMean
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.rounds import loop
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from rogue import MEGABYTE, header, npy, serialised
 from toys import arithmetic_app, record_of
@@ -97,7 +97,7 @@ class CountingGrid(InProcessGrid):
 @pytest.mark.parametrize(("immediate", "cache", "most"), [(False, MEGABYTE, 1), (True, 0, 1), (True, MEGABYTE, 6)])
 def test_few_replies_are_in_memory_at_a_time(immediate, cache, most, monkeypatch):
     """The server holds one reply at a time. If the nodes are in its process, it holds those that fit in the cache."""
-    monkeypatch.setattr(node_exchange, "MAX_CACHED_BYTES", cache)
+    monkeypatch.setattr(loop, "MAX_CACHED_BYTES", cache)
     grid = CountingGrid(arithmetic_app(add_partition), [{} for _ in range(6)], {})
     grid.immediate = immediate
     BaseStrategy().start(grid, record_of(START), num_rounds=2)

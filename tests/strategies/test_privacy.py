@@ -5,12 +5,12 @@ from math import erf, exp, inf, log, sqrt
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
-from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import PoissonSampling, ProportionalToSize

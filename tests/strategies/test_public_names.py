@@ -1,4 +1,4 @@
-"""``from fedapps.strategies import NAME``: every public class is there, and none is loaded early."""
+"""``from fedapps.strategies import NAME``: every public class is there, and none needs torch."""
 
 import inspect
 import subprocess
@@ -23,7 +23,7 @@ KINDS = (BaseStrategy, Compression, PrivacyMechanism, RobustAggregation, Sampler
 def test_every_strategy_and_every_part_is_a_public_name():
     modules = [import_module(found.name) for found in walk_packages(strategies.__path__, "fedapps.strategies.")]
     missing = [
-        f"from {module.__name__.removeprefix('fedapps.strategies')} import {name} as {name}"
+        f"from {module.__name__.removeprefix('fedapps.strategies')} import {name}"
         for module in modules
         for name, kind in vars(module).items()
         if inspect.isclass(kind) and issubclass(kind, KINDS) and kind.__module__ == module.__name__
@@ -32,27 +32,19 @@ def test_every_strategy_and_every_part_is_a_public_name():
     assert missing == [], "add these names to strategies/__init__.py"
 
 
-def test_all_names_exist_and_are_listed():
-    found = {}
-    exec("from fedapps.strategies import *", found)
-    assert set(strategies.__all__) <= found.keys()
-    assert set(strategies.__all__) <= set(dir(strategies))
-    for name, module in strategies._MODULES.items():
-        assert found[name] is getattr(import_module(f"fedapps.strategies.{module}"), name)
+def test_all_names_exist():
+    names = {}
+    exec("from fedapps.strategies import *", names)
+    assert set(strategies.__all__) <= names.keys()
+    assert set(strategies.__all__) == {name for name, value in vars(strategies).items() if is_public(name, value)}
 
 
-def test_an_unknown_name_is_an_import_error():
-    with pytest.raises(ImportError, match="cannot import name 'FedMagic'"):
-        from fedapps.strategies import FedMagic  # noqa: F401
-    with pytest.raises(AttributeError, match=r"module 'fedapps\.strategies' has no attribute 'FedMagic'"):
-        strategies.FedMagic  # noqa: B018
+def is_public(name: str, value: object) -> bool:
+    return not name.startswith("_") and not inspect.ismodule(value)
 
 
 @pytest.mark.subprocesses
-def test_importing_the_package_loads_neither_flower_nor_numpy():
-    code = (
-        "import sys, fedapps.strategies; print(sorted({'flwr', 'numpy', 'torch'} & sys.modules.keys())); "
-        "from fedapps.strategies import UniformFraction; print('fedapps.strategies.base' in sys.modules)"
-    )
+def test_the_strategies_need_no_torch():
+    code = "import sys, fedapps.strategies; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "False"]
+    assert done.stdout.splitlines() == ["False"]

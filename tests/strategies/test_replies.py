@@ -10,6 +10,7 @@ from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.admission import ExampleLimits
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.replies import ReplyFilter, weighting
+from fedapps.strategies.rounds.mailbox import Arrival, Flight
 from fedapps.strategies.rounds.records import RoundReport, TooFewRepliesError
 from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Message, MetricRecord, RecordDict
@@ -20,10 +21,17 @@ EXPECTED = {"w": np.zeros(3, np.float32)}
 
 
 def reply_filter(report, phase="train"):
-    expected = EXPECTED if phase == "train" else None
-    return ReplyFilter(
-        report, phase, {}, expected, lambda examples: examples, {}, max_bytes=10_000, example_limits=ExampleLimits()
-    )
+    return ReplyFilter(report, phase, lambda examples: examples, {}, max_bytes=10_000, example_limits=ExampleLimits())
+
+
+def usable(replies, outcomes):
+    for outcome in outcomes:
+        node = outcome.node_id if isinstance(outcome, NodeFailure) else outcome.metadata.src_node_id
+        reply = replies.read(Arrival(Flight(node, "", Profile.unknown(node), start=EXPECTED), outcome))
+        del outcome
+        if reply is not None:
+            yield reply
+        del reply
 
 
 def answer(arrays, examples):
@@ -49,7 +57,7 @@ def test_no_reply_is_held_while_the_next_one_is_awaited(phase, caplog):
             held.append(sum(arrays() is not None for arrays in made))
 
     used, report = [], RoundReport(1)
-    for reply in reply_filter(report, phase).usable(replies()):
+    for reply in usable(reply_filter(report, phase), replies()):
         used.append(reply.num_examples)
         del reply
     assert used == [2, 3]
@@ -62,7 +70,7 @@ def test_the_report_tells_of_every_reply():
     mismatch = {"w": np.zeros(4, np.float32)}
     replies = [answer(EXPECTED, 2), NodeFailure(7, "the camera is dark"), answer(mismatch, 2)]
     node = Profile.unknown(replies[0].metadata.src_node_id).key
-    assert [reply.weight for reply in reply_filter(report).usable(replies)] == [2]
+    assert [reply.weight for reply in usable(reply_filter(report), replies)] == [2]
     (told,) = report.nodes
     assert (told.node, told.phase, told.num_examples, told.metrics) == (node, "train", 2, {"loss": 0.5})
     assert [(r.node, r.phase) for r in report.refused] == [("node-7", "train"), (node, "train")]

@@ -6,14 +6,15 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from between_rounds import between
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedvc import VirtualClients
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.algorithms.virtual_clients import VirtualClients
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.admission import ExampleLimits
 from fedapps.strategies.nodes.samplers import ProportionalToSize
@@ -92,7 +93,7 @@ class Fleet:
         def main(grid, context):
             options.update(num_rounds=rounds, on_round=self.reports.append)
             options["train_config"] = lambda r: ConfigRecord({"stage": (r - 1) * stages // rounds})
-            results.append(strategy.start(grid, record_of(START), **options))
+            results.append(strategy.start(grid, record_of(START), **between(**options)))
 
         configs = [{"partition-id": partition} for partition in partitions]
         run_inprocess(server_app, self, node_configs=configs, errors="reply")
@@ -256,7 +257,7 @@ def test_nodes_that_tell_no_profile_are_bound_by_the_most_alone():
     @server_app.main()
     def main(grid, context):
         strategy = BaseStrategy(example_limits=ExampleLimits(maximum=4, may_grow=False))
-        strategy.start(grid, record_of(START), num_rounds=1, on_round=reports.append)
+        strategy.start(grid, record_of(START), num_rounds=1, **between(on_round=reports.append))
 
     run_inprocess(server_app, app, num_nodes=4, errors="reply")  # with 2, 3, 4 and 5 examples
     assert reports[0].replies == 3

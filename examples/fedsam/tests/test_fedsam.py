@@ -1,15 +1,15 @@
 """FedSAM: one step by hand, and plain training without a radius."""
 
-import pytest
 import torch
 from fedapps.clients.local_part import PHASES, TRAINING_STEP
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
-from fedsam.local_part import SharpnessAware, sharp_step
-from fedsam.method import FedSam
+from fedsam.method import FedSam, FedSamOptions, FedSamPart, sharp_step
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+
+from fedapps.base.options import parse_options
 
 SGD = LocalTraining(steps=2, learning_rate=0.25, optimizer="sgd")
 
@@ -42,12 +42,11 @@ def test_two_steps_worked_out_by_hand():
 @given(st.floats(0.25, 2, width=32), st.floats(-4, 4, width=32), st.floats(-4, 4, width=32))
 def test_without_a_radius_it_is_plain_training(a, b, value):
     assert trained(0.0, a, b, value) == trained(None, a, b, value)
-    assert SharpnessAware(0.0).plan(["phase"], Point(), None, None) == ["phase"]
+    assert FedSamPart(0.0).plan(["phase"], Point(), None, None) == ["phase"]
 
 
-def test_it_needs_the_step_for_itself_and_its_radius_comes_from_the_message():
-    assert {PHASES, TRAINING_STEP} <= SharpnessAware.exclusive
-    part = FedSam().local_parts()[0].read({"sam-radius": 0.125}, None)
-    assert part.sam_radius == 0.125
-    with pytest.raises(ValueError, match="sam-radius"):
-        part.read({"sam-radius": -1.0}, None)
+def test_it_needs_the_step_for_itself_and_its_radius_comes_from_the_options():
+    assert {PHASES, TRAINING_STEP} <= FedSamPart.exclusive
+    assert FedSam(radius=0.125).local_parts() == [FedSamPart(0.125)]
+    (error,) = parse_options(FedSamOptions, {"radius": -1.0}, "fedsam.")[1]
+    assert error == "fedsam.radius = -1.0: must be a number at least 0"

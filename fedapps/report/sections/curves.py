@@ -16,16 +16,16 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fedapps.base.report.figures import draw_line, drawing, mark
+from fedapps.base.report.formats import counted
+from fedapps.base.report.metrics import columns, describe
+from fedapps.base.report.palette import PlotStyle, plot_styles
 from fedapps.report.evaluated import notes, paired_curve
-from fedapps.report.figures import drawing
-from fedapps.report.formats import counted
-from fedapps.report.metrics import columns, describe
-from fedapps.report.palette import PlotStyle, plot_styles
-from fedapps.report.records import Comparison, Course, RoundRecord
-from fedapps.report.rendering import render_section
-from fedapps.report.results import curve, leading_metric, main_metrics
 from fedapps.report.run_data import RunData
-from fedapps.report.series import mark
+from fedapps.runs.comparisons import Comparison, Course
+from fedapps.runs.records import RoundRecord
+
+from . import section_of
 
 _OPEN = 2
 _MOST = 12
@@ -49,15 +49,15 @@ def section(run: RunData) -> Markup | None:
         return _over_seeds(run, run.comparison)
     wanted = [("evaluate", name) for name in _names(run, "evaluate")]
     wanted += [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
-    main = main_metrics(run)
+    main = run.main_metrics()
     wanted.sort(key=lambda item: _rank(main, *item))
-    found = [panel for phase, name in wanted if (panel := _panel(run, phase, name, kept=name in main))][:_MOST]
-    if not found:
+    panels = [panel for phase, name in wanted if (panel := _panel(run, phase, name, kept=name in main))][:_MOST]
+    if not panels:
         return None
-    drawn = [figure for figure, _ in found]
-    said = dict.fromkeys(note for _, of_panel in found[:_OPEN] for note in of_panel)
-    return render_section(
-        "curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:], notes=list(said)
+    drawn = [figure for figure, _ in panels]
+    remarks = dict.fromkeys(note for _, of_panel in panels[:_OPEN] for note in of_panel)
+    return section_of(
+        "curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:], notes=list(remarks)
     )
 
 
@@ -83,7 +83,7 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> tuple[Markup, 
     None if there are no curves or, unless the metric is ``kept``, if they never change.
     """
     metric = describe(name)
-    curves = {method: curve(run, method, lambda r: _values(r, phase).get(name)) for method in run.methods}
+    curves = {method: run.curve(method, lambda r: _values(r, phase).get(name)) for method in run.methods}
     curves = {method: points for method, points in curves.items() if any(map(math.isfinite, points[1]))}
     if not curves:
         return None
@@ -94,15 +94,15 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> tuple[Markup, 
     heading = metric.title if phase == "evaluate" else title
     changed = {}
     if phase == "evaluate":
-        found = {method: paired_curve(run, method, name) for method in curves}
-        changed = {method: paired for method, paired in found.items() if paired}
+        pairs_of = {method: paired_curve(run, method, name) for method in curves}
+        changed = {method: paired for method, paired in pairs_of.items() if paired}
     pairs = {method: _Pairs([c.round for c in of.changes], of.rounds, of.values) for method, of in changed.items()}
     return _drawn(title, heading, curves, plot_styles(run.methods), pairs=pairs), notes(changed, len(run.methods))
 
 
 def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
     styles = plot_styles(run.methods)
-    drawn, leading, said = [], leading_metric(run), dict[str, None]()
+    drawn, leading, remarks = [], run.leading_metric(), dict[str, None]()
     for title, part in comparison.parts.items():
         names = dict.fromkeys(name for courses in part.curves.values() for name in courses)
         for name in sorted(names, key=lambda name: leading is None or name != leading.name):
@@ -116,16 +116,16 @@ def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
                 pairs = {m: _Pairs(c.changed, c.paired.rounds, c.paired.mean) for m, c in changed.items()}
                 drawn.append(_drawn(metric.axis, heading, lines, styles, bands, pairs))
                 if len(drawn) <= _OPEN:
-                    said |= {_said(method, course, title): None for method, course in changed.items()}
+                    remarks |= {_remark(method, course, title): None for method, course in changed.items()}
     if not drawn:
         return None
     seeds = max(part.seeds for part in comparison.parts.values())
-    return render_section(
-        "curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds, notes=list(said)
+    return section_of(
+        "curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds, notes=list(remarks)
     )
 
 
-def _said(method: str, course: Course, title: str) -> str:
+def _remark(method: str, course: Course, title: str) -> str:
     """A note on the rounds of a comparison in which the evaluated nodes of some seeds change."""
     rounds = f"{counted(len(course.changed), 'round')}, first {course.changed[0]}"
     paired = (
@@ -176,10 +176,3 @@ def _draw_pairs(
     if pairs.rounds:
         (dotted,) = axes.plot(pairs.rounds, pairs.values, color=style.colour, linestyle=(0, (1, 1.6)), linewidth=1.6)
         mark(dotted, name, at=[f"{number}, same nodes" for number in pairs.rounds])
-
-
-def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle, name: str) -> None:
-    """Draw the line of a series, with markers if it has few points."""
-    few = len(x) <= 30
-    (line,) = axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)
-    mark(line, name)

@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from fedapps.registry.tasks import task_class, task_names
+from fedapps.base.report.formats import counted, format_bytes, format_duration, format_number, format_p_value
+from fedapps.base.report.metrics import CONTINUAL, bare, columns, describe
+from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.tables import Cell, Column, Table, best_methods, metric_columns, reference_label
 from fedapps.report.caveats import SIGNIFICANT, smallest_p
-from fedapps.report.formats import counted, format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.gain import Gain, gain_of
-from fedapps.report.metrics import CONTINUAL, bare, columns, describe
-from fedapps.report.palette import plot_styles
-from fedapps.report.records import Metrics
-from fedapps.report.rendering import render_section
-from fedapps.report.results import final_metrics, leading_metric
 from fedapps.report.run_data import RunData
-from fedapps.report.tables import Cell, MetricTable, Row, best_methods
-from fedapps.runs.tables import reference_label
+from fedapps.runs.records import Metrics
+
+from . import section_of
 
 _COLUMNS = 4
 _BOLD = Markup("<b>{}</b>")
@@ -29,31 +27,31 @@ ORDER = 10
 
 def section(run: RunData) -> Markup | None:
     """The headline and the table of final metrics; None if there are no results."""
-    found, doubt = (varied_sentence(run), "") if run.comparison and run.comparison.varied else sentence(run)
+    result, doubt = (varied_sentence(run), "") if run.comparison and run.comparison.varied else sentence(run)
     if not run.rounds and not run.summary:
         has_results = run.comparison and any(part.table for part in run.comparison.parts.values())
-        return render_section("headline", sentence=found, doubt=doubt) if has_results else None
-    final = final_metrics(run)
-    leading = leading_metric(run)
+        return section_of("headline", sentence=result, doubt=doubt) if has_results else None
+    final = run.final_metrics()
+    leading = run.leading_metric()
     names = columns(name for values in final.values() for name in values)
     first = [leading.name] if leading else []
     first += [name for name in names if bare(name) in CONTINUAL]
-    first += task_class(run.task).headline if run.task in task_names() else ()
+    first += run.headline
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
-    return render_section(
+    return section_of(
         "headline",
-        sentence=found,
+        sentence=result,
         doubt=doubt,
         main=_table(run, final, names[:_COLUMNS], costs=True),
         all=_table(run, final, names, costs=False) if len(names) > _COLUMNS else None,
         references=bool(run.references),
-        guarantees=[(method, of.privacy) for method, of in (run.summary or {}).items() if of.privacy],
+        guarantees=[(method, of.privacy) for method, of in run.summary.items() if of.privacy],
     )
 
 
 def sentence(run: RunData) -> tuple[Markup | str, str]:
     """The main result as one sentence of markup, and a note on its significance over seeds; empty for a run."""
-    leading = leading_metric(run)
+    leading = run.leading_metric()
     if leading is None:
         return f"{_rounds(run)}, no evaluation yet.", ""
     values = _values(run, leading.name)
@@ -61,9 +59,11 @@ def sentence(run: RunData) -> tuple[Markup | str, str]:
         return _gain(run, gain), _doubt(run, leading.name, gain.method, gain.alone)
     best = leading.best(values)
     if best is None:
-        found = Markup(", ").join(_BOLD.format(method) + f" {format_number(value)}" for method, value in values.items())
+        results = Markup(", ").join(
+            _BOLD.format(method) + f" {format_number(value)}" for method, value in values.items()
+        )
         label = leading.label[:1].upper() + leading.label[1:]
-        return Markup("{}: {}.").format(label, found) if found else f"{_rounds(run)}.", ""
+        return Markup("{}: {}.").format(label, results) if results else f"{_rounds(run)}.", ""
     others = {method: value for method, value in values.items() if method != best}
     runner = leading.best(others) or next(iter(others))
     word = "lowest" if leading.better < 0 else "highest"
@@ -76,27 +76,27 @@ def _gain(run: RunData, gain: Gain) -> Markup:
     """The best federated method beside the best one whose nodes train alone."""
     value, other = gain.values
     nothing = "The federation gains nothing here. " if gain.sign <= 0 else ""
-    found = Markup("{}<b>{}</b>: {} <b>{}</b>").format(nothing, gain.method, gain.metric.label, format_number(value))
+    first = Markup("{}<b>{}</b>: {} <b>{}</b>").format(nothing, gain.method, gain.metric.label, format_number(value))
     way = _share(value, other) if gain.sign else "the same as"
     against = f"{way} training alone ({gain.alone}: {format_number(other)})"
     better = [
-        f"{place} {count} of {total} {units}"
-        for place, units, (count, total) in (("on", "nodes", gain.nodes), ("in", "seeds", gain.seeds))
+        f"{preposition} {count} of {total} {units}"
+        for preposition, units, (count, total) in (("on", "nodes", gain.nodes), ("in", "seeds", gain.seeds))
         if total > 1
     ]
     where = f"; better {' and '.join(better)}" if better else ""
-    return found + f", {against}{_basis(run)}{where}."
+    return first + f", {against}{_basis(run)}{where}."
 
 
 def varied_sentence(run: RunData) -> Markup | str:
     """The method that is best at most values of a varied key, as one sentence of markup."""
-    leading = leading_metric(run)
+    leading = run.leading_metric()
     if leading is None or run.comparison is None or run.comparison.varied is None:
         return ""
     key, values = run.comparison.varied.key, run.comparison.varied.values
-    tables = [part.complete for _, part in values]
-    found = [leading.best({m: row[leading.name].mean for m, row in t.items() if leading.name in row}) for t in tables]
-    wins = Counter(method for method in found if method)
+    tables = [part.complete for part in values]
+    bests = [leading.best({m: row[leading.name].mean for m, row in t.items() if leading.name in row}) for t in tables]
+    wins = Counter(method for method in bests if method)
     if not wins:
         return f"{leading.label} at {len(values)} values of {key}."
     (best, times), *_ = wins.most_common(1)
@@ -115,15 +115,18 @@ def _doubt(run: RunData, metric: str, best: str, other: str) -> str:
     for test in run.comparison.tests if run.comparison else ():
         if bare(test.metric) != bare(metric) or {test.a, test.b} != {best, other}:
             continue
-        if test.seeds == 1:
+        gap = test.difference if test.a == best else test.difference.negated()
+        if gap.low is None or gap.high is None or gap.p_holm is None:
             return "One seed does not show whether this is more than noise."
-        low, high = (test.low, test.high) if test.a == best else (-test.high, -test.low)
-        found = f"The difference is {format_number(low)} to {format_number(high)} (95\N{NO-BREAK SPACE}% interval)."
-        if test.p_holm < SIGNIFICANT:
-            return found
-        over = f"paired test over {test.seeds} seeds, p = {format_p_value(test.p_holm)}"
-        least = format_p_value(smallest_p(test.seeds))
-        return f"{found} It is not significant ({over}; the smallest possible p is {least} before correction)."
+        interval = f"{format_number(gap.low)} to {format_number(gap.high)} (95\N{NO-BREAK SPACE}% interval)"
+        if gap.p_holm < SIGNIFICANT:
+            return f"The difference is {interval}."
+        over = f"paired test over {gap.seeds} seeds, p = {format_p_value(gap.p_holm)}"
+        least = format_p_value(smallest_p(gap.seeds))
+        return (
+            f"The difference is {interval}. It is not significant "
+            f"({over}; the smallest possible p is {least} before correction)."
+        )
     return ""
 
 
@@ -131,7 +134,7 @@ def _values(run: RunData, name: str) -> dict[str, float]:
     if run.comparison:
         table = run.comparison.complete
         return {method: row[name].mean for method, row in table.items() if name in row}
-    return {method: row[name] for method, row in final_metrics(run).items() if name in row}
+    return {method: row[name] for method, row in run.final_metrics().items() if name in row}
 
 
 def _rounds(run: RunData) -> str:
@@ -155,31 +158,27 @@ def _share(value: float, other: float) -> str:
     return f"{percent:.{0 if percent >= 10 else 1}f}\N{NO-BREAK SPACE}% {way}"
 
 
-def _table(run: RunData, final: Mapping[str, Metrics], names: Sequence[str], *, costs: bool) -> MetricTable:
-    styles = plot_styles(run.methods)
+def _table(run: RunData, final: Mapping[str, Metrics], names: Sequence[str], *, costs: bool) -> Table:
     metrics = [describe(name) for name in names]
     best = best_methods(metrics, final)
-    rows = []
+    further = _COSTS if costs else ()
+    rows: list[list[str | Cell]] = []
     for method in run.methods:
         values = final.get(method, {})
-        cells = [Cell(values.get(name), best=best[name] == method) for name in names]
-        rows.append(Row(method, cells, styles[method], _costs(run, method) if costs else ()))
+        cells = [Cell.of(values.get(name), best=best[name] == method) for name in names]
+        rows.append([method, *cells, *(_costs(run, method) if costs else ())])
     for reference, values in run.references.items():
-        cells = [Cell(values.get(name)) for name in names]
-        rows.append(Row(reference_label(reference), cells, more=["–"] * len(_COSTS) if costs else ()))
-    return MetricTable(metrics, rows, _COSTS if costs else ())
+        cells = [Cell.of(values.get(name)) for name in names]
+        rows.append([reference_label(reference), *cells, *("–" for _ in further)])
+    return Table([*metric_columns(metrics), *map(Column, further)], rows, plot_styles(run.methods))
 
 
 def _costs(run: RunData, method: str) -> list[str]:
-    summary = (run.summary or {}).get(method)
-    if summary:
-        costs = (summary.rounds, summary.bytes_down, summary.bytes_up, summary.seconds)
+    if summary := run.summary.get(method):
+        rounds, down, up, seconds = summary.rounds, summary.bytes_down, summary.bytes_up, summary.seconds
     else:
         records = run.of(method)
-        costs = (
-            max((r.round for r in records), default=0),
-            sum(r.bytes_down for r in records),
-            sum(r.bytes_up for r in records),
-            sum(r.seconds for r in records),
-        )
-    return [str(costs[0]), format_bytes(costs[1]), format_bytes(costs[2]), format_duration(costs[3])]
+        rounds = max((r.round for r in records), default=0)
+        down, up = sum(r.bytes_down for r in records), sum(r.bytes_up for r in records)
+        seconds = sum(r.seconds for r in records)
+    return [str(rounds), format_bytes(down), format_bytes(up), format_duration(seconds)]

@@ -14,14 +14,15 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.report.figures import panels_per_row, small_multiples
-from fedapps.report.formats import format_number
-from fedapps.report.metrics import bare, describe
-from fedapps.report.palette import INK
-from fedapps.report.records import Matrix
-from fedapps.report.rendering import render_section
+from fedapps.base.report.figures import panels_per_row, small_multiples
+from fedapps.base.report.formats import format_number
+from fedapps.base.report.metrics import bare, describe
+from fedapps.base.report.palette import INK
 from fedapps.report.run_data import RunData
+from fedapps.runs.comparisons import Matrix
 from fedapps.runs.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix
+
+from . import section_of
 
 _DARK = 0.48
 _WIDE_RANGE = 10
@@ -31,42 +32,44 @@ ORDER = 40
 
 def section(run: RunData) -> Markup | None:
     """One figure of all methods, or one per value of a varied key; None for tasks without stages."""
-    found = (
+    by_title = (
         {title: part.matrices for title, part in run.comparison.parts.items()} if run.comparison else {"": _own(run)}
     )
     parts = []
-    for title, matrices in found.items():
+    for title, matrices in by_title.items():
         # The first metric without a split in its name is measured on test data.
         metric = next((name for of_method in matrices.values() for name in of_method if "." not in name), "")
         shown = {method: matrices[method][metric] for method in run.methods if metric in matrices.get(method, {})}
         if any(np.isfinite(matrix).any() for matrix in shown.values()):
             parts.append((title, _figure(shown, metric), panels_per_row(len(shown)) > 2))
-    return render_section("matrices", over_seeds=bool(run.comparison), parts=parts) if parts else None
+    return section_of("matrices", over_seeds=bool(run.comparison), parts=parts) if parts else None
 
 
 def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
     """The matrices of a run by method and metric; NaN for stages that have not finished."""
     rounds = int(run.config.get("rounds", 0))
-    found = {}
+    by_method = {}
     for method in run.methods:
         rows = [{"round": record.round, "evaluate": record.evaluate} for record in run.of(method)]
-        found[method] = {
+        by_method[method] = {
             bare(metric): train_test_matrix(rows, metric, num_stages=count, rounds=rounds)
             for metric, count in stage_metrics(rows).items()
             if rounds and rounds % count == 0
         }
-    return found
+    return by_method
 
 
 def _figure(matrices: Mapping[str, Matrix], metric: str) -> Markup:
     scale = _scale(np.concatenate([matrix.ravel() for matrix in matrices.values()]))
     label = describe(metric).label
     summaries = (average, backward_transfer, forward_transfer)
-    said = "; ".join(
+    transfers = "; ".join(
         f"{method} {', '.join(format_number(summary(matrix)) for summary in summaries)}"
         for method, matrix in matrices.items()
     )
-    alt = f"Heat maps of the {label} after each stage on each stage; average, backward and forward transfer: {said}"
+    alt = (
+        f"Heat maps of the {label} after each stage on each stage; average, backward and forward transfer: {transfers}"
+    )
     with small_multiples(alt, len(matrices), height=1.95) as figure:
         for axes, (method, matrix) in zip(figure.axes, matrices.items(), strict=True):
             _draw(axes, matrix, scale)

@@ -6,10 +6,11 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.report.figures import drawing
-from fedapps.report.records import RoundRecord
-from fedapps.report.rendering import render_section
+from fedapps.base.report.figures import drawing
 from fedapps.report.run_data import RunData
+from fedapps.runs.records import RoundRecord
+
+from . import section_of
 
 _MOST_TENSORS = 40
 _LOWEST = 1e-4
@@ -21,20 +22,20 @@ def section(run: RunData) -> Markup | None:
     """One heat map per method with learned rates; None if there is none."""
     drawn = []
     for method in run.methods:
-        records = [record for record in run.of(method) if record.rates]
+        records = [record for record in run.of(method) if record.strategy.rates]
         if records:
             drawn.append(_map(method, records))
-    return render_section("rates", figures=drawn) if drawn else None
+    return section_of("rates", figures=drawn) if drawn else None
 
 
 def _map(method: str, records: list[RoundRecord]) -> Markup:
-    names = list(dict.fromkeys(name for record in records for name in record.rates))
-    rates = np.array([[record.rates.get(name, np.nan) for record in records] for name in names])
+    names = list(dict.fromkeys(name for record in records for name in record.strategy.rates))
+    rates = np.array([[record.strategy.rates.get(name, np.nan) for record in records] for name in names])
     cut = ""
     if len(names) > _MOST_TENSORS:
         order = np.sort(np.argsort(-np.nan_to_num(rates[:, -1]))[:_MOST_TENSORS])
         cut = f", the {_MOST_TENSORS} tensors with the highest rates of {len(names)}"
-        names, rates = [names[place] for place in order], rates[order]
+        names, rates = [names[index] for index in order], rates[order]
     last = np.nan_to_num(rates[:, -1])
     alt = (
         f"Heat map of the learned rates of {method}, {len(names)} tensors by {len(records)} rounds. In the last round "

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from fedapps.report.figures import drawing
-from fedapps.report.formats import format_duration
-from fedapps.report.palette import INK, NEUTRAL
-from fedapps.report.records import Metrics
-from fedapps.report.rendering import render_section
+from fedapps.base.report.figures import drawing
+from fedapps.base.report.formats import format_duration
+from fedapps.base.report.palette import INK, NEUTRAL
 from fedapps.report.run_data import RunData
+from fedapps.runs.records import Metrics
+
+from . import section_of
 
 ORDER = 160
 #: The phases of the server and of a node, in the order in which they are drawn.
@@ -37,15 +38,15 @@ def section(run: RunData) -> Markup | None:
         for phase in ("train", "evaluate")
     }
     figures = [
-        _stacked(title, SERVER_PHASES if title.startswith("server") else NODE_PHASES, found)
-        for title, found in (("server, per round", rounds), ("nodes, per reply", replies))
-        if any(found.values())
+        _stacked(title, SERVER_PHASES if title.startswith("server") else NODE_PHASES, timings)
+        for title, timings in (("server, per round", rounds), ("nodes, per reply", replies))
+        if any(timings.values())
     ]
-    return render_section("timings", figures=figures) if figures else None
+    return section_of("timings", figures=figures) if figures else None
 
 
-def _stacked(title: str, phases: Sequence[str], found: Mapping[str, Sequence[Metrics]]) -> Markup:
-    means = {label: _means(timings, phases) for label, timings in found.items() if timings}
+def _stacked(title: str, phases: Sequence[str], timings: Mapping[str, Sequence[Metrics]]) -> Markup:
+    means = {label: _means(of_label, phases) for label, of_label in timings.items() if of_label}
     totals = {label: sum(of.values()) for label, of in means.items()}
     large = [
         phase
@@ -59,7 +60,7 @@ def _stacked(title: str, phases: Sequence[str], found: Mapping[str, Sequence[Met
         axes = figure.axes[0]
         left = [0.0] * len(means)
         for phase in [*large, "other"]:
-            small = [of for of in phases if of not in large] if phase == "other" else [phase]
+            small = [name for name in phases if name not in large] if phase == "other" else [phase]
             widths = [sum(of[name] for name in small) for of in means.values()]
             axes.barh(range(len(means)), widths, 0.6, left=left, color=_COLOURS[phase], label=phase)
             left = [start + width for start, width in zip(left, widths, strict=True)]

@@ -10,17 +10,14 @@ from itertools import accumulate
 import numpy as np
 from markupsafe import Markup
 
-from fedapps.report.figures import drawing
-from fedapps.report.formats import BYTE_UNITS, format_bytes
-from fedapps.report.metrics import Metric
-from fedapps.report.palette import NEUTRAL, plot_styles
-from fedapps.report.records import Comparison
-from fedapps.report.rendering import render_section
-from fedapps.report.results import leading_in_rounds, leading_metric
+from fedapps.base.report.figures import draw_line, drawing, mark
+from fedapps.base.report.formats import BYTE_UNITS, format_bytes
+from fedapps.base.report.metrics import Metric
+from fedapps.base.report.palette import NEUTRAL, plot_styles
 from fedapps.report.run_data import RunData
-from fedapps.report.series import mark
+from fedapps.runs.comparisons import Comparison
 
-from .curves import draw_line
+from . import section_of
 
 _PER_NODE = "bytes_per_client_round"
 _UNEQUAL, _WIDE_RANGE = 1.1, 10.0
@@ -34,14 +31,14 @@ def section(run: RunData) -> Markup | None:
     In a comparison whose methods send different numbers of bytes, the main metric against those of a node in a round.
     """
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
-    in_rounds, final = leading_in_rounds(run), leading_metric(run)
+    in_rounds, final = run.leading_in_rounds(), run.leading_metric()
     drawn = [
         _per_round(run, most) if most > 0 else None,
         _by_bytes(run, in_rounds) if in_rounds else None,
         _by_method(run.comparison, run.methods, final) if run.comparison and final else None,
     ]
     figures = [figure for figure in drawn if figure]
-    return render_section("traffic", styles=plot_styles(run.methods), figures=figures) if figures else None
+    return section_of("traffic", styles=plot_styles(run.methods), figures=figures) if figures else None
 
 
 def _scale(most: float) -> tuple[str, float]:
@@ -55,13 +52,13 @@ def _per_round(run: RunData, most: float) -> Markup:
     alt = f"Bar chart of the bytes per round, to and from the nodes, by method; totals: {totals}"
     with drawing(alt, height=1.0 + 0.5 * len(styles)) as figure:
         axes = figure.axes[0]
-        for place, (method, style) in enumerate(styles.items()):
+        for index, (method, style) in enumerate(styles.items()):
             for offset, alpha, way in ((-0.2, 1.0, "bytes_down"), (0.2, 0.55, "bytes_up")):
                 sent = np.array([getattr(record, way) for record in run.of(method)]) / scale
                 if sent.size:
                     reach = [[sent.mean() - sent.min()], [sent.max() - sent.mean()]]
                     errors = reach if np.ptp(sent) > 0.02 * sent.max() else None
-                    bars = axes.barh(place + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
+                    bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
                     bars[0].set(color=style.colour, alpha=alpha)
         axes.set_yticks(range(len(styles)), list(styles))
         axes.invert_yaxis()
@@ -109,16 +106,18 @@ def _by_method(comparison: Comparison, methods: Sequence[str], metric: Metric) -
     if not sent or max(sent) < _UNEQUAL * min(sent):
         return None
     unit, scale = _scale(max(sent))
-    said = "; ".join(
-        f"{method} {format_bytes(number)}, {spread.mean:.4g}" for method, (number, spread) in points.items()
+    points_of = "; ".join(
+        f"{method} {format_bytes(number)}, {estimate.mean:.4g}" for method, (number, estimate) in points.items()
     )
-    with drawing(f"Scatter plot of {metric.axis} against the bytes that a node sends in a round: {said}") as figure:
+    with drawing(
+        f"Scatter plot of {metric.axis} against the bytes that a node sends in a round: {points_of}"
+    ) as figure:
         axes = figure.axes[0]
-        for method, (number, spread) in points.items():
-            style, half = plot_styles(methods)[method], 0.0 if math.isnan(spread.half) else spread.half
+        for method, (number, estimate) in points.items():
+            style, half = plot_styles(methods)[method], estimate.half or 0.0
             x = number / scale
-            (limits,) = axes.plot([x, x], [spread.mean - half, spread.mean + half], color=style.colour, linewidth=1)
-            (dot,) = axes.plot([x], [spread.mean], style.marker, color=style.colour)
+            (limits,) = axes.plot([x, x], [estimate.mean - half, estimate.mean + half], color=style.colour, linewidth=1)
+            (dot,) = axes.plot([x], [estimate.mean], style.marker, color=style.colour)
             mark(limits, method)
             mark(dot, method)
         if max(sent) > _WIDE_RANGE * min(sent):

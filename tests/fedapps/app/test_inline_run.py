@@ -3,10 +3,11 @@
 import json
 import tomllib
 
-import fedapps.strategies.algorithms.adaptive_rates
+import fedapps.strategies.algorithms.apfl
 import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
+from fedapps.strategies.rounds.snapshots import under
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
 from small_runs import LQR
@@ -228,18 +229,18 @@ def test_a_node_alone_learns_the_same_by_every_method(federate):
     assert evaluations(folder, "local") == evaluations(folder, "sfl") == evaluations(folder, "cloud")
     assert evaluations(folder, "apfl") == evaluations(folder, "spfl") != evaluations(folder, "sfl")
     private = next(folder.path.glob("nodes/*/local/robot-00/round-000003.safetensors"))
-    shared = folder.checkpoints("sfl").latest().arrays
-    assert same_bits({f"shared.{name}": array for name, array in load_file(private).items()}, shared)
+    shared = under("shared.", folder.checkpoints("sfl").latest().arrays)
+    assert same_bits(load_file(private), shared)
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "parameter"])
 def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, granularity):
-    original = fedapps.strategies.algorithms.adaptive_rates.adaptive_rates
+    original = fedapps.strategies.algorithms.apfl.adaptive_rates
 
     def ones(*given):
         return {name: np.ones_like(rate) for name, rate in original(*given).items()}
 
-    monkeypatch.setattr("fedapps.strategies.algorithms.adaptive_rates.adaptive_rates", ones)
+    monkeypatch.setattr("fedapps.strategies.algorithms.apfl.adaptive_rates", ones)
     folder = federate(methods="spfl,apfl", **{"apfl.granularity": granularity})
     assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
     monkeypatch.undo()

@@ -1,7 +1,6 @@
 """The config of the messages of each round of a method."""
 
 import pytest
-from fedapps.clients.settings import LocalTraining, RoundSettings
 
 from fedapps.app.round_config import evaluate_config, stage_of, train_config
 from fedapps.config.parsing import ConfigError, parse
@@ -41,83 +40,44 @@ def test_a_plateau_excludes_other_schedules():
             configs("fedavg", 1, GIVEN | schedule)
 
 
-def test_an_evaluate_message_has_what_an_evaluation_needs():
+def test_an_evaluate_message_has_what_a_node_does_not_know():
     _, evaluate = configs("fedavg")
     assert evaluate == {
-        "run": "run-x", "method": "fedavg", "stage": 0, "batch-size": 16, "optimizer": "sgd", "final": False,
-        "collect": False,
+        "run": "run-x", "method": "fedavg", "stage": 0, "learning-rate": 0.1, "final": False, "collect": False,
     }  # fmt: skip
 
 
 def test_a_cosine_schedule_by_hand():
     """Half the rate in the middle of the rounds: ½ · 0.1 · (1 + cos(π 4 / 8))."""
     given = GIVEN | {"plateau-patience": 0, "learning-rate-schedule": "cosine"}
-    rates = [configs("fedavg", number, given)[0]["learning-rate"] for number in range(1, 9)]
+    train, evaluate = zip(*(configs("fedavg", number, given) for number in range(1, 9)), strict=True)
+    rates = [message["learning-rate"] for message in train]
+    assert [message["learning-rate"] for message in evaluate] == rates
     assert rates[0] == 0.1
     assert rates[4] == pytest.approx(0.05)
     assert rates[7] == pytest.approx(0.05 * (1 - 0.9238795325))
     assert rates == sorted(rates, reverse=True)
 
 
-#: What a method adds to the messages of FedAvg: to train, to evaluate.
-ADDED = {
-    "fedprox(mu=0.5)": ({"proximal": 0.5}, {}),
-    "centralized": ({"pooled": True}, {}),
-    "centralized(steps=7)": ({"pooled": True, "steps": 7}, {}),
-    "spfl(epochs=7,learning-rate=0.01,rate-scale=0.2)": (
-        {}, {"personalise": True, "personal-epochs": 7, "personal-learning-rate": 0.01 * 0.2},
-    ),
-    "apfl(epochs=7,learning-rate=0.01)": (
-        {}, {"personalise": True, "personal-epochs": 7, "personal-learning-rate": 0.01},
-    ),
-    "untrained": ({}, {}),
-}  # fmt: skip
-EWC = {"ewc": 0.1, "ewc-anchors": "online", "fisher-estimator": "per-batch"}
-APD = {"decomposition": "apd", "l1-adaptive": 0.3, "drift": 0.4}
-FEDWEIT = {
-    "decomposition": "fedweit", "l1-adaptive": 0.6, "l1-mask": 0.5, "drift": 0.7, "mask-share": 0.8, "sparsity": 0.6,
-}  # fmt: skip
-#: The same of methods for data in stages.
-STAGED = {
-    "stl": ({}, {}),
-    "ewc(lambda=0.1,anchors=online,estimator=per-batch)": (EWC, EWC),
-    "local-ewc(lambda=0.1,anchors=online,estimator=per-batch)": (EWC, EWC),
-    "fedprox-ewc(mu=0.9,lambda=0.1,anchors=online,estimator=per-batch)": (EWC | {"proximal": 0.9}, EWC),
-    "fedavg-l2t(lambda=0.2)": ({"l2-transfer": 0.2}, {"l2-transfer": 0.2}),
-    "fedprox-apd(mu=0.9,l1=0.3,drift=0.4)": (APD | {"proximal": 0.9}, APD),
-    "fedweit(l1-mask=0.5,l1-adaptive=0.6,drift=0.7,mask-share=0.8)": (FEDWEIT, FEDWEIT),
+#: What a message of a method has other than one of FedAvg: the node knows the options.
+CHANGED = {
+    "fedprox(mu=0.5)": {},
+    "apfl(epochs=7,learning-rate=0.01)": {},
+    "centralized": {},
+    "centralized(steps=7)": {"steps": 7},
+    "local(epochs=3)": {"epochs": 3},
+    "fedsgd": {"epochs": 1, "steps": 1, "batch-size": 2**31 - 1},
 }
+STAGED = ["stl", "fedprox-ewc(lambda=0.1)", "fedavg-l2t", "fedprox-apd(l1=0.3)", "fedweit(mask-share=0.8)"]
 
 
 @pytest.mark.parametrize(
-    ("label", "given"), [*((label, GIVEN) for label in ADDED), *((label, SOCIAL) for label in STAGED)]
+    ("label", "given"), [*((label, GIVEN) for label in CHANGED), *((label, SOCIAL) for label in STAGED)]
 )
-def test_what_a_method_adds(label, given):
-    plain = configs("fedavg", given=given)
-    for added, base, found in zip((ADDED | STAGED)[label], plain, configs(label, given=given), strict=True):
-        assert found == base | added | {"method": label}
-
-
-def test_reconstruction_needs_the_hyperparameters_of_training_to_evaluate():
-    _, evaluate = configs("fedrecon(epochs=3,support-share=0.4)", given=TEXT)
-    expected = {"reconstruct-epochs": 3, "support-share": 0.4, "learning-rate": 0.1, "clip-norm": 3.0}
-    assert expected.items() <= evaluate.items()
-
-
-FEDVC = "fedvc(draws=without-replacement)"  # without it, plateau-patience must be 0
-
-
-@pytest.mark.parametrize("label", ["fedavg", *ADDED, *STAGED, FEDVC, "h-fl", "clustered", "fedcurv", "fedweit"])
-def test_the_nodes_parts_read_every_key(label):
-    given = SOCIAL if label in STAGED or label == "fedweit" else GIVEN
-    train, evaluate = configs(label, given=given)
-    config = parse(given | {"methods": label})
-    added = set(train | evaluate) - set(configs("fedavg", given=given)[0]) - {"final", "collect"}
-    parts = config.methods[label].local_parts()
-    read = {name.replace("_", "-") for part in (*parts, RoundSettings(), LocalTraining()) for name in vars(part)}
-    assert added <= read
-    for message in (train, evaluate):
-        RoundSettings().with_config(message)
+def test_a_message_has_no_option_of_its_method(label, given):
+    (train, evaluate), (plain_train, plain_evaluate) = configs(label, given=given), configs("fedavg", given=given)
+    assert train == plain_train | CHANGED.get(label, {}) | {"method": label}
+    assert evaluate == plain_evaluate | {"method": label}
 
 
 def test_steps_in_place_of_epochs():

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from browser_pages import dom_of, in_a_browser, violations
 
-from fedapps.report.rendering import render
+from fedapps.base.report.sections import render
+from fedapps.board.server import TEMPLATES
 
-PAGE, STYLE, SCRIPT = (render(f"board.{kind}.md") for kind in ("html", "css", "js"))
+PAGE, STYLE, SCRIPT = (render(TEMPLATES, f"board.{kind}.md") for kind in ("html", "css", "js"))
 
 HOSTILE = "\"><img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 STUB = "class EventSource { constructor() { window.feed = this; } }"

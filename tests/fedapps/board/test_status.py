@@ -16,7 +16,7 @@ from fedapps.board.status import Board, RunStatus, read_status
 from fedapps.runs.owner import Owner
 
 CONFIG = 'name = "x"\ntask = "driving"\nmethods = "local, sfl"\nrounds = 4\n'
-REFUSED = [{"node": "n1", "reason": "shape of w"}]
+REFUSED = [{"node": "n1", "phase": "train", "reason": "shape of w"}]
 
 
 def write_run(path: Path, rounds: int = 0, **more: str) -> Path:
@@ -112,7 +112,8 @@ def test_an_owner_file_elsewhere_is_not_read(tmp_path: Path) -> None:
 
 def test_refused_replies_are_counted_by_node_and_by_reason(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
-    long = {"node": "n0", "reason": "Traceback (most recent call last):\n  |   File x\n  | ValueError: " + 40 * "a"}
+    reason = "Traceback (most recent call last):\n  |   File x\n  | ValueError: " + 40 * "a"
+    long = {"node": "n0", "phase": "train", "reason": reason}
     refused = [round_line("local", 1, refused=[long, *REFUSED]), round_line("local", 2, refused=REFUSED)]
     write_lines(run / "metrics.jsonl", refused)
     write_lines(run / "nodes.jsonl", [node_line("local", n, 0.1) | {"round": 2} for n in ("n0", "n1")])

@@ -5,18 +5,22 @@ import math
 import re
 import shutil
 from statistics import mean, stdev
+from unittest.mock import ANY
 
 import pytest
 
 import fedapps.comparison.compare
+from fedapps.base.report.estimates import Estimate
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
-from fedapps.comparison.significance import all_tests, half_width
+from fedapps.comparison.significance import all_tests
 from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of, worst_tenth
-from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
+from fedapps.registry.tasks import task_class
+from fedapps.report.comparison_tables import comparison_text
+from fedapps.runs.comparisons import Comparison, Curve
 from fedapps.runs.owner import FolderInUseError, owned
 
 pytestmark = pytest.mark.usefixtures("runs_without_reports")
@@ -59,8 +63,9 @@ def test_the_file_holds_exactly_the_comparison(compared):
     comparison, folder, asked_for = compared
     text = (folder / "compare.json").read_text()
     assert asked_for.read_text() == text
-    shown = {"table", "curves", "nodes", "paper", "tests", "claims", "references", "notes"}
+    shown = {"table", "curves", "nodes", "paper", "tests", "references", "notes"}
     assert comparison.keys() == {"recipe", "task", "rows", *shown}
+    assert Comparison.read(folder).text() == text
     assert (comparison["recipe"], comparison["task"]) == ("lqr", "lqr")
     assert comparison["paper"] == paper_of("lqr", METHODS)
     assert re.fullmatch(r"compare-lqr-\d{8}-\d{6}", folder.name)
@@ -83,9 +88,10 @@ def test_the_table_holds_means_and_intervals(compared):
     comparison, _, _ = compared
     for method in METHODS:
         values = [row["metrics"]["total_loss"] for row in comparison["rows"] if row["method"] == method]
-        found = comparison["table"][method]["total_loss"]
-        assert found == {"mean": mean(values), "std": stdev(values), "half": half_width(values)}
-        assert found["std"] > 0
+        expected = Estimate.of(values)
+        facts = {"mean": mean(values), "seeds": 2, "sd": stdev(values), "low": expected.low, "high": expected.high}
+        assert comparison["table"][method]["total_loss"] == facts
+        assert facts["sd"] > 0
 
 
 def test_means_and_intervals_by_hand():
@@ -93,20 +99,20 @@ def test_means_and_intervals_by_hand():
     rows = [{"method": "a", "metrics": {"x": value}} for value in (1.0, 2.0, 6.0)]
     rows.append({"method": "b", "metrics": {"x": 5.0}})
     half = pytest.approx(4.3027 * math.sqrt(7 / 3), rel=1e-4)
-    assert table_of(rows) == {
-        "a": {"x": {"mean": 3.0, "std": math.sqrt(7), "half": half}},
-        "b": {"x": {"mean": 5.0, "std": 0.0, "half": None}},
-    }
+    table = table_of(rows)
+    assert table["a"]["x"] == Estimate(3.0, 3, pytest.approx(math.sqrt(7)), low=ANY, high=ANY)
+    assert table["a"]["x"].half == half
+    assert table["b"] == {"x": Estimate(5.0)}
 
 
 def test_curves_are_means_over_the_rounds_that_every_seed_has():
     points = [[(2, 1.0), (4, 3.0)], [(2, 2.0), (4, 5.0), (6, 9.0)]]
-    rows = [{"method": "a", "curves": {"x": found}} for found in points] + [{"method": "b", "curves": {}}]
+    rows = [{"method": "a", "curves": {"x": curve}} for curve in points] + [{"method": "b", "curves": {}}]
     course = curves_of(rows)
-    assert course.keys() == {"a"}
-    assert course["a"]["x"]["rounds"] == [2, 4]
-    assert course["a"]["x"]["mean"] == [1.5, 4.0]
-    assert course["a"]["x"]["half"] == pytest.approx([half_width([1.0, 2.0]), half_width([3.0, 5.0])])
+    assert course["b"] == {}
+    x = course["a"]["x"]
+    assert (x.rounds, x.mean) == ([2, 4], [1.5, 4.0])
+    assert x.half == pytest.approx([Estimate.of([1.0, 2.0]).half, Estimate.of([3.0, 5.0]).half])
 
 
 def test_the_paired_course_is_the_mean_over_the_common_nodes_of_each_seed():
@@ -116,11 +122,12 @@ def test_the_paired_course_is_the_mean_over_the_common_nodes_of_each_seed():
     paired = lost | {"paired": {"x": {"changed": [4], "points": [(2, 4.0), (4, 6.0)]}}}
     alone = lost | {"paired": {"x": {"changed": [2], "points": []}}}
     course = curves_of([paired, whole])["a"]["x"]
-    assert (course["mean"], course["changed"]) == ([1.5, 4.0], [4])
-    assert course["paired"] == {"rounds": [2, 4], "mean": [3.0, 5.5]}
+    assert (course.mean, course.changed) == ([1.5, 4.0], [4])
+    assert course.paired == Curve(rounds=[2, 4], mean=[3.0, 5.5])
     course = curves_of([paired, alone])["a"]["x"]
-    assert (course["changed"], course["paired"]) == ([2, 4], {"rounds": [], "mean": []})
-    assert curves_of([whole, whole])["a"]["x"].keys() == {"rounds", "mean", "half"}
+    assert (course.changed, course.paired) == ([2, 4], Curve(rounds=[], mean=[]))
+    course = curves_of([whole, whole])["a"]["x"]
+    assert (course.changed, course.paired) == ((), Curve())
 
 
 def test_the_value_of_a_node_is_its_mean_over_seeds():
@@ -141,10 +148,11 @@ def test_the_pairs_are_the_runs_of_each_seed(compared):
     ]  # fmt: skip
     test = comparison["tests"][-1]
     sfl, apfl = ([row["metrics"]["excess"] for row in comparison["rows"] if row["method"] == m] for m in METHODS)
-    assert (test["a"], test["b"], test["seeds"]) == ("sfl", "apfl", 2)
-    assert test["mean_difference"] == pytest.approx(mean(a - b for a, b in zip(sfl, apfl, strict=True)))
-    assert test["p"] in (0.5, 1.0)
-    assert test["nodes_lower"] + test["nodes_higher"] == 3
+    gap = test["difference"]
+    assert (test["a"], test["b"], gap["seeds"]) == ("sfl", "apfl", 2)
+    assert gap["mean"] == pytest.approx(mean(a - b for a, b in zip(sfl, apfl, strict=True)))
+    assert gap["p"] in (0.5, 1.0)
+    assert test.get("nodes_lower", 0) + test.get("nodes_higher", 0) == 3
 
 
 def test_the_closed_loop_is_also_tested_against_the_plain_robot():
@@ -157,8 +165,9 @@ def test_the_closed_loop_is_also_tested_against_the_plain_robot():
         }
 
     rows = [row("sfl", 0, 1.0, 5.0), row("apfl", 0, 1.5, 5.0), row("sfl", 1, 2.0, 6.0), row("apfl", 1, 1.0, 6.0)]
-    tests = all_tests(rows, ["sfl", "apfl"], ["closed_loop.mean_cost", "non_proactive.mean_cost"])
-    assert [(t["metric"], t["a"], t["b"], t["mean_difference"]) for t in tests] == [
+    metrics = ["closed_loop.mean_cost", "non_proactive.mean_cost"]
+    tests = all_tests(rows, ["sfl", "apfl"], metrics, task_class("driving").rivals)
+    assert [(t.metric, t.a, t.b, t.difference.mean) for t in tests] == [
         ("closed_loop.mean_cost", "sfl", "apfl", 0.25),
         ("closed_loop.mean_cost", "sfl", "non-proactive", -4.0),
         ("closed_loop.mean_cost", "apfl", "non-proactive", -4.25),
@@ -166,23 +175,24 @@ def test_the_closed_loop_is_also_tested_against_the_plain_robot():
 
 
 def test_the_text_shows_ours_and_the_papers_number(compared):
-    comparison, _, _ = compared
+    _, folder, _ = compared
+    comparison = Comparison.read(folder)
     text = comparison_text(comparison)
-    loss = comparison["table"]["sfl"]["total_loss"]
-    assert re.search(rf"{loss['mean']:.4g} +± +{loss['half']:.2g} +\[0.21146\]", text)
-    test = comparison["tests"][0]
-    line = next(line.split() for line in text.splitlines() if line.startswith("sfl - apfl "))
-    assert line[3:7] == [f"{test['mean_difference']:.4g}", f"{test['low']:.4g}", "to", f"{test['high']:.4g}"]
-    assert line[7] == f"{test['p']:.3g}"
-    assert len([line for line in text.splitlines() if ": a - b " in line]) == 4
+    loss = comparison.table["sfl"]["total_loss"]
+    number = re.search(r"([\d.,]+) ± ([\d.,]+) +\[(0.21\d*)\]", text)
+    assert [float(one) for one in number.groups()] == pytest.approx([loss.mean, loss.half, 0.21146], rel=0.05)
+    gap = comparison.tests[0].difference
+    line = next(line for line in text.splitlines() if line.startswith("test state loss "))
+    numbers = [float(one.replace("−", "-")) for one in re.findall(r"−?\d[\d.]*", line)]
+    assert numbers[:4] == pytest.approx([gap.mean, gap.low, gap.high, gap.p], abs=0.05)
+    assert len([line for line in text.splitlines() if "sfl against apfl" in line]) == 4
     assert text.count("paired over 2 seeds, not over nodes or sessions. The smallest possible p is 0.5;") == 1
     assert "num-examples" not in text
 
 
 def test_the_text_of_one_method_has_no_tests():
-    cell = {"std": 0.0, "half": None}
-    ours = {"x": {"mean": 1.0, **cell}, "n.count": {"mean": 3.0, **cell}}
-    text = comparison_text({"table": {"sfl": ours}, "paper": {}, "tests": []})
+    ours = {"x": Estimate(1.0), "n.count": Estimate(3.0)}
+    text = comparison_text(Comparison(recipe="lqr", table={"sfl": ours}))
     assert text.rstrip().splitlines() == ["method  x", "---------", "sfl     1"]
 
 
@@ -215,7 +225,7 @@ def test_without_methods_the_recipes_are_compared(tiny, tmp_path, monkeypatch):
     recipe.write_text('task = "lqr"\nmethods = "local, sfl"\nnum-nodes = 2\ncollect-after = 0\n')
     comparison = content(compare_recipe(recipe, methods=[], seeds=1, overrides=tiny, output_dir=str(tmp_path)))
     assert [(row["method"], row["seed"]) for row in comparison["rows"]] == [("local", 0), ("sfl", 0)]
-    assert (comparison["recipe"], comparison["paper"]) == ("mine", {})
+    assert (comparison["recipe"], comparison.get("paper")) == ("mine", None)
 
 
 def test_a_comparison_of_which_every_run_fails_has_no_table(tiny, tmp_path, monkeypatch):
@@ -265,34 +275,35 @@ def varied(tmp_path_factory, tiny):
 def test_the_matrix_is_repeated_for_each_value(varied):
     comparison, folder = varied
     expected = [(value, seed, method) for value in (8, 40) for seed in (0, 1) for method in METHODS]
-    assert [(row["varied"]["value"], row["seed"], row["method"]) for row in comparison["rows"]] == expected
-    for row in comparison["rows"]:
-        run = folder / f"{row['method']}-{row['seed']}-{row['varied']['value']}"
-        assert f'"lqr.trajectories" = {row["varied"]["value"]}\n' in (run / "config.toml").read_text()
+    rows = [(part["value"], row) for part in comparison["varied"]["values"] for row in part["rows"]]
+    assert [(value, row["seed"], row["method"]) for value, row in rows] == expected
+    for value, row in rows:
+        run = folder / f"{row['method']}-{row['seed']}-{value}"
+        assert f'"lqr.trajectories" = {value}\n' in (run / "config.toml").read_text()
         final = json.loads((run / "summary.json").read_text())["methods"][row["method"]]["final"]
         assert row["metrics"]["excess"] == final["test.excess"]
 
 
 def test_each_value_has_its_table_and_its_tests(varied):
-    comparison, _ = varied
-    assert (comparison["table"], comparison["tests"]) == ({}, [])
-    assert comparison["varied"]["key"] == "lqr.trajectories"
-    eight, forty = comparison["varied"]["values"]
-    assert (eight["value"], forty["value"]) == (8, 40)
-    for part, rows in ((eight, comparison["rows"][:4]), (forty, comparison["rows"][4:])):
-        assert part["table"] == table_of(rows)
-        assert [(test["a"], test["b"], test["seeds"]) for test in part["tests"]] == [("sfl", "apfl", 2)] * 4
-    assert eight["table"] != forty["table"]
+    comparison = Comparison.read(varied[1])
+    assert (comparison.table, comparison.tests) == ({}, ())
+    assert comparison.varied.key == "lqr.trajectories"
+    eight, forty = comparison.varied.values
+    assert (eight.value, forty.value) == (8, 40)
+    for part in (eight, forty):
+        assert part.table == table_of(map(vars, part.rows))
+        assert [(test.a, test.b, test.difference.seeds) for test in part.tests] == [("sfl", "apfl", 2)] * 4
+    assert eight.table != forty.table
 
 
 def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
-    comparison, _ = varied
-    eight, forty = comparison["varied"]["values"]
-    assert (eight["paper"], forty["paper"]) == ({}, paper_of("lqr", METHODS))
+    comparison = Comparison.read(varied[1])
+    eight, forty = comparison.varied.values
+    assert (eight.paper, forty.paper) == ({}, paper_of("lqr", METHODS))
     head, tail = comparison_text(comparison).split("lqr.trajectories = 40\n")
     assert head.startswith("lqr.trajectories = 8\n")
-    assert "[0.21146]" not in head
-    assert "[0.21146]" in tail
+    assert "[0.21" not in head
+    assert "[0.21" in tail
 
 
 # -- resuming -------------------------------------------------------------------------------------------------

@@ -6,14 +6,16 @@ import pytest
 from fedapps.strategies import DivergedError
 
 import fedapps.comparison.compare
+from fedapps.base.report.estimates import Estimate
 from fedapps.cli.commands import main
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
 from fedapps.comparison.failures import about_failures, complete_rows, failed_row, finished_rows, with_counts
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import summarise, table_of
-from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.results.comparison_result import ComparisonResult
+from fedapps.runs.comparisons import FailedRun
 
 TINY = {"rounds": 1, "epochs": 1, "evaluate-every": 1}
 REASON = "round 2: after the step of SGD, parameter A is not finite"
@@ -34,8 +36,8 @@ ROWS = [
 
 def test_a_mean_over_fewer_seeds_says_so():
     table = with_counts(table_of(finished_rows(ROWS)), ROWS)
-    assert table["b"]["x"] == {"mean": 5.0, "std": 0.0, "half": None, "finished": 1, "planned": 2}
-    assert "planned" not in table["a"]["x"]
+    assert table["b"]["x"] == Estimate(5.0, 1, planned=2)
+    assert table["a"]["x"].planned == 0
     assert "c" not in table
     assert [found["method"] for found in complete_rows(ROWS)] == ["a", "a"]
 
@@ -52,11 +54,11 @@ def test_a_varied_key_has_the_failures_of_each_value():
     failed = failed_row("sfl", 1, 3, REASON)
     there = [row("local", 0, 1.0), row("sfl", 0, 5.0), row("local", 1, 3.0), row("sfl", 1, 4.0)]
     found = summarise(plan, [*there, *there[:3], failed], [{}, {}])
-    five, nine = found["varied"]["values"]
-    assert "failed" not in five
-    assert nine["failed"] == [{"method": "sfl", "seed": 1, "round": 3, "reason": REASON}]
-    assert nine["table"]["sfl"]["x"]["finished"] == 1
-    assert [(line["varied"]["value"], line["method"], line["seed"]) for line in found["rows"]] == [
+    five, nine = found.varied.values
+    assert five.failed == ()
+    assert nine.failed == (FailedRun(method="sfl", seed=1, round=3, reason=REASON),)
+    assert nine.table["sfl"]["x"].counted == "(1 of 2)"
+    assert [(part.value, run.method, run.seed) for part in (five, nine) for run in part.rows] == [
         (5, "local", 0), (5, "sfl", 0), (5, "local", 1), (5, "sfl", 1), (9, "local", 0), (9, "sfl", 0), (9, "local", 1),
     ]  # fmt: skip
     assert comparison_text(found).count("(1 of 2)") == 1
@@ -94,7 +96,7 @@ def test_a_run_that_diverges_leaves_the_table_of_the_others(compared):
     assert comparison["failed"] == [{"method": "fedprox", "seed": 1, "round": 0, "reason": REASON}]
     assert len(comparison["rows"]) == 5
     table = comparison["table"]
-    assert (table["fedprox"]["excess"]["finished"], table["fedprox"]["excess"]["planned"]) == (1, 2)
+    assert (table["fedprox"]["excess"].get("seeds", 1), table["fedprox"]["excess"]["planned"]) == (1, 2)
     assert {name for test in comparison["tests"] for name in (test["a"], test["b"])} == {"sfl", "fedavg"}
     assert comparison["curves"].keys() == {"sfl", "fedavg"}
     text = "\n".join(said)

@@ -6,9 +6,12 @@ import pytest
 from scipy.stats import t
 
 import fedapps.comparison.compare
+from fedapps.base.report.estimates import Estimate
 from fedapps.comparison.compare import compare_recipe
-from fedapps.comparison.held_out import held_out_row, held_out_table, held_out_text
+from fedapps.comparison.held_out import held_out_row, held_out_table
 from fedapps.config.recipe_files import RECIPES
+from fedapps.report.comparison_tables import comparison_text
+from fedapps.runs.comparisons import Comparison
 
 
 def row(seed, shared, adapted, local, method="fedavg"):
@@ -29,24 +32,25 @@ def test_means_and_differences_by_hand():
     rows = [row(0, 3.0, 1.0, 2.0), row(1, 5.0, 2.0, 2.0), {"method": "local", "seed": 0, "metrics": {}}]
     table = held_out_table(rows, ["test.loss", "test.kl", "test.mse"])
     assert table.keys() == {"fedavg"}
-    assert (table["fedavg"]["epochs"], table["fedavg"]["nodes"]) == (5, 2)
-    found = table["fedavg"]["metrics"]["loss"]
-    assert table["fedavg"]["metrics"].keys() == {"loss"}  # the only one that all models have
-    assert found["shared"] == {"mean": 4.0, "std": pytest.approx(2**0.5), "half": pytest.approx(t.ppf(0.975, 1))}
+    assert (table["fedavg"].epochs, table["fedavg"].nodes) == (5, 2)
+    loss = table["fedavg"].metrics["loss"]
+    assert table["fedavg"].metrics.keys() == {"loss"}  # the only one that all models have
+    assert (loss.shared.mean, loss.shared.sd, loss.shared.half) == (4.0, *map(pytest.approx, (2**0.5, t.ppf(0.975, 1))))
     half = t.ppf(0.975, 1) * 0.5  # of the differences -2 and -3, and of -1 and 0
-    assert found["gain"] == {"mean": -2.5, "low": pytest.approx(-2.5 - half), "high": pytest.approx(-2.5 + half)}
-    assert found["lead"] == {"mean": -0.5, "low": pytest.approx(-0.5 - half), "high": pytest.approx(-0.5 + half)}
+    assert (loss.gain.low, loss.gain.mean, loss.gain.high) == pytest.approx((-2.5 - half, -2.5, -2.5 + half))
+    assert (loss.lead.low, loss.lead.mean, loss.lead.high) == pytest.approx((-0.5 - half, -0.5, -0.5 + half))
 
 
 def test_the_table_as_text():
-    text = held_out_text(held_out_table([row(0, 3.0, 1.0, 2.0)], ["test.loss"]))
-    assert text.splitlines() == [
+    held_out = held_out_table([row(0, 3.0, 1.0, 2.0)], ["test.loss"])
+    table = {"fedavg": {"loss": Estimate(9.0)}}
+    assert comparison_text(Comparison(recipe="r", table=table, held_out=held_out)).splitlines()[4:] == [
         "nodes that took no part in the rounds: 2 nodes, 5 epochs; ± and ranges are 95 % intervals over seeds",
-        "held-out nodes: loss  shared  adapted  local  adapted - shared  adapted - local",
-        "-------------------------------------------------------------------------------",
-        "fedavg                     3        1      2                -2               -1",
+        "",
+        "method  shared loss  adapted loss  local loss  adapted − shared  adapted − local",
+        "--------------------------------------------------------------------------------",
+        "fedavg            3             1           2                −2               −1",
     ]
-    assert held_out_text({}) == ""
 
 
 def test_a_comparison_with_held_out_nodes(tmp_path, monkeypatch, capsys):
@@ -65,5 +69,5 @@ def test_a_comparison_with_held_out_nodes(tmp_path, monkeypatch, capsys):
     assert table.keys() == {"sfl", "apfl"}
     assert table["sfl"]["metrics"]["total_loss"]["local"] == table["apfl"]["metrics"]["total_loss"]["local"]
     assert {row["held_out"]["nodes"] for row in comparison["rows"]} == {1}
-    assert "held-out nodes: total_loss" in capsys.readouterr().out
+    assert "shared total loss" in capsys.readouterr().out
     assert 'id="held-out"' in (folder / "report.html").read_text()

@@ -58,7 +58,7 @@ TEXT = {"task": "text", "methods": "fedavg", "num-nodes": 3, "collect-after": 0}
 
 
 def following(*keys, vary=None):
-    return Plan("quickstart", TEXT, ("fedavg",), (3, 4), "inline", vary, keys)
+    return Plan("quickstart", TEXT, ("fedavg",), (3, 4), "inline", vary, seed_keys=keys)
 
 
 def test_seed_keys_take_the_value_of_the_seed(tmp_path):

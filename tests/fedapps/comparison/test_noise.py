@@ -39,7 +39,7 @@ def draw(seeds, share, effect=0.0):
 def verdicts(one, other):
     pairs = zip(one.mean(axis=2), other.mean(axis=2), strict=True)
     found = [CLAIM.against({"one": {"accuracy": a.tolist()}, "other": {"accuracy": b.tolist()}}) for a, b in pairs]
-    return [facts["verdict"] for facts in found]
+    return [facts.verdict for facts in found]
 
 
 @pytest.mark.parametrize(("seeds", "share"), SETTINGS)
@@ -77,4 +77,5 @@ def test_identical_results_are_noise():
     assert verdicts(same, same) == ["within noise"]
     sample = Sample(same[0].mean(axis=1).tolist(), {})
     (test,) = paired_tests("accuracy", {"one": sample, "other": sample})
-    assert (test["p"], test["p_holm"], test["mean_difference"], test["low"], test["high"]) == (1, 1, 0, 0, 0)
+    gap = test.difference
+    assert (gap.p, gap.p_holm, gap.mean, gap.low, gap.high) == (1, 1, 0, 0, 0)

@@ -1,7 +1,7 @@
 """The papers' numbers and claims: their consistency, and claims checked against comparisons."""
 
-import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_runs import recipe_runs
 
+from fedapps.base.report.estimates import Estimate
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import Claim, Setting, checked_claims, paper_claims, paper_of, paper_tables
-from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import packaged_keys, recipe_comparison
 from fedapps.registry.expressions import labels
 from fedapps.registry.methods import canonical
 from fedapps.report import write_report
+from fedapps.report.comparison_tables import comparison_text
+from fedapps.runs.comparisons import Comparison
 
 MODEL = 7_681  # parameters of the network of Elastic Transfer
 GRID = [
@@ -111,34 +113,38 @@ def accuracies(**values):
 )
 def test_a_verdict_is_by_the_interval_of_the_paired_difference(ours, verdict, rival):
     found = CLAIM.against(accuracies(ours=ours, one=(0.60, 0.61, 0.59), two=(0.80, 0.809, 0.791)))
-    assert (found["verdict"], found["rival"], found["seeds"], found["by"]) == (verdict, rival, 3, -0.01)
+    assert (found.verdict, found.rival, found.difference.seeds, found.by) == (verdict, rival, 3, -0.01)
 
 
 def test_an_interval_of_a_claim_by_hand():
     # differences to two 0, .001, -.001 and two rivals: 98.75 % quantile of t with 2 degrees of freedom 6.2053
     found = CLAIM.against(accuracies(ours=(0.8, 0.81, 0.79), one=(0.6, 0.61, 0.59), two=(0.8, 0.809, 0.791)))
     half = 6.2053 * 0.001 / 3**0.5
-    assert found["difference"] == pytest.approx(0, abs=1e-12)
-    assert (found["low"], found["high"]) == (pytest.approx(-half, abs=1e-6), pytest.approx(half, abs=1e-6))
+    assert found.difference.mean == pytest.approx(0, abs=1e-12)
+    assert (found.difference.low, found.difference.high) == (
+        pytest.approx(-half, abs=1e-6),
+        pytest.approx(half, abs=1e-6),
+    )
 
 
 def test_a_noisy_rival_decides_although_its_mean_is_lower():
     found = CLAIM.against(accuracies(ours=(0.8, 0.8, 0.8), one=(0.5, 0.9, 0.7), two=(0.79, 0.79, 0.79)))
-    assert (found["verdict"], found["rival"]) == ("within noise", "one")
+    assert (found.verdict, found.rival) == ("within noise", "one")
 
 
 def test_identical_results_are_within_noise_and_within_a_point():
     same = (0.8, 0.7, 0.9)
-    assert CLAIM.against(accuracies(ours=same, one=same, two=same))["verdict"] == "holds"  # within a point
+    assert CLAIM.against(accuracies(ours=same, one=same, two=same)).verdict == "holds"  # within a point
     better = Claim("ours is better", ["any"], "accuracy", "ours", ("one",))
     found = better.against(accuracies(ours=same, one=same))
-    assert (found["verdict"], found["difference"], found["low"], found["high"]) == ("within noise", 0, 0, 0)
+    gap = found.difference
+    assert (found.verdict, gap.mean, gap.low, gap.high) == ("within noise", 0, 0, 0)
 
 
 def test_one_seed_gives_no_verdict():
     found = CLAIM.against(accuracies(ours=(0.99,), one=(0.1,), two=(0.2,)))
-    assert (found["verdict"], found["rival"], found["low"], found["high"]) == ("one seed", "two", None, None)
-    assert found["difference"] == pytest.approx(0.79)
+    assert (found.verdict, found.rival, found.difference.low, found.difference.high) == ("one seed", "two", None, None)
+    assert found.difference.mean == pytest.approx(0.79)
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 100)] * 2), min_size=2, max_size=6), st.integers(-20, 20))
@@ -147,13 +153,13 @@ def test_a_claim_and_its_opposite_have_opposite_verdicts(pairs, by):
     claim = Claim("ours exceeds other", ["any"], "accuracy", "ours", ("other",), by / 4)
     opposite = Claim("other exceeds ours", ["any"], "accuracy", "other", ("ours",), -by / 4)
     values = accuracies(ours=ours, other=other)
-    verdicts = {claim.against(values)["verdict"], opposite.against(values)["verdict"]}
+    verdicts = {claim.against(values).verdict, opposite.against(values).verdict}
     assert verdicts in ({"holds", "fails"}, {"within noise"})
 
 
 def test_a_claim_needs_finite_values_of_all_of_its_methods():
     whole = accuracies(ours=(0.8, 0.8), one=(0.6, 0.6), two=(0.7, 0.7))
-    assert CLAIM.against(whole)["verdict"] == "holds"
+    assert CLAIM.against(whole).verdict == "holds"
     assert CLAIM.against(accuracies(ours=(0.8, 0.8), one=(0.6, 0.6))) is None
     assert CLAIM.against({**whole, "two": {}}) is None
     assert CLAIM.against({**whole, **accuracies(two=(0.7, math.nan))}) is None
@@ -176,8 +182,8 @@ def test_claims_about_values_of_a_varied_key():
     recalls = {"random": (0.3, 0.31), "clustering": (0.5, 0.51), "proximity": (0.4, 0.41)}
     found = {f"fedavg at {split}": {"recall_at_1": recall} for split, recall in recalls.items()}
     random, clustering = checked_claims("fedvpr-splits", found)
-    assert (random["verdict"], clustering["verdict"]) == ("holds", "fails")
-    assert (random["rival"], random["difference"]) == ("fedavg at random", pytest.approx(0.1))
+    assert (random.verdict, clustering.verdict) == ("holds", "fails")
+    assert (random.rival, random.difference.mean) == ("fedavg at random", pytest.approx(0.1))
 
 
 def fedvocab_and_local(*local):
@@ -187,24 +193,24 @@ def fedvocab_and_local(*local):
 
 def test_the_text_shows_the_verdicts_and_what_they_rest_on():
     claims = checked_claims("fedvocab-small", fedvocab_and_local(0.4, 0.5))
-    text = comparison_text({"table": {}, "paper": {}, "tests": [], "claims": claims})
-    assert "fedvocab - local = +0.2500  -0.3853 to 0.8853   > 0.05  within noise" in text
-    assert text.startswith("Intervals of the paired difference over 2 seeds have 95 % confidence")
+    text = comparison_text(Comparison(recipe="r", claims=claims))
+    assert re.search(r"fedvocab against local +0.25 \(−0.39 to 0.89\) +> 0.05 +within noise", text)
+    assert text.split("\n\n")[1].startswith("Intervals of the paired difference over 2 seeds have 95 % confidence")
 
 
 def test_the_text_says_that_one_seed_gives_no_verdict():
     claims = checked_claims("fedvocab-small", fedvocab_and_local(0.4))
-    text = comparison_text({"table": {}, "paper": {}, "tests": [], "claims": claims})
-    assert text.startswith("One seed gives no verdict")
-    assert "fedvocab - local = +0.3000         -   > 0.05  one seed" in text
+    text = comparison_text(Comparison(recipe="r", claims=claims))
+    assert text.split("\n\n")[1].startswith("One seed gives no verdict")
+    assert re.search(r"fedvocab against local +0.3000 +> 0.05 +one seed", text)
 
 
 def test_the_report_shows_the_claims(tmp_path):
     found = fedvocab_and_local(0.68, 0.69, 0.68)
     claims = checked_claims("fedvocab-small", found)
-    table = {name: {"global_accuracy": {"mean": 0.7, "std": 0.0}} for name in found}
-    comparison = {"recipe": "fedvocab-small", "rows": [], "table": table, "paper": {}, "tests": [], "claims": claims}
-    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    table = {name: {"global_accuracy": Estimate(0.7)} for name in found}
+    comparison = Comparison(recipe="fedvocab-small", table=table, claims=claims)
+    (tmp_path / "compare.json").write_text(comparison.text())
     page = write_report(tmp_path).read_text()
     assert "Claims of the paper" in page
     assert "fedvocab against local" in page

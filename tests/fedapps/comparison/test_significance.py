@@ -14,14 +14,12 @@ from fedapps.comparison.significance import (
     Sample,
     all_tests,
     chosen_pairs,
-    half_width,
     holm,
-    paired_difference,
     paired_tests,
-    scheme,
     seed_values,
     sign_flip_p,
 )
+from fedapps.report.comparison_tables import scheme
 
 WHOLE = st.lists(st.integers(-20, 20), min_size=1, max_size=6)
 
@@ -79,36 +77,6 @@ def test_of_many_seeds_patterns_are_drawn_the_same_each_time():
     differences = np.random.default_rng(0).normal(0.4, 1, 20)
     assert p_of(*differences) == p_of(*differences)
     assert p_of(*differences) == pytest.approx(float(ttest_rel(differences, np.zeros(20)).pvalue), abs=0.01)
-
-
-# -- the interval ----------------------------------------------------------------------------------------------
-
-
-def test_an_interval_by_hand():
-    # differences 1, 2, 3: deviation 1, standard error 1 / sqrt(3), 97.5 % quantile of t (2 degrees of freedom) 4.3027
-    found = paired_difference([2, 4, 6], [1, 2, 3])
-    assert found.mean == 2
-    assert (found.low, found.high) == (pytest.approx(2 - 2.48414, abs=1e-5), pytest.approx(2 + 2.48414, abs=1e-5))
-
-
-@given(st.lists(st.tuples(*[st.integers(-99, 99)] * 2), min_size=2, max_size=9), st.floats(0.5, 0.99))
-def test_it_is_scipys_interval(pairs, confidence):
-    a, b = zip(*pairs, strict=True)
-    found = paired_difference(a, b, confidence)
-    if len({x - y for x, y in pairs}) == 1:
-        assert found.low == found.mean == found.high
-    else:
-        expected = ttest_rel(a, b).confidence_interval(confidence)
-        assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
-
-
-def test_one_seed_has_no_interval():
-    found = paired_difference([2.0], [1.5])
-    assert (found.mean, found.low, found.high) == (0.5, None, None)
-
-
-def test_half_a_width_by_hand():
-    assert half_width([0.0, 2.0]) == pytest.approx(12.7062, abs=1e-4)  # t with 1 degree of freedom, standard error 1
 
 
 # -- values ----------------------------------------------------------------------------------------------------
@@ -199,20 +167,23 @@ def test_one_pair_by_hand():
     # differences 1, 2, 3, 4, -1: the sum is 9; the sums of the 32 sign patterns are 9 or more, up to sign, for
     # +++++ (11), ++++- and -++++ (9), and their opposites
     (test,) = paired_tests("loss", {"sfl": sample(2, 3, 4, 5, 0), "apfl": sample(1, 1, 1, 1, 1)})
-    assert (test["metric"], test["a"], test["b"], test["seeds"]) == ("loss", "sfl", "apfl", 5)
-    assert test["p"] == test["p_holm"] == 6 / 32
+    assert (test.metric, test.a, test.b, test.difference.seeds) == ("loss", "sfl", "apfl", 5)
+    assert test.difference.p == test.difference.p_holm == 6 / 32
     # deviation sqrt(14.8 / 4), 97.5 % quantile of t with 4 degrees of freedom 2.7764
     half = 2.7764 * (14.8 / 4) ** 0.5 / 5**0.5
-    assert test["mean_difference"] == pytest.approx(1.8)
-    assert (test["low"], test["high"]) == (pytest.approx(1.8 - half, abs=1e-3), pytest.approx(1.8 + half, abs=1e-3))
+    assert test.difference.mean == pytest.approx(1.8)
+    assert (test.difference.low, test.difference.high) == (
+        pytest.approx(1.8 - half, abs=1e-3),
+        pytest.approx(1.8 + half, abs=1e-3),
+    )
 
 
 def test_nodes_and_sessions_of_a_seed_do_not_lower_p():
     rows = [run("a", seed, 1.0 + seed, {f"node-{n}": 0.0 for n in range(50)}) for seed in range(3)]
     rows += [run("b", seed, 9.0, {f"node-{n}": 9.0 for n in range(50)}) for seed in range(3)]
     (test,) = all_tests(rows, ["a", "b"], ["test.loss"])
-    assert (test["seeds"], test["p"], test["mean_difference"]) == (3, 2 / 8, -7.0)
-    assert (test["nodes_lower"], test["nodes_higher"]) == (50, 0)
+    assert (test.difference.seeds, test.difference.p, test.difference.mean) == (3, 2 / 8, -7.0)
+    assert (test.nodes_lower, test.nodes_higher) == (50, 0)
 
 
 def run(method, seed, loss, nodes=None):
@@ -220,38 +191,50 @@ def run(method, seed, loss, nodes=None):
     return {"method": method, "seed": seed, "metrics": {"loss": loss}, "nodes": reported}
 
 
+def test_a_rival_that_every_run_measures_is_tested_beside_the_methods():
+    """By hand: the rival has 3 and 5, the methods 1 and 2, and 2 and 2."""
+    rows = [
+        run(method, seed, loss) for method, losses in (("a", (1, 2)), ("b", (2, 2))) for seed, loss in enumerate(losses)
+    ]
+    for row, rival in zip(rows, (3.0, 5.0, 3.0, 5.0), strict=True):
+        row["metrics"]["passive.loss"] = rival
+    tests = all_tests(rows, ["a", "b"], ["loss", "passive.loss"], {"loss": ("passive", "passive.loss")})
+    means = {(test.a, test.b): test.difference.mean for test in tests}
+    assert means == {("a", "b"): -0.5, ("a", "passive"): -2.5, ("b", "passive"): -2.0}
+
+
 def test_one_seed_tests_nothing():
     (test,) = paired_tests("loss", {"a": sample(1), "b": sample(5)})
-    assert (test["seeds"], test["p"], test["low"], test["high"]) == (1, 1.0, None, None)
+    assert (test.difference.seeds, test.difference.p, test.difference.low, test.difference.high) == (1, 1.0, None, None)
 
 
 def test_signs_are_counted_by_the_mean_of_each_node_over_its_seeds():
     left = {(0, "a"): 1.0, (1, "a"): 1.0, (0, "b"): 5.0, (0, "c"): 1.0, (0, "d"): 2.0, (0, "only here"): 0.0}
     right = {(0, "a"): 4.0, (1, "a"): 0.0, (0, "b"): 1.0, (0, "c"): 1.0, (0, "d"): 3.0}
     (test,) = paired_tests("loss", {"a": sample(1, 1, nodes=left), "b": sample(1, 1, nodes=right)})
-    assert (test["nodes_lower"], test["nodes_higher"]) == (2, 1)  # a and d; b; c is a tie
+    assert (test.nodes_lower, test.nodes_higher) == (2, 1)  # a and d; b; c is a tie
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_method_without_a_finite_value_for_every_seed_is_not_tested(value):
     rows = [run(method, seed, float(seed)) for seed in range(2) for method in "abc"]
     rows[1]["metrics"]["loss"] = value
-    assert [(test["a"], test["b"]) for test in all_tests(rows, list("abc"), ["test.loss"])] == [("a", "c")]
+    assert [(test.a, test.b) for test in all_tests(rows, list("abc"), ["test.loss"])] == [("a", "c")]
 
 
 def test_every_pair_is_tested_and_corrected_together():
     rng = np.random.default_rng(0)
     samples = {name: sample(*rng.normal(shift, 1, 8)) for name, shift in (("a", 0), ("b", 1), ("c", 3))}
     tests = paired_tests("loss", samples)
-    assert [(test["a"], test["b"]) for test in tests] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [test["p_holm"] for test in tests] == holm([test["p"] for test in tests])
-    assert any(test["p_holm"] > test["p"] for test in tests)
+    assert [(test.a, test.b) for test in tests] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [test.difference.p_holm for test in tests] == holm([test.difference.p for test in tests])
+    assert any(test.difference.p_holm > test.difference.p for test in tests)
 
 
 def test_many_methods_are_tested_against_the_one_with_the_highest_accuracy():
     samples = {name: sample(place, place + 1) for place, name in enumerate("abcdefghi")}
-    assert {test["a"] for test in paired_tests("accuracy", samples)} == {"i", "a"}
-    assert {test["a"] for test in paired_tests("loss", samples)} == {"a"}
+    assert {test.a for test in paired_tests("accuracy", samples)} == {"i", "a"}
+    assert {test.a for test in paired_tests("loss", samples)} == {"a"}
 
 
 def test_one_method_alone_has_no_tests():

@@ -71,7 +71,7 @@ def test_samplers_that_learn_from_replies():
         ({"mode": "async", "late-replies": "fold"}, "late-replies: must be 'drop' with mode = 'async'"),
         ({"mode": "async", "collect-after": 6}, "collect-after: must be 0 with mode = 'async'"),
         ({"mode": "async", "methods": "local"}, "'local', whose nodes do not learn together"),
-        ({"mode": "async", "methods": "apfl"}, r"'apfl', whose strategy takes all updates .* \(begin_round, fold"),
+        ({"mode": "async", "methods": "apfl"}, r"'apfl', whose strategy takes all updates .* \(begin_round, complete"),
         ({"mode": "async", "methods": "clustered", "num-nodes": 9}, "'clustered', whose strategy"),
         ({"methods": "fedavg,fedavg(run.mode=async)", "dp": "local"}, "dp: must be 'none' with mode"),
         ({"over-selection": 1.3}, "fraction-train: must be below 1 with over-selection = 1.3, because no other node"),

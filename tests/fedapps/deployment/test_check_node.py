@@ -9,10 +9,10 @@ from fedapps.tasks.lqr.world import write_world
 from fedapps.tasks.text.world import write_examples
 
 from fedapps.app.server_app import initial_arrays
+from fedapps.base.report.formats import format_bytes
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.launch.dry_run import KEPT_VERSIONS
-from fedapps.report.formats import format_bytes
 
 ROBOT = ["lqr", "--set", "collect-after=0"]
 
@@ -106,7 +106,10 @@ def test_a_text_node_with_its_own_vocabulary_cannot_share_it(tmp_path, capsys):
     recipe.write_text("".join(f'"{key}" = {value!r}\n' for key, value in options.items()))
     status, lines = checked(capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path)
     assert status == 0, lines
-    assert lines[0].startswith("data:   node shop: ")
+    assert lines[0].startswith(
+        "read:   texts in the column text and labels in the column label; train: 16 from train.jsonl"
+    )
+    assert lines[1].startswith("data:   node shop: ")
     shared = checked(
         capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path, "--set", "methods=fedavg"
     )

@@ -11,8 +11,8 @@ from small_runs import LQR
 
 from fedapps.audit import run as audit
 from fedapps.comparison import compare
-from fedapps.launch.job_folder import new_folder
 from fedapps.launch.launch import launch
+from fedapps.launch.plan import new_folder
 from fedapps.launch.recipe import launch_recipe
 from fedapps.launch.runner import Runner
 from fedapps.runs.run_folder import RunFolder

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from fedapps.clients.parts.mixture import Mixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
 from toys import same_bits
 
 from fedapps.cli.listing import described_name
+from fedapps.methods.apfl_deng import ApflDengPart
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 
@@ -75,7 +75,7 @@ def test_the_share_stays_between_none_and_all(share, one, other):
 
 def test_a_new_stage_keeps_the_personal_model_and_its_share():
     kept = {"w": 0, "memory.personal.w": 1, "memory.apfl-deng.alpha": 2, "memory.stage": 3}
-    assert Mixture().next_stage({"w": 0}, kept) == {"w": 0, "memory.personal.w": 1, "memory.apfl-deng.alpha": 2}
+    assert ApflDengPart().next_stage({"w": 0}, kept) == {"w": 0, "memory.personal.w": 1, "memory.apfl-deng.alpha": 2}
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,14 @@ def keeps_to_itself(method, run):
 
 
 def sends_what_it_says(method, run):
-    """The records of the largest TRAIN message and reply are at most ``copies`` times the shared arrays."""
+    """The records of the largest TRAIN message and reply are at most ``message_sizes`` times the shared arrays."""
     described = method_class(method)()
     trained = [found for found in run.messages if found[0] == "train"]
     shared = max(values(message["arrays"]) for _, _, message, _ in trained)
     down, up = (max(total(found[place]) for found in trained) for place in (2, 3))
-    if described.helps and shared:
-        for size, copies in zip((down, up), described.copies, strict=True):
-            assert size <= 1.05 * copies * shared
+    if described.good_for and shared:
+        for size, allowed in zip((down, up), described.message_sizes, strict=True):
+            assert size <= 1.05 * allowed * shared
 
 
 def total(content):

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.local_aggregation import LocalAggregation, _Mixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import BodyAndHead, Points, Quadratics, run_method
 from toys import same_bits
+
+from fedapps.methods.fedala import FedAlaOptions, FedAlaPart, _Mixture
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 ONE_PASS = "fedala(weight-rate=0.5, first-passes=1)"
@@ -85,7 +86,7 @@ def test_the_weights_are_trained_on_a_share_of_the_batches():
         def epochs(self, model, data):
             return lambda size: ({"x": torch.tensor([i])} for i in range(5))
 
-    counts = [len(list(LocalAggregation(ala_share=share)._batches(None, Node()))) for share in (0.1, 0.8, 1.0)]
+    counts = [len(list(FedAlaPart(FedAlaOptions(share=share))._batches(None, Node()))) for share in (0.1, 0.8, 1.0)]
     assert counts == [1, 4, 5]
 
 

@@ -13,7 +13,7 @@ near = lambda *numbers, within=2e-6: pytest.approx(list(numbers), abs=within)  #
 def test_two_rounds_of_two_steps():
     run = run_method("feddyn(alpha=0.5)", SecondWorld)
     assert run.values() == near(-0.31, -0.540475)
-    assert [float(server["feddyn.sum.theta"][0]) / 2 for server in run.server] == near(0.0775, 0.096369)
+    assert [float(server["_sum.theta"][0]) / 2 for server in run.server] == near(0.0775, 0.096369)
     assert run.memory("feddyn.gradient.theta") == near(-0.205119, 0.397856)
     first = run_method("feddyn(alpha=0.5)", SecondWorld, rounds=1)
     assert first.memory("feddyn.gradient.theta") == near(-0.0925, 0.2475)
@@ -23,7 +23,7 @@ def test_with_exact_minima_it_reaches_the_optimum_of_the_mean():
     exact = {"steps": 400}
     run = run_method("feddyn(alpha=0.5)", Quadratics, **exact)
     assert run.values() == near(0.476190, 0.142857)
-    assert [float(server["feddyn.sum.theta"][0]) / 2 for server in run.server] == near(-0.119048, 0.023810)
+    assert [float(server["_sum.theta"][0]) / 2 for server in run.server] == near(-0.119048, 0.023810)
     assert run.memory("feddyn.gradient.theta") == near(-0.952381, 1.0)
     run = run_method("feddyn(alpha=0.5)", Quadratics, rounds=62, evaluate_every=62, **(exact | {"steps": 60}))
     assert run.values()[-1] == pytest.approx(-0.25, abs=1e-4)
@@ -43,7 +43,7 @@ def test_a_node_takes_back_the_change_of_a_reply_that_was_refused():
     # −.7425 → −.795 → −.829125. So g moves by −.5 · .5073625 and .5 · .086625.
     assert run.values() == near(-0.7425, -0.5692625)
     assert run.memory("feddyn.gradient.theta") == near(-0.25368125, 0.2908125)
-    assert float(run.server[-1]["feddyn.sum.theta"][0]) == pytest.approx(0.03713125)
+    assert float(run.server[-1]["_sum.theta"][0]) == pytest.approx(0.03713125)
     resumed = run_method("feddyn(alpha=0.5)", Quadratics, refused={(1, 0)}, cut=2)
     assert resumed.values() == run.values(), "the checkpoint has which replies were counted"
 
@@ -59,7 +59,7 @@ def test_h_is_the_mean_of_the_linear_terms(alpha, rounds, absent, refused):
         return  # the node has not learnt yet that its reply was refused
     run = run_method(f"feddyn(alpha={alpha})", Quadratics, rounds=rounds, absent=set(absent), refused=refused)
     terms = sum(run.memory("feddyn.gradient.theta"))
-    assert float(run.server[-1]["feddyn.sum.theta"][0]) == pytest.approx(terms, abs=1e-9)
+    assert float(run.server[-1]["_sum.theta"][0]) == pytest.approx(terms, abs=1e-9)
 
 
 def test_without_regularisation_it_is_fedavg():
@@ -69,7 +69,7 @@ def test_without_regularisation_it_is_fedavg():
 
 def test_statistics_of_normalisations_are_averaged():
     run, fedavg = run_method("feddyn(alpha=1)", Points, rounds=1), run_method("fedavg", Points, rounds=1)
-    assert "feddyn.sum.body.1.running_mean" not in run.server[0]
+    assert "_sum.body.1.running_mean" not in run.server[0]
     assert not np.array_equal(run.arrays[0]["head.bias"], fedavg.arrays[0]["head.bias"])
 
 

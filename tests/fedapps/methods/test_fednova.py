@@ -1,11 +1,12 @@
 """FedNova: by hand, by its fixed point, and with equal numbers of steps."""
 
 import pytest
-from fedapps.clients.parts.normalised import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
 from toys import same_bits
+
+from fedapps.methods.fednova import length
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 ONE_PASS = {"steps": 0, "epochs": 1, "batch_size": 1}
@@ -70,7 +71,7 @@ def test_small_steps_end_where_the_mean_loss_is_least_whatever_their_numbers(cou
 
 
 def test_a_false_length_is_refused(monkeypatch):
-    monkeypatch.setattr("fedapps.clients.parts.normalised.length", lambda *given, **named: 0.5)
+    monkeypatch.setattr("fedapps.methods.fednova.length", lambda *given, **named: 0.5)
     with pytest.raises(Exception, match=r"fednova.norm is 0.5: must be a number of at least 1"):
         run_method("fednova", rounds=1)
 

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.guard import Guard
-from fedapps.clients.parts.prototypes import Prototypes
 from fedapps.strategies import FedProto, Profile, Reply, to_record
+from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.rounds.snapshots import nested
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import ModelRoles
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, StagedPoints, run_method
 from torch import nn
 from toys import same_bits
+
+from fedapps.methods.fedproto import FedProtoOptions, FedProtoPart
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 
@@ -71,7 +74,7 @@ class DeepHead(Points):
 
 
 def means(run):
-    return [server[f"{FEDPROTO_GLOBAL}.prototypes"].item() for server in run.server]
+    return [mean.item() for server in run.server for mean in nested(server)["prototypes"].values()]
 
 
 def test_rounds_by_hand():
@@ -93,10 +96,10 @@ def told(classes, prototypes, counts, examples=None):
 
 def after(*replies, strategy=None):
     strategy = strategy or FedProto(shared=())
-    strategy.begin_round(1, {})
+    strategy.begin_round(1, {}, ConfigRecord(), None)
     for reply in replies:
         assert strategy.refusal_reason(reply) is None
-        strategy.fold_reply(1, reply)
+        strategy.fold(reply, StreamingMean())
     strategy.close_round(1, {}, {})
     return strategy
 
@@ -174,7 +177,7 @@ def test_a_mean_of_too_few_examples_does_not_leave_a_node():
         node_round = SimpleNamespace(
             task=Points(), data=data, device=torch.device("cpu"), guard=Guard.of(node_config)
         )  # fmt: skip
-        record = Prototypes().records({}, Points().build_model(), node_round)[FEDPROTO_LOCAL]
+        record = FedProtoPart().records({}, Points().build_model(), node_round)[FEDPROTO_LOCAL]
         return {name: record[name].numpy().tolist() for name in ("classes", "counts")}
 
     assert classes(**{"data-dir": "there"}) == {"classes": [1], "counts": [3]}
@@ -193,7 +196,7 @@ def test_classes_without_a_prototype_pull_nothing():
         features = task.features(model, batch)
     of_one = {"classes": np.array([1, 9]), "prototypes": np.zeros((2, 4), np.float32)}
     node_round = type("Round", (), {"task": task, "device": torch.device("cpu")})
-    loss = Prototypes(2.0, prototypes=of_one).loss(task.loss, model, node_round)
+    loss = FedProtoPart(FedProtoOptions(weight=2.0), of_one).loss(task.loss, model, node_round)
     pull = 2 * (features[batch["label"] == 1] ** 2).sum() / features.numel()
     assert (loss(model, batch) - task.loss(model, batch)).item() == pytest.approx(float(pull), rel=1e-4)
 
@@ -206,7 +209,7 @@ def test_the_head_that_stands_for_the_nearest_prototype():
     with torch.no_grad():
         features = task.features(model, batch)
         node_round = type("Round", (), {"task": task})
-        Prototypes(proto_nearest=True, prototypes=table).before_evaluation(model, node_round)
+        FedProtoPart(FedProtoOptions(predict="prototypes"), table).before_evaluation(model, node_round)
         found = model(batch["x"]).softmax(dim=1)
     wanted = (-(torch.cdist(features, torch.from_numpy(table["prototypes"])) ** 2)).softmax(dim=1)
     torch.testing.assert_close(found[:, [0, 2]], wanted, atol=1e-5, rtol=1e-4)

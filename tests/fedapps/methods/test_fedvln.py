@@ -1,23 +1,30 @@
 """FedVLN: pre-exploration in drawn houses, two of them seen and two unseen, whose runs take seconds."""
 
+import numpy as np
 import pytest
 import small_runs
 import torch
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
+from fedapps.clients.composed_parts import composed
+from fedapps.clients.state import ContextState, DiskState
 from fedapps.strategies import BaseStrategy, PartialAggregation, Profile
 from fedapps.tasks.vln.agent import LanguageEncoder
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
 from small_runs import run_inline
-from toys import same_bits
+from toy_nodes import NAMES, at, initial
+from toy_nodes import node as toy_node
+from toys import ToyTask, same_bits
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.privacy import spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
+from fedapps.methods.fedvln import FedVlnPart
+from fedapps.methods.spfl import Personalisation
 from fedapps.registry.methods import canonical
 from fedapps.runs.run_folder import RunFolder
 
@@ -273,3 +280,94 @@ def test_local_privacy_protects_what_travels(keys):
 def test_central_privacy_needs_an_expected_number_of_nodes(keys, dp):
     with pytest.raises(ConfigError, match=rf"dp = '{dp}': leave out of methods fedvln, .* expected number of nodes"):
         parse(keys | {"methods": "fedvln", "dp": dp, "weighting": "uniform"})
+
+
+# -- a node ----------------------------------------------------------------------------------------------------
+
+ENCODER = NAMES[:1]
+
+
+def received(shift, names=ENCODER):
+    """What a server sends in some round."""
+    return {name: array + array.dtype.type(shift) for name, array in initial(names).items()}
+
+
+def by_hand(weights, rate):
+    """Encoder, head and bias after a step of gradient descent on (x E' h' + c - y)², in double precision."""
+    encoder, head, bias = weights
+    train = ToyTask().data(1).splits["train"]
+    x, y = (train[name].double().numpy() for name in ("x", "y"))
+    hidden = x @ encoder.T
+    error = 2 * (hidden @ head.T + bias - y) / len(x)
+    return encoder - rate * (error @ head).T @ x, head - rate * error.T @ hidden, bias - rate * error.sum(0)
+
+
+def test_an_evaluation_by_hand(tmp_path):
+    """After one step from what was received, the loss is that of the step's result, whatever comes next."""
+    client = toy_node(tmp_path, FedVlnPart())
+    sent = received(0.3)
+    client.train_round(sent, at(1, epochs=1, batch_size=6, optimizer="sgd", learning_rate=0.05))
+    weights = [sent["encoder.weight"], *(initial()[name] for name in NAMES[1:3])]
+    encoder, head, bias = by_hand([array.astype(np.float64) for array in weights], 0.05)
+    test = ToyTask().data(1).splits["test"]
+    outputs = test["x"].double().numpy() @ encoder.T @ head.T + bias
+    expected = np.square(outputs - test["y"].double().numpy()).mean()
+    found = client.evaluate_round(received(5.0), at(1)).metrics["test.loss"]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_node_that_never_trained_is_evaluated_with_what_it_receives(tmp_path):
+    alone = toy_node(tmp_path / "part", FedVlnPart()).evaluate_round(received(2.0), at(3)).metrics
+    assert alone == toy_node(tmp_path / "plain").evaluate_round(received(2.0), at(3)).metrics
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(drawn=st.lists(st.booleans(), min_size=1, max_size=6), names=st.sampled_from([ENCODER, NAMES, []]))
+def test_whichever_rounds_a_node_trains_in_its_last_model_is_evaluated(tmp_path_factory, drawn, names):
+    """Training, the reply and the private arrays are those of a plain node."""
+    folder = tmp_path_factory.mktemp("nodes")
+    client, plain = toy_node(folder / "part", FedVlnPart()), toy_node(folder / "plain")
+    last = None
+    for server_round, trains in enumerate(drawn, 1):
+        sent = received(server_round / 10, names)
+        if trains:
+            found, expected = (each.train_round(sent, at(server_round)) for each in (client, plain))
+            assert same_bits(found.arrays, expected.arrays)
+            assert found.metrics == expected.metrics
+            last = expected.arrays
+        evaluated = received(server_round, names)
+        found = client.evaluate_round(evaluated, at(server_round)).metrics
+        assert found == plain.evaluate_round(evaluated if last is None else last, at(server_round)).metrics
+    kept, expected = client.private.load(99), plain.private.load(99)
+    if expected is not None:
+        assert same_bits({name: kept[name] for name in expected}, expected)
+        assert len(kept) == len(NAMES)
+
+
+def test_a_repeated_round_evaluates_as_the_first_time(tmp_path):
+    """A server that goes back to a snapshot finds the models of that round."""
+    client = toy_node(tmp_path, FedVlnPart())
+    sent, found = received(0.1), {}
+    for server_round in (1, 2, 3):
+        client.train_round(sent, at(server_round))
+        found[server_round] = client.evaluate_round(sent, at(server_round)).metrics
+    assert len({metrics["test.loss"] for metrics in found.values()}) == 3
+    assert client.evaluate_round(sent, at(2)).metrics == found[2]
+    client.train_round(sent, at(3))
+    assert client.evaluate_round(sent, at(3)).metrics == found[3]
+
+
+def test_a_context_keeps_the_model_as_a_disk_does(tmp_path):
+    found = []
+    for state in (DiskState(tmp_path), ContextState(RecordDict())):
+        client = toy_node(state, FedVlnPart())
+        client.train_round(received(0.1), at(1))
+        again = toy_node(state, FedVlnPart())
+        found.append(again.evaluate_round(received(3.0), at(2)).metrics)
+    assert found[0] == found[1]
+
+
+def test_no_other_part_may_choose_the_evaluated_model():
+    with pytest.raises(ValueError, match="cannot be combined: both need the evaluated model for themselves"):
+        composed([FedVlnPart(), Personalisation(1, 0.1)])

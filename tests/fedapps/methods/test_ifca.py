@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fedapps.strategies.algorithms.ifca import drawn
 from fedapps.strategies.arrays import Buffers
+from fedapps.strategies.rounds.snapshots import nested
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
@@ -21,7 +22,7 @@ def runs_from(monkeypatch):
         other = {"theta": np.array([starts[1]])}
         monkeypatch.setattr("fedapps.strategies.algorithms.ifca.drawn", lambda *given: other)
         found = run_method(method, task, **more)
-        return found, [[float(state[f"ifca.model.{j}.theta"][0]) for j in (0, 1)] for state in found.server]
+        return found, [[float(nested(state)["models"][j]["theta"][0]) for j in (0, 1)] for state in found.server]
 
     return run
 
@@ -83,7 +84,7 @@ def test_other_first_models_have_the_same_scale_and_the_same_constants():
 
 
 def test_a_choice_that_is_no_model_is_refused(monkeypatch):
-    part = "fedapps.clients.parts.nearest_model.NearestModel.metrics"
+    part = "fedapps.methods.ifca.IfcaPart.metrics"
     monkeypatch.setattr(part, lambda *given: {"ifca.choice": 2.0})
     with pytest.raises(Exception, match=r"ifca.choice is 2.0: must be the number of a model, from 0 to 1"):
         run_method("ifca", rounds=1)

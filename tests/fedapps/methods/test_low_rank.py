@@ -5,6 +5,8 @@ from itertools import chain
 import numpy as np
 import pytest
 from fedapps.strategies import Flora
+from fedapps.strategies.aggregation.mean import StreamingMean
+from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -138,9 +140,9 @@ def folded(strategy, weight, replies):
 
     a, b = replies[0]
     strategy._current = {"w": weight, "a": a, "b": b}
-    strategy.begin_round(1, strategy._current)
+    strategy.begin_round(1, strategy._current, ConfigRecord(), None)
     for a, b in replies:
-        strategy.fold_reply(1, SimpleNamespace(weight=1.0, arrays={"a": a, "b": b}))
+        strategy.fold(SimpleNamespace(weight=1.0, arrays={"a": a, "b": b}), StreamingMean())
     mean = {"a": np.mean([a for a, _ in replies], axis=0), "b": np.mean([b for _, b in replies], axis=0)}
     return strategy.close_round(1, {"a": a, "b": b}, mean)
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.contrastive import ModelContrast
 from fedapps.clients.settings import RoundSettings
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.profiles import ModelRoles
@@ -14,6 +13,8 @@ from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, run_method
 from torch import nn
 from toys import same_bits
+
+from fedapps.methods.moon import MoonOptions, MoonPart
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 
@@ -50,7 +51,7 @@ def contrast(z, received, last, temperature=0.5, mu=1.0):
     memory = {"memory.moon.last.z": np.array(last)}
     node_round = SimpleNamespace(kept=memory, task=task, settings=RoundSettings())
     model.z.data = torch.tensor(received, dtype=torch.float64)
-    part = ModelContrast(contrast=mu, contrast_temperature=temperature)
+    part = MoonPart(MoonOptions(mu=mu, temperature=temperature))
     loss = part.loss(lambda model, batch: (0 * model.z).sum(), model, node_round)
     model.z.data = torch.tensor(z, dtype=torch.float64)
     value = loss(model, {"t": torch.zeros(2, 2, dtype=torch.float64)})

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.clients.parts.meta_gradients import MetaGradients, parts_of
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import ModelWithLoss, Phase, run_plan
 from hypothesis import given, settings
@@ -12,6 +11,8 @@ from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
 from torch import nn
 from toys import same_bits
+
+from fedapps.methods.per_fedavg import PerFedAvgOptions, PerFedAvgPart, parts_of
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 FIRST, FREE = "per-fedavg(inner-rate=0.1)", "per-fedavg(inner-rate=0.1,gradient=hessian-free)"
@@ -64,7 +65,7 @@ def cubic(model, batch):
 
 def moved(model, rate, loss, batch):
     """Take a step of the Hessian-free variant at learning rate 1."""
-    part = MetaGradients(rate, "hessian-free")
+    part = PerFedAvgPart(PerFedAvgOptions(rate, "hessian-free"))
     phase = Phase(
         LocalTraining(steps=1, learning_rate=1.0, optimizer="sgd"),
         step=lambda model, batch, update: part._step(ModelWithLoss(model, loss), batch, update),

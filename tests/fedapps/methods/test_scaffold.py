@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fedapps.clients.parts.control_variates import ControlVariates
 from fedapps.sim.inprocess import NodeError
 from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFewRepliesError, UniformFraction, to_record
 from fedapps.strategies import Scaffold as ScaffoldStrategy
@@ -14,7 +13,7 @@ from quadratics import Federation, QuadraticTask
 
 from fedapps.base.options import with_values
 from fedapps.config.run_config import RunConfig
-from fedapps.methods.scaffold import Scaffold, ScaffoldOptions
+from fedapps.methods.scaffold import Scaffold, ScaffoldOptions, ScaffoldPart
 from fedapps.methods.strategy_parts import StrategyParts
 
 TWO = QuadraticTask([1.0, 2.0], [[4.0], [-2.0]])
@@ -22,7 +21,7 @@ NUMBERS = st.floats(-4, 4, width=32)
 
 
 def scaffold(task=TWO, *, steps=2, learning_rate=0.25):
-    return Federation(task, [ControlVariates()], steps=steps, learning_rate=learning_rate)
+    return Federation(task, [ScaffoldPart()], steps=steps, learning_rate=learning_rate)
 
 
 def fedavg(task=TWO, *, steps=2, learning_rate=0.25):
@@ -166,8 +165,9 @@ def test_a_reply_without_the_change_is_refused():
 )
 def test_a_control_that_does_not_fit_is_refused(arrays, said):
     class Stranger(BaseStrategy):
-        def train_records(self, server_round, profile):
-            return {} if arrays is None else {SCAFFOLD_CONTROL: to_record(arrays)}
+        def complete(self, phase, profile, content):
+            if arrays is not None:
+                content[SCAFFOLD_CONTROL] = to_record(arrays)
 
     with pytest.raises(NodeError, match=said):
         scaffold().run(Stranger(), 1)
@@ -198,15 +198,15 @@ def test_what_breaks_the_control_variates_is_a_conflict(given):
 def test_a_new_stage_keeps_the_control_variate():
     control = {f"memory.scaffold.control{when}.w": np.full(1, 2.0) for when in ("", "-before")}
     control["memory.scaffold.control-round"] = np.array(3)
-    carried = ControlVariates().next_stage({"w": np.ones(1)}, {"w": np.ones(1), **control, "memory.stage": np.array(0)})
+    carried = ScaffoldPart().next_stage({"w": np.ones(1)}, {"w": np.ones(1), **control, "memory.stage": np.array(0)})
     assert carried == {"w": np.ones(1), **control}
 
 
 def test_an_evaluation_needs_no_control():
-    assert ControlVariates().read({}, RecordDict()) == ControlVariates()
+    assert ScaffoldPart().read({}, RecordDict()) == ScaffoldPart()
 
 
 @pytest.mark.parametrize("last", [-1, True, "2"])
 def test_the_round_of_the_last_counted_reply_is_checked(last):
     with pytest.raises(ValueError, match=r"counted round = .*: must be an integer of at least 0"):
-        ControlVariates().read({}, RecordDict({"counted": ConfigRecord({"round": last})}))
+        ScaffoldPart().read({}, RecordDict({"counted": ConfigRecord({"round": last})}))

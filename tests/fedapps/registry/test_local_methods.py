@@ -28,11 +28,11 @@ class BriefOptions:
 
 class Brief(Method):
     name = "brief"
-    line = "FedAvg with few local epochs"
+    summary = "FedAvg with few local epochs"
     Options = BriefOptions
 
-    def round_config(self, server_round):
-        return {"epochs": self.options.epochs} if server_round.message == "train" else {}
+    def training(self, training):
+        return training.for_epochs(self.options.epochs)
 """
 TINY = {"rounds": 1, "num-nodes": 2, "epochs": 1, "lqr.trajectories": 4, "lqr.horizon": 5}
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from report_pages import labels, page, write_lines
 from report_pages import section as report_section
 
+from fedapps.base.report.metrics import columns, main_metric
 from fedapps.report import ReportError, read_run, write_report
-from fedapps.report.metrics import columns, main_metric
 from fedapps.report.sections.clusters import clusters_of, section
 
 RECALL = "test.recall_at_1"
@@ -154,10 +154,14 @@ def test_there_is_no_section_without_evaluations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "rows", "message"),
     [
-        ([node(1, "a", "Oslo", 0.5) | {"groups": {"cluster": 3}}], [row(1)], r"nodes\.jsonl:1: 'cluster' is 3"),
+        (
+            [node(1, "a", "Oslo", 0.5) | {"groups": {"cluster": 3}}],
+            [row(1)],
+            r"nodes\.jsonl:1: 'groups.cluster' is 3; it must be a valid string",
+        ),
         ([node(1, "a", "Oslo", 0.5) | {"groups": ["x"]}], [row(1)], r"nodes\.jsonl:1: 'groups' is \['x'\]"),
-        (NODES, [row(1, "city")], r"metrics\.jsonl:1: 'averaged' is 'city'; it must be a list of strings"),
-        (NODES, [row(1, [1])], r"metrics\.jsonl:1: 'averaged' is \[1\]; it must be a list of strings"),
+        (NODES, [row(1, "city")], r"metrics\.jsonl:1: 'strategy.averaged' is 'city'; it must be a valid array"),
+        (NODES, [row(1, [1])], r"metrics\.jsonl:1: 'strategy.averaged.0' is 1; it must be a valid string"),
     ],
 )
 def test_a_malformed_record_is_reported(tmp_path: Path, nodes: list[Any], rows: list[Any], message: str) -> None:

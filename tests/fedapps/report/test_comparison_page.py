@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-from report_pages import FINAL, headline, page, section_names
+from report_pages import FINAL, estimate, headline, page, paired_test, section_names
 
 
 def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
-    test = {"metric": "test.elbo", "a": "apfl", "b": "sfl", "seeds": 5, "p": 0.3, "p_holm": 0.6}
-    test |= {"mean_difference": -0.5, "low": -1.25, "high": 0.25}
-    table = {m: {"elbo": {"mean": v, "std": 0.0}} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
+    test = paired_test("test.elbo", "apfl", "sfl")
+    table = {m: {"elbo": estimate(v)} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
     paper = {"apfl": {"elbo": 0.0116}, "cloud": {"elbo": 0.01643}}
     comparison = {"recipe": "three-cars", "table": table, "paper": paper, "tests": [test]}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
@@ -19,14 +18,13 @@ def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
     assert "apfl against sfl" in text
     doubt = "not significant (paired test over 5 seeds, p = 0.6; the smallest possible p is 0.0625 before correction)."
     assert doubt in text
-    assert '<td class="n">−1.25 to 0.25</td>' in text
+    assert '<td class="n">−0.50 <small>−1.25 to 0.25</small></td>' in text
     assert "paired over 5 seeds, not over nodes or sessions. The smallest possible p is 0.0625; use 10 seeds" in text
 
 
 def test_one_seed_shows_no_order(tmp_path: Path) -> None:
-    test = {"metric": "test.elbo", "a": "apfl", "b": "sfl", "seeds": 1, "p": 1.0, "p_holm": 1.0}
-    test |= {"mean_difference": -0.5, "low": None, "high": None}
-    table = {m: {"elbo": {"mean": v, "std": 0.0}} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
+    test = paired_test("test.elbo", "apfl", "sfl", seeds=1, p=1.0, p_holm=1.0, low=None, high=None)
+    table = {m: {"elbo": estimate(v)} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
     (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table, "tests": [test]}))
     text = page(tmp_path)
     assert '(0.03000).</p><p class="note">One seed does not show whether this is more than noise.' in text
@@ -34,22 +32,17 @@ def test_one_seed_shows_no_order(tmp_path: Path) -> None:
 
 
 def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
-    spread = {"mean": 5.0, "std": 0.0}
-    table = {
-        m: {"num-examples": spread, "kl": spread, "elbo": {"mean": v, "std": 0.001, "half": 0.0012}}
-        for m, v in FINAL.items()
-    }
+    spread = estimate(5.0)
+    table = {m: {"num-examples": spread, "kl": spread, "elbo": estimate(v, 0.0012)} for m, v in FINAL.items()}
     rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
-    test = {"a": "apfl", "b": "local", "seeds": 5, "p": 0.3, "p_holm": 0.6}
-    test |= {"mean_difference": -0.5, "low": -1.25, "high": 0.25}
-    tests = [test | {"metric": "test.elbo", "nodes_lower": 4, "nodes_higher": 1}, test | {"metric": "test.kl"}]
+    tests = [paired_test("test.elbo", "apfl", "local", (4, 1)), paired_test("test.kl", "apfl", "local")]
     comparison = {"recipe": "lane-swap", "rows": rows, "table": table, "tests": tests}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     text = page(tmp_path)
     assert section_names(text) == ["result", "comparison"]
     assert headline(text).endswith("0.04000), the mean of 5 seeds; better on 4 of 5 nodes.")
     assert "The difference is −1.250 to 0.2500 (95\N{NO-BREAK SPACE}% interval). It is not significant" in text
-    assert text.index("test ELBO loss<small>") < text.index("KL<small>")
+    assert text.index("ELBO loss<small>") < text.index("KL<small>")
     assert "num examples" not in text
     assert ">4 : 1<" in text
     assert text.index("apfl against local") < text.index("Tests on other metrics")
@@ -61,11 +54,11 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
     found = {"excess": 0.001, "dynamics_distance": 0.5, "gain_distance": 0.01}
     rows = [{"method": m, "seed": seed, "metrics": found} for m in ("apfl", "sfl") for seed in (0, 1)]
     rows.append({"method": "local", "seed": 0, "metrics": {"total_loss": 0.5}})  # without the metric of the figure
-    table = {m: {"excess": {"mean": 0.001, "std": 0.0}} for m in ("apfl", "sfl")}
-    table["local"] = {"total_loss": {"mean": 0.5, "std": 0.0}}
+    table = {m: {"excess": estimate(0.001)} for m in ("apfl", "sfl")}
+    table["local"] = {"total_loss": estimate(0.5)}
     (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table}))
     text = page(tmp_path)
-    assert section_names(text) == ["result", "comparison", "seeds"]
+    assert section_names(text) == ["result", "comparison", "seeds", "distances"]
     assert "excess of each method by seed" in text
     assert "distance of the gain and of the dynamics from the true ones" in text
 
@@ -73,7 +66,7 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
 def test_a_comparison_shows_results_against_what_a_node_sends(tmp_path: Path) -> None:
     sent = {"apfl": 2e6, "sfl": 4e4, "local": 0.0}
     table = {
-        m: {"elbo": {"mean": v, "std": 0.0, "half": 0.001}, "bytes_per_client_round": {"mean": sent[m], "std": 0.0}}
+        m: {"elbo": estimate(v, 0.001), "bytes_per_client_round": estimate(sent[m])}
         for m, v in {"apfl": 0.02, "sfl": 0.03, "local": 0.04}.items()
     }
     alt = "against the bytes that a node sends in a round: apfl 2 MB, 0.02; sfl 40 kB, 0.03"
@@ -88,7 +81,7 @@ def test_a_comparison_shows_results_against_what_a_node_sends(tmp_path: Path) ->
 def test_curves_and_nodes_begin_with_the_main_metric(tmp_path: Path) -> None:
     metrics = {"state_loss": 0.5, "total_loss": 0.75}
     rows = [{"method": m, "seed": seed, "metrics": metrics} for m in ("apfl", "sfl") for seed in (0, 1)]
-    table = {m: {name: {"mean": v, "std": 0.0, "half": 0.1} for name, v in metrics.items()} for m in ("apfl", "sfl")}
+    table = {m: {name: estimate(v, 0.1) for name, v in metrics.items()} for m in ("apfl", "sfl")}
     course = {"rounds": [1, 2], "mean": [0.5, 0.25], "half": [0.125, 0.0625]}
     curves = {m: dict.fromkeys(metrics, course) for m in table}
     nodes = {m: {name: {"a": 0.25 * k, "b": 0.5} for name in metrics} for k, m in enumerate(table, start=1)}
@@ -103,7 +96,7 @@ def test_curves_and_nodes_begin_with_the_main_metric(tmp_path: Path) -> None:
 def test_a_comparison_marks_rounds_with_other_nodes(tmp_path: Path) -> None:
     course = {"rounds": [1, 2], "mean": [0.5, 0.75], "half": [0.125, 0.0625], "changed": [2]}
     rows = [{"method": "apfl", "seed": seed, "metrics": {"total_loss": 0.75}} for seed in (0, 1)]
-    table = {"apfl": {"total_loss": {"mean": 0.75, "std": 0.0, "half": 0.1}}}
+    table = {"apfl": {"total_loss": estimate(0.75, 0.1)}}
     for paired, said in (
         (
             {"rounds": [1, 2], "mean": [0.5, 0.375]},

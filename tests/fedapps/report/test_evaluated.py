@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from report_pages import node_line, page, round_line, section, write_finished_run, write_lines
 
 from fedapps.report.evaluated import NodeChange, PairedCurve, pair
-from fedapps.report.json_files import Entry
-from fedapps.report.parsing import read_node, read_round
+from fedapps.runs.records import NodeRecord, RoundRecord
 
 Rounds = Mapping[int, Mapping[str, float]]
 
@@ -20,14 +19,15 @@ def paired(
     rounds: Rounds, means: Mapping[int, float], weights: Mapping[str, float] | None = None
 ) -> PairedCurve | None:
     """The paired curve of the metric ``x``, of which each round has these values by node, and these recorded means."""
-    lines = [{"method": "m", "round": r, "evaluate": {"test.x": mean}} for r, mean in means.items()]
+    records = [RoundRecord(method="m", round=r, evaluate={"test.x": mean}) for r, mean in means.items()]
     nodes = [
-        {"method": "m", "round": r, "node": n, "phase": "evaluate", "metrics": {"test.x": x}}
-        | {"num_examples": (weights or {}).get(n, 1)}
+        NodeRecord(
+            method="m", round=r, node=n, phase="evaluate", metrics={"test.x": x}, num_examples=(weights or {}).get(n, 1)
+        )
         for r, of_round in rounds.items()
         for n, x in of_round.items()
     ]
-    return pair("test.x", [read_round(Entry("", row)) for row in lines], [read_node(Entry("", row)) for row in nodes])
+    return pair("test.x", records, nodes)
 
 
 def test_a_lost_node_moves_the_mean_but_not_the_paired_curve_by_hand():

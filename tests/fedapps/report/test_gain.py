@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from report_pages import comparison, headline, node_line, page, round_line, section, write_lines
+from report_pages import comparison, estimate, headline, node_line, page, paired_test, round_line, section, write_lines
 
+from fedapps.base.report.metrics import describe
 from fedapps.registry.methods import METHODS
 from fedapps.report import read_run
 from fedapps.report.gain import gain_of, role_of
-from fedapps.report.metrics import describe
 
 SPACE = "\N{NO-BREAK SPACE}"
 
@@ -102,9 +102,9 @@ def test_a_comparison_counts_nodes_and_seeds(tmp_path: Path) -> None:
         for method, values in found.items()
         for seed, value in enumerate(values)
     ]
-    table = {"local": {"accuracy": {"mean": 0.5, "std": 0.0}}, "fedavg": {"accuracy": {"mean": 0.7, "std": 0.2}}}
-    test = {"metric": "test.accuracy", "a": "local", "b": "fedavg", "seeds": 3, "mean_difference": -0.2}
-    test |= {"low": -0.8, "high": 0.4, "p": 0.5, "p_holm": 0.5, "nodes_lower": 5, "nodes_higher": 2}
+    table = {"local": {"accuracy": estimate(0.5)}, "fedavg": {"accuracy": estimate(0.7, 0.2)}}
+    gap = {"seeds": 3, "mean": -0.2, "low": -0.8, "high": 0.4, "p": 0.5, "p_holm": 0.5}
+    test = paired_test("test.accuracy", "local", "fedavg", (5, 2), **gap)
     content = comparison(rows, tests=[test]) | {"table": table}
     (tmp_path / "compare.json").write_text(json.dumps(content))
     text = page(tmp_path)

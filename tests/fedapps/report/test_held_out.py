@@ -2,7 +2,7 @@
 
 import json
 
-from report_pages import page, section, write_finished_run
+from report_pages import estimate, page, section, write_finished_run
 
 MODELS = {"shared": {"test.elbo": 0.5}, "adapted": {"test.elbo": 0.25, "test.kl": 1.0}, "local": {"test.elbo": 0.375}}
 
@@ -22,17 +22,17 @@ def test_a_run_shows_the_three_models_of_each_method(tmp_path):
 
 
 def test_a_comparison_shows_intervals(tmp_path):
-    spreads = {model: {"mean": MODELS[model]["test.elbo"], "std": 0.1, "half": 0.0625} for model in MODELS}
+    spreads = {model: estimate(MODELS[model]["test.elbo"], 0.0625) for model in MODELS}
     differences = {"gain": {"mean": -0.25, "low": -0.75, "high": 0.25}, "lead": {"mean": -1, "low": None, "high": None}}
     found = {"epochs": 1, "nodes": 1, "metrics": {"elbo": {**spreads, **differences}}}
-    table = {"sfl": {"elbo": {"mean": 0.03, "std": 0.0}}}
+    table = {"sfl": {"elbo": estimate(0.03)}}
     comparison = {"recipe": "lane-swap", "table": table, "tests": [], "held_out": {"sfl": found}}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     shown = section(page(tmp_path), "held-out")
     assert "1 node, 1 epoch." in shown
     assert "0.500 <small>± 0.062</small>" in shown
-    assert "−0.250 <small>−0.750 to 0.250</small>" in shown
-    assert '<td class="n">−1.000</td>' in shown
+    assert "−0.25 <small>−0.75 to 0.25</small>" in shown
+    assert '<td class="n">−1</td>' in shown
 
 
 def test_without_held_out_nodes_there_is_no_section(tmp_path):

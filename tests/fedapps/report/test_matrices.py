@@ -107,5 +107,5 @@ def test_a_comparison_shows_the_mean_matrix_over_seeds(tmp_path: Path) -> None:
 def test_a_malformed_matrix_is_reported(tmp_path: Path) -> None:
     rows = [{"method": "stl", "seed": 0, "metrics": {"amse": 1.5}, "matrices": {"mse": [[1, 3], [3]]}}]
     (tmp_path / "compare.json").write_text(json.dumps(comparison(rows)))
-    with pytest.raises(ReportError, match=r"compare\.json: 'mse' is \[\[1, 3\], \[3\]\]; it must be a list of rows"):
+    with pytest.raises(ReportError, match=r"compare\.json: 'mse' is \[\[1.0, 3.0\], \[3.0\]\]; it must be a list"):
         write_report(tmp_path)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -144,12 +142,3 @@ def test_the_curves_start_with_what_matters_and_end_with_the_number_of_steps(fol
     places = [curves.index(f">{title}") for title in [*order, "test windows", "training: steps"]]
     assert places == sorted(places)
     assert "test constant" not in curves
-
-
-@pytest.mark.subprocesses
-def test_a_report_is_written_without_torch(folder: Path) -> None:
-    code = (
-        "import pathlib, sys; from fedapps.report import write_report; write_report(pathlib.Path(sys.argv[1])); "
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)

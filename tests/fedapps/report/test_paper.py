@@ -4,22 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from report_pages import estimate, paired_test
 
 from fedapps.report import ReportError
 from fedapps.report.paper import FORMATS, write_formats
 
-EXCESS = {"std": 0.1, "half": 0.1}
 TABLE = {
-    "fed_avg": {"total_loss": {"mean": 0.25, "std": 0.02, "half": 0.025}, "excess": {"mean": 0.5, **EXCESS}},
-    "apfl": {"total_loss": {"mean": 0.125, "std": 0.01, "half": 0.0125}, "excess": {"mean": 0.75, **EXCESS}},
+    "fed_avg": {"total_loss": estimate(0.25, 0.025, sd=0.02), "excess": estimate(0.5, 0.1)},
+    "apfl": {"total_loss": estimate(0.125, 0.0125, sd=0.01), "excess": estimate(0.75, 0.1)},
 }
 COURSE = {"rounds": [1, 2], "mean": [0.5, 0.25], "half": [0.125, 0.0625]}
 
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Path:
-    test = {"a": "fed_avg", "b": "apfl", "seeds": 5, "p": 0.02, "p_holm": 0.04}
-    test |= {"metric": "test.total_loss", "mean_difference": 0.125, "low": 0.1, "high": 0.15}
+    test = paired_test("test.total_loss", "fed_avg", "apfl", mean=0.125, low=0.1, high=0.15, p=0.02, p_holm=0.04)
     rows = [{"method": m, "seed": seed, "metrics": {}} for m in TABLE for seed in range(5)]
     curves = {m: {"total_loss": COURSE} for m in TABLE}
     whole = {"recipe": "lqr", "rows": rows, "table": TABLE, "tests": [test], "curves": curves}
@@ -43,7 +42,7 @@ def test_the_markdown_table_has_the_same_cells(compared: Path) -> None:
 
 
 def test_without_tests_the_table_has_the_main_metrics_of_the_task(tmp_path: Path) -> None:
-    row = {name: {"mean": 0.5, "std": 0.0} for name in ("local_accuracy", "local_accuracy.count", "steps")}
+    row = {name: estimate(0.5) for name in ("local_accuracy", "local_accuracy.count", "steps")}
     whole = {"recipe": "quickstart", "task": "text", "rows": [], "table": {"fedavg": row}, "tests": [], "curves": {}}
     (tmp_path / "compare.json").write_text(json.dumps(whole))
     (path,) = write_formats(tmp_path, ["csv"])

@@ -24,19 +24,19 @@ def test_a_repeated_round_is_refused(folder: Path) -> None:
     ("file", "content", "message"),
     [
         ("metrics.jsonl", '{"method": "a", "round": 1}\n{"method": \n', r"metrics\.jsonl:2: not JSON"),
-        ("metrics.jsonl", '\n{"method": "a"}\n', r"metrics\.jsonl:2: 'round' is None; it must be a whole"),
-        ("metrics.jsonl", "[1]\n", r"metrics\.jsonl:1: found list; it must be a JSON object"),
+        ("metrics.jsonl", '\n{"method": "a"}\n', r"metrics\.jsonl:2: 'round' is missing"),
+        ("metrics.jsonl", "[1]\n", r"metrics\.jsonl:1: the content is \[1\]; it must be a JSON object"),
         (
             "metrics.jsonl",
             '{"method": "a", "round": 1, "evaluate": {"x": "high"}}\n',
-            r"metrics\.jsonl:1: 'x' is 'high'; it must be a number",
+            r"metrics\.jsonl:1: 'evaluate.x' is 'high'; it must be a valid number",
         ),
         (
             "nodes.jsonl",
             '{"method": "a", "round": 1, "node": 7}\n',
             r"nodes\.jsonl:1: 'node' is 7; it must",
         ),
-        ("summary.json", '{\n"methods": 3}', r"summary\.json: 'methods' is 3; it must be an object"),
+        ("summary.json", '{\n"methods": 3}', r"summary\.json: 'methods' is 3; it must be a JSON object"),
         ("summary.json", '{\n\n"methods": }', r"summary\.json:3: not JSON"),
         ("config.toml", "rounds = \n", r"config\.toml: not TOML: .*line 1"),
         ("metrics.jsonl", "\xff\n", r"metrics\.jsonl:1: not UTF-8"),

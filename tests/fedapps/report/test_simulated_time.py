@@ -5,10 +5,10 @@ import json
 import pytest
 from report_pages import page, round_line, section, write_finished_run, write_lines
 
-from fedapps.report.fleet_use import fleet_use, slowest
-from fedapps.report.json_files import ReportError
-from fedapps.report.metrics import describe
-from fedapps.report.run_data import read_run
+from fedapps.base.errors import ReportError
+from fedapps.base.report.metrics import describe
+from fedapps.report.run_data import read_run, slowest
+from fedapps.report.sections.simulated_time import fleet_use
 
 METRIC = describe("test.elbo")
 

@@ -8,10 +8,12 @@ import pytest
 from browser_pages import dom_of, in_a_browser
 from markupsafe import Markup
 
-from fedapps.report.formats import format_bytes, format_duration, format_number
-from fedapps.report.rendering import macro, render
+from fedapps.base.report.formats import format_bytes, format_duration, format_number
+from fedapps.base.report.sections import part, render
+from fedapps.base.report.tables import Table, text_columns
+from fedapps.report.sections import FOLDER
 
-SCRIPT = render("script.js.md")
+SCRIPT = render(FOLDER, "script.js.md")
 
 MINUS = "\N{MINUS SIGN}"
 ROWS = [
@@ -25,7 +27,7 @@ def page(tmp_path: Path):
     """A function that clicks on columns; the first cells of the rows after it, and the state of the titles."""
 
     def click(*columns: int, rows=ROWS) -> tuple[list[str], list[str]]:
-        markup = macro("parts.html.md", "table", ["method", "accuracy", "bytes"], rows)
+        markup = part("table", Table(text_columns(["method", "accuracy", "bytes"]), rows), "a table")
         clicks = "".join(f'document.querySelectorAll("th button")[{column}].click();' for column in columns)
         dom = dom_of(f'<!DOCTYPE html><meta charset="utf-8">{markup}<script>{SCRIPT}{clicks}</script>', tmp_path)
         names = re.findall(r"<tr><td>(.*?)</td>", dom)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from report_pages import comparison, labels, page, section, section_names
+from report_pages import comparison, estimate, labels, page, section, section_names
 
 
 def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **more: float) -> Path:
@@ -15,17 +15,13 @@ def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **
 
     ``more`` are further metrics and their means, which are the same for all.
     """
-    parts, rows = [], []
+    parts = []
     for value, of_method in errors.items():
-        also = {name: {"mean": mean, "std": 0.0} for name, mean in more.items()}
-        table = {
-            method: {"amse": {"mean": mean, "std": 0.0, "half": half}, **also}
-            for method, (mean, half) in of_method.items()
-        }
-        parts.append({"value": value, "table": table, "paper": {}, "tests": []})
-        facts = {"seed": 0, "metrics": {"amse": 1.0}, "varied": {"key": "share", "value": value}}
-        rows += [{"method": method, **facts} for method in of_method]
-    whole = comparison([], varied={"key": "share", "values": parts}) | {"rows": rows}
+        also = {name: estimate(mean) for name, mean in more.items()}
+        table = {method: {"amse": estimate(mean, half), **also} for method, (mean, half) in of_method.items()}
+        rows = [{"method": method, "seed": 0, "metrics": {"amse": 1.0}} for method in of_method]
+        parts.append({"value": value, "rows": rows, "table": table})
+    whole = comparison([], varied={"key": "share", "values": parts})
     (tmp_path / "compare.json").write_text(json.dumps(whole))
     return tmp_path
 

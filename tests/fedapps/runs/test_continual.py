@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedapps.base.report.metrics import is_on_stage
 from fedapps.runs.continual import (
     average,
     backward_transfer,
     continual_metrics,
     forward_transfer,
-    is_on_stage,
     last_rounds,
     measure_names,
     on_stage,

@@ -6,17 +6,18 @@ import pytest
 from drawn_houses import OPTIONS, write_world
 from report_pages import page, section
 
-import fedapps.comparison.references
+import fedapps.comparison.summary
 from fedapps.base.options import key_of
+from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.formats import number
 from fedapps.comparison.matrix import Plan, Vary
-from fedapps.comparison.references import references_of
-from fedapps.comparison.summary import summarise
-from fedapps.comparison.tables import comparison_text
+from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import Simulation, launch
 from fedapps.launch.references import add_references, find_references
+from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import number, summary_table
+from fedapps.runs.tables import summary_table
 
 pytestmark = pytest.mark.slow
 
@@ -96,35 +97,31 @@ def test_references_are_found_once_for_each_seed_that_has_others(tmp_path, monke
         asked.append(config.run.seed)
         return {"forward": {"test.x": float(config.run.seed)}}
 
-    monkeypatch.setattr(fedapps.comparison.references, "find_references", found)
+    monkeypatch.setattr(fedapps.comparison.summary, "find_references", found)
     config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": data_dir}
     plan = Plan("mine", config, ("fedavg",), (3, 5), "inline", seed_keys=seed_keys)
     for _ in range(2):  # the second time, as after an interruption, they are in the folder
-        assert references_of(plan, tmp_path)[0]["forward"]["x"]["mean"] == sum(seeds) / len(seeds)
+        assert references_of(plan, tmp_path)[0]["forward"]["x"].mean == sum(seeds) / len(seeds)
         assert asked == seeds
-
-
-def spread(mean):
-    return {"mean": mean, "std": 0.0, "half": None}
 
 
 def test_a_comparison_carries_its_references(tmp_path):
     plan = Plan("fedvln-none", {"task": "vln"}, ("fedavg",), (0,), "inline")
     rows = [{"method": "fedavg", "seed": 0, "metrics": {"val_unseen.sr": 0.25}, "curves": {}, "nodes": []}]
-    references = {"forward": {"val_unseen.sr": spread(0.125)}}
+    references = {"forward": {"val_unseen.sr": Estimate(0.125)}}
     comparison = summarise(plan, rows, [references])
-    assert comparison["references"] == references
-    assert "references" not in summarise(plan, rows, [{}])
+    assert comparison.references == references
+    assert "references" not in summarise(plan, rows, [{}]).text()
     assert comparison_text(comparison).splitlines() == [
-        "method              val_unseen.sr",
+        "method              val unseen SR",
         "---------------------------------",
-        "fedavg                       0.25",
-        "reference: forward          0.125",
+        "fedavg                     0.2500",
+        "reference: forward         0.1250",
     ]
-    worse = summarise(plan, rows, [{"random": {"val_unseen.sr": spread(0.5)}}])
-    assert worse["notes"] == ["Worse than the floor 'random' (0.5) in val_unseen.sr: fedavg (0.25)."]
-    assert comparison_text(worse).splitlines()[-1] == worse["notes"][0]
-    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    worse = summarise(plan, rows, [{"random": {"val_unseen.sr": Estimate(0.5)}}])
+    assert list(worse.notes) == ["Worse than the floor 'random' (0.5) in val_unseen.sr: fedavg (0.25)."]
+    assert comparison_text(worse).splitlines()[-1] == worse.notes[0]
+    (tmp_path / "compare.json").write_text(comparison.text())
     shown = section(page(tmp_path), "comparison")
     assert '<td>reference: forward</td><td class="n">0.1250</td>' in shown
 
@@ -136,7 +133,7 @@ def test_each_value_of_a_varied_key_has_its_references():
         {"method": "fedavg", "seed": 0, "metrics": {"val_seen.sr": 0.25}, "curves": {}, "nodes": []}
         for _ in vary.values
     ]
-    comparison = summarise(plan, rows, [{"forward": {"val_seen.sr": spread(share)}} for share in (0.5, 0.75)])
-    found = [part["references"]["forward"]["val_seen.sr"]["mean"] for part in comparison["varied"]["values"]]
+    comparison = summarise(plan, rows, [{"forward": {"val_seen.sr": Estimate(share)}} for share in (0.5, 0.75)])
+    found = [part.references["forward"]["val_seen.sr"].mean for part in comparison.varied.values]
     assert found == [0.5, 0.75]
-    assert "references" not in comparison
+    assert comparison.references == {}

@@ -86,7 +86,7 @@ def test_a_personal_model_says_what_it_has_of_its_node():
 
 def test_a_vocabulary_of_a_node_is_named():
     task = TextTask(TextTask.Options(source="simulated", hidden=4, embedding_width=4))
-    facts = {"classes": ["up"], "words": ["<pad>", "<unk>", "secret"]}
+    facts = {"classes": ["up", "down"], "words": ["<pad>", "<unk>", "secret"]}
     model = TextTrained(task, task.model_of(facts, None), facts, Origin(method="fedvocab", node="client-1"))
     said = section(card(model, Safetensors(), WRITTEN, "unknown"), "What was private")
     assert "Facts of this node that inputs need are in the files, too: `classes`, `words`." in said

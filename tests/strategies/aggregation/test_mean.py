@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from fedapps.strategies.aggregation.mean import GROUP, StreamingMean
-from fedapps.strategies.algorithms.adaptive_rates import StreamingDeviation
+from fedapps.strategies.algorithms.apfl import StreamingDeviation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy

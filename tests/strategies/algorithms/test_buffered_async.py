@@ -5,6 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from between_rounds import between
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.algorithms.buffered_async import BufferedAsync
 from fedapps.strategies.base import BaseStrategy
@@ -14,6 +15,7 @@ from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.rounds.closing import Closing
 from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies.rounds.snapshots import nested, under
 from fedapps.strategies.staleness import Staleness
 from grouped import MemoryCheckpoints, PowerCutError
 from hypothesis import HealthCheck, given, settings
@@ -51,7 +53,7 @@ def steps_of(strategy, app, durations, *, num_nodes, num_rounds, start=ZERO, **o
             values.append(float(snapshot.arrays["shared.w"][0]))
 
     strategy.start(
-        grid, record_of(start), num_rounds=num_rounds, checkpoints=Kept(), on_round=reports.append, **options
+        grid, record_of(start), num_rounds=num_rounds, **between(checkpoints=Kept(), on_round=reports.append, **options)
     )
     return values, reports, grid
 
@@ -260,7 +262,7 @@ def run_until(cut, make, grid, kept, reports, **options):
             raise PowerCutError
         reports.append(report)
 
-    make().start(grid, record_of(ZERO), num_rounds=6, checkpoints=kept, on_round=record, **options)
+    make().start(grid, record_of(ZERO), num_rounds=6, **between(checkpoints=kept, on_round=record, **options))
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])
@@ -290,9 +292,10 @@ def test_real_nodes_that_were_at_work_are_asked_first_with_the_newest_version():
     make = lambda: BufferedAsync(buffer=2, concurrency=3)  # noqa: E731
     with pytest.raises(PowerCutError):
         run_until(3, make, InProcessGrid(app, [{}] * 4, {}), kept, [])
-    keys = bytes(kept.latest().arrays["state.async.in-flight"]).decode().split("\n")
-    assert keys != [""]
-    assert not any(name.startswith("state.flights.") for name in kept.latest().arrays)
+    state = nested(under("state.", kept.latest().arrays))
+    keys = state["at_work"]
+    assert keys
+    assert state["in_transit"] == {}
     seen.clear()
     run_until(inf, make, InProcessGrid(app, [{}] * 4, {}), kept, [], resume=True)
     trained = [message for message in seen if message.metadata.message_type == "train"]
@@ -306,7 +309,7 @@ def test_a_node_that_joins_late_gets_the_newest_version_and_delays_nobody():
             return list(super().get_node_ids())[: 3 if self.time >= 3 else 2]
 
     grid, reports = Joining(FOUR, 3, script([1.0], [1.5], [1.0])), []
-    BufferedAsync(buffer=2).start(grid, record_of(ZERO), num_rounds=6, on_round=reports.append)
+    BufferedAsync(buffer=2).start(grid, record_of(ZERO), num_rounds=6, **between(on_round=reports.append))
     joined = [(time, version) for time, partition, version in grid.sent if partition == 2]
     assert joined[0][0] == 3.0
     assert joined[0][1] == max(version for time, _, version in grid.sent if time <= 3)
@@ -342,10 +345,10 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, buffer, 
 
     def record(report):
         reports.append(report)
-        oldest.append(min(strategy.flights.versions, default=report.round))
+        oldest.append(min(strategy.mailbox.versions, default=report.round))
 
     try:
-        result = strategy.start(grid, record_of(start), num_rounds=4, timeout=20, on_round=record)
+        result = strategy.start(grid, record_of(start), num_rounds=4, timeout=20, **between(on_round=record))
     except TooFewRepliesError:
         result = None
     folded = [node for report in reports for node in report.nodes if node.phase == "train"]
@@ -354,13 +357,13 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, buffer, 
     if result is None:
         return
     refused = sum(len(report.refused) for report in reports)
-    assert len(grid.sent) == len(folded) + refused + len(strategy.flights)
+    assert len(grid.sent) == len(folded) + refused + len(strategy.mailbox)
     for report, version in zip(reports, oldest, strict=False):
         most = max((node.staleness for node in report.nodes if node.phase == "train"), default=0)
         assert most <= report.round - 1 - version, "no update is older than the versions that were in flight"
         assert limit is None or most <= limit
         assert report.strategy["versions"] <= max(report.strategy["in-flight"], 0)
-        assert len(strategy.flights.nodes) == len(strategy.flights), "one message for each node"
+        assert len(strategy.mailbox.nodes) == len(strategy.mailbox), "one message for each node"
     if all(len([n for n in report.nodes if n.phase == "train"]) == buffer for report in reports):
         by_node = Counter(int(node.node.removeprefix("part-")) for node in folded)
         expected = sum(count * 10.0**-partition for partition, count in by_node.items())

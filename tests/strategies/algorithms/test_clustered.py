@@ -4,11 +4,13 @@ import sys
 
 import numpy as np
 import pytest
+from fedapps.strategies import Each
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg, ProfileFeatures, UpdateSketch
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import FixedPerCluster, UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam
+from fedapps.strategies.rounds.snapshots import nested, under
 from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,7 +134,7 @@ def test_a_late_node_trains_the_shared_model_once_and_joins_the_nearest_cluster(
         grid,
         record_of(START),
         num_rounds=3,
-        on_round=arrive,
+        callbacks=[Each(arrive)],
         evaluate_fn=lambda r, arrays: tops.append(arrays_of(arrays)["w"].tolist()),
     )
     # round 1 gives (0.5, 1); in round 2 node 5 trains that, and its reply enters no cluster
@@ -229,7 +231,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(cut):
 def test_a_snapshot_of_another_strategy_is_refused():
     kept, app = MemoryCheckpoints(), grouped_app(nothing, camps)
     federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=1, checkpoints=kept)
-    with pytest.raises(ValueError, match="saved clusters have the tiers"):
+    with pytest.raises(ValueError, match="the checkpoint has no 'tiers' of ClusteredFedAvg: another strategy saved it"):
         federate(ClusteredFedAvg(num_clusters=2), app, START, num_nodes=2, num_rounds=2, checkpoints=kept, resume=True)
 
 
@@ -266,8 +268,9 @@ def test_a_snapshot_has_a_vector_per_node_and_a_model_per_cluster():
     strategy = ClusteredFedAvg(num_clusters=2, similarity=UpdateSketch(8))
     federate(strategy, grouped_app(nothing, train), start, num_nodes=40, num_rounds=2, checkpoints=kept)
     arrays = kept.latest().arrays
-    assert arrays["state.clustered.vectors"].shape == (40, 8)
-    assert arrays["state.clustered.centres"].shape == (2, 8)
+    state = nested(under("state.", arrays))
+    assert [vector.shape for vector in state["_vectors"].values()] == [(8,)] * 40
+    assert [centre.shape for centre in state["_centres"].values()] == [(8,)] * 2
     assert sum(array.size >= 5000 for array in arrays.values()) == 4  # shared result, top and two clusters
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from grouped import grouped_app
 from toys import federate
 

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms import fisher_exchange
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import DropSchedule, Sampler
@@ -393,7 +392,7 @@ def test_keys_and_names_of_any_form_survive_a_restart():
     before = FisherExchange(others_now=1.0)
     for key in ("node.1", "a/b %2E", "ü"):
         arrays = {"enc.0.weight": np.ones(2, np.float32), "fisher.now.x": np.ones((), np.float32)}
-        before._now[key] = fisher_exchange._Published(arrays, arrays)
+        before._now[key] = (arrays, arrays)
     after = FisherExchange(others_now=1.0)
     after.load_state(before.state())
     assert same_bits(after.state(), before.state())

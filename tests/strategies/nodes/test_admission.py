@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange, _Published
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.admission import Admission, ExampleLimits
 from fedapps.strategies.nodes.profiles import Profile
@@ -70,7 +70,7 @@ def test_nobody_gets_the_fisher_entry_of_an_absent_node():
     grid = Grid(n8=("car-7's", {"key": "car-7"}), n9=("car-9's", {"key": "car-9"}))
     keys(strategy.registry, grid)
     one = {"w": np.ones(2)}
-    strategy._now = {"car-7": _Published(one, one), "car-9": _Published(one, one)}
+    strategy._now = {"car-7": (one, one), "car-9": (one, one)}
     del grid.nodes[8]
     grid.nodes[2] = ("thief's", {"key": "car-7"})
     assert [(node.node_id, node.key) for node in strategy.profiles(grid)] == [(9, "car-9")]

@@ -5,6 +5,7 @@ from math import log, sqrt
 
 import numpy as np
 import pytest
+from between_rounds import between
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.speed_samplers import SpeedTiers, Utility
@@ -114,7 +115,7 @@ def test_a_strategy_tells_its_sampler_the_times_and_a_resumed_run_knows_them(kin
     def run(rounds, kept, **options):
         grid = ScriptedGrid(arithmetic_app(train), 6, lambda partition, training: 1.0 + partition)
         strategy = BaseStrategy(sampler=kind(0.5))
-        strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=rounds, checkpoints=kept, **options)
+        strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=rounds, **between(checkpoints=kept, **options))
         return strategy.sampler.state(), [partition for _, partition, _ in grid.sent]
 
     whole, parts = MemoryCheckpoints(), MemoryCheckpoints()

@@ -5,8 +5,9 @@ from math import inf
 
 import numpy as np
 import pytest
+from between_rounds import between
 from fedapps.strategies.aggregation.robust import Median
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import FixedNodes, PoissonSampling, UniformFraction
 from fedapps.strategies.privacy import CentralPrivacy
@@ -30,7 +31,9 @@ def add(partition, arrays, config):
 def run(strategy, durations, *, num_nodes, num_rounds, train=add, **options):
     grid, reports = ScriptedGrid(arithmetic_app(train), num_nodes, durations), []
     options = {"timeout": 100, "evaluate_every": num_rounds, **options}
-    result = strategy.start(grid, record_of(START), num_rounds=num_rounds, on_round=reports.append, **options)
+    result = strategy.start(
+        grid, record_of(START), num_rounds=num_rounds, **between(on_round=reports.append, **options)
+    )
     return float(arrays_of(result.arrays)["w"][0]), reports, grid
 
 
@@ -138,7 +141,7 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, over_sel
     assert max(Counter(node.metrics["number"] for node in folded).values(), default=1) == 1
     refused = sum(len(report.refused) for report in reports)
     dropped = sum(len(report.dropped) for report in reports)
-    in_flight = len(strategy._flights) if strategy.closing.early else 0
+    in_flight = len(strategy.mailbox) if strategy.closing.early else 0
     assert len(grid.sent) == len(folded) + refused + dropped + in_flight
     assert late == "drop" or dropped == 0
     assert all(node.staleness == 0 for node in folded) or late == "fold"
@@ -159,7 +162,7 @@ def test_what_does_not_go_together_is_refused(keywords, message):
 
 
 def test_an_algorithm_of_one_version_takes_no_late_updates():
-    with pytest.raises(ValueError, match="in begin_round, fold_reply, close_round, state"):
+    with pytest.raises(ValueError, match="in begin_round, complete, fold, close_round, kept"):
         AdaptiveRates(closing=Closing(1.3, late="fold"))
     AdaptiveRates(closing=Closing(1.3))
 

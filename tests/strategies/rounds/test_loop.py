@@ -5,8 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from between_rounds import between
 from fedapps.clients.state import Attempts
 from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies import Callback, Save
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Adam
 from fedapps.strategies.rounds.records import FailedEvaluationsError, LeftOut, TrackedMetric
@@ -286,8 +288,10 @@ def killed_twice(cut):
         grid.step = steps
         try:
             BaseStrategy().start(
-                grid, record_of(START), num_rounds=3, checkpoints=kept, resume=True,
-                on_release=lambda *release: ledger.append(release), on_round=steps,
+                grid, record_of(START), num_rounds=3, **between(
+                    checkpoints=kept, resume=True,
+                    on_release=lambda *release: ledger.append(release), on_round=steps,
+                ),
             )  # fmt: skip
         except PowerCut:
             kills += 1
@@ -411,3 +415,54 @@ def test_a_snapshot_of_another_model_is_refused():
             checkpoints=kept,
             resume=True,
         )
+
+
+# -- callbacks -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_before_the_next_round_when_it_should_stop():
+    answers, reports = iter([False, False, True]), []
+    options = {"num_nodes": 1, "num_rounds": 5, "should_stop": lambda: next(answers), "on_round": reports.append}
+    result = federate(BaseStrategy(), arithmetic_app(add_partition), START, **options)
+    assert [report.round for report in reports] == [1, 2]
+    np.testing.assert_array_equal(arrays_of(result.arrays)["head.w"], [[6.0]])
+
+
+class Diary(Callback):
+    kept = ("lines",)
+
+    def __init__(self, last=9):
+        self.lines, self.last = [], last
+
+    def begin(self, run):
+        self.lines.append(["begin", run.round])
+
+    def before_training(self, run, server_round):
+        self.lines.append(["before", server_round, run.round])
+
+    def after_round(self, run, report):
+        self.lines.append(["after", run.round, float(arrays_of(run.result.arrays)["head.w"][0, 0])])
+
+    def reason_to_stop(self, run):
+        return "enough" if run.round == self.last else ""
+
+
+def test_callbacks_are_called_between_rounds_and_can_stop_the_run(caplog):
+    diary = Diary(last=2)
+    app = arithmetic_app(add_partition)
+    federate(BaseStrategy(), app, START, num_nodes=1, num_rounds=5, start=with_callbacks(diary))
+    assert diary.lines == [["begin", 0], ["before", 1, 0], ["after", 1, 5.0], ["before", 2, 1], ["after", 2, 6.0]]
+    assert "stopping early: enough" in caplog.text
+
+
+def with_callbacks(*callbacks):
+    return lambda strategy, grid, initial, **options: strategy.start(grid, initial, callbacks=callbacks, **options)
+
+
+def test_what_a_callback_keeps_is_restored_with_the_snapshot():
+    kept, app = MemoryCheckpoints(), arithmetic_app(add_partition)
+    for rounds in (1, 2):
+        diary = Diary()
+        start = with_callbacks(diary, Save(kept, resume=True))
+        federate(BaseStrategy(), app, START, num_nodes=1, num_rounds=rounds, start=start)
+    assert diary.lines == [["begin", 0], ["before", 1, 0], ["after", 1, 5.0], ["before", 2, 1], ["after", 2, 6.0]]

@@ -1,7 +1,9 @@
-"""The attempts of a run, as the server numbers them and as nodes read them."""
+"""The state in a snapshot, and the attempts of a run, as the server numbers them and as nodes read them."""
 
+import numpy as np
+import pytest
 from fedapps.clients.state import Attempts
-from fedapps.strategies.rounds.snapshots import next_attempts, to_text
+from fedapps.strategies.rounds.snapshots import Stateful, flat, nested, next_attempts, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +40,50 @@ def test_a_round_counts_if_the_last_attempt_that_reached_it_ran_it(lengths, data
         assert all(read.of(server_round) == of for server_round, of in owner.items())
         assert all(read.counts(server_round, of) for server_round, of in owner.items())
         assert not any(read.counts(server_round, "another") for server_round in owner)
+
+
+names = st.text(max_size=3) | st.integers(-3, 3)
+arrays = st.integers(0, 3).map(lambda size: np.arange(size, dtype=np.float32))
+values = st.recursive(
+    arrays | st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), values, max_size=4))
+def test_values_come_back_from_the_arrays_of_a_snapshot(state):
+    np.testing.assert_equal(nested(flat(state)), state)
+
+
+def test_sets_stay_sets_and_an_array_that_is_there_twice_is_stored_once():
+    shared = np.ones(3)
+    state = flat({"keys": {"b", "a"}, "models": [{"w": shared}, {"w": shared}]})
+    assert len(state) == 2  # the array, and the form of the values
+    restored = nested(state)
+    assert restored["keys"] == {"a", "b"}
+    assert restored["models"][0]["w"] is restored["models"][1]["w"]
+
+
+class Counter(Stateful):
+    kept = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+class Pair(Counter):
+    kept = ("other", "names")
+
+    def __init__(self):
+        super().__init__()
+        self.other, self.names = Counter(), []
+
+
+def test_a_class_keeps_what_it_and_its_bases_declare():
+    before, after = Pair(), Pair()
+    before.count, before.other.count, before.names = 3, 4, ["a"]
+    after.load_state(before.state())
+    assert (after.count, after.other.count, after.names) == (3, 4, ["a"])
+    with pytest.raises(ValueError, match="has no 'other' of Pair: another strategy saved it"):
+        Pair().load_state(Counter().state())

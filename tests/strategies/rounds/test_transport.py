@@ -3,9 +3,8 @@
 import logging
 
 import pytest
-from counted_grid import CountedGrid, messages, outcome
+from counted_grid import CountedGrid, exchange, messages, outcome
 from fedapps.strategies.rounds import transport
-from fedapps.strategies.rounds.exchange import exchange
 from fedapps.strategies.rounds.transport import NodeFailure, retry
 from flwr.app import Error
 from flwr.common.constant import ErrorCode

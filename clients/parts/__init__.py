@@ -1,1 +1,0 @@
-"""Local parts: the local algorithms that a node composes, one module each."""

@@ -1,0 +1,85 @@
+"""A mean over seeds with its confidence interval (Student's t), and the interval of a share (Wilson's)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, nan, sqrt
+from statistics import fmean, stdev
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, of a metric or of a paired difference.
+
+    Parameters
+    ----------
+    mean : float
+    seeds : int
+        The number of seeds that count.
+    sd : float or None
+        Sample standard deviation over the seeds.
+    low, high : float or None
+        Limits of the 95 % confidence interval (Student's t); ``None`` with one seed.
+    values : sequence of float
+        The value of each seed, if they were kept.
+    planned : int
+        The number of seeds that were planned, if some of them failed; otherwise 0.
+    p, p_holm : float or None
+        Of a difference: p-value of the sign-flip test, and its Holm correction within the comparison.
+    widest : bool
+        The interval of a difference is an upper bound: it follows from both standard deviations alone.
+    """
+
+    mean: float
+    seeds: int = 1
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+    values: Sequence[float] = ()
+    planned: int = 0
+    p: float | None = None
+    p_holm: float | None = None
+    widest: bool = False
+
+    @classmethod
+    def of(cls, values: Sequence[float], confidence: float = 0.95) -> Estimate:
+        """The estimate from one value per seed, with an interval of a confidence in (0, 1)."""
+        mean = fmean(values)
+        if len(values) < 2:
+            return cls(mean, values=tuple(values))
+        sd = stdev(values) if all(map(isfinite, values)) else nan
+        half = half_width(sd, len(values), confidence)
+        return cls(mean, len(values), sd, mean - half, mean + half, tuple(values))
+
+    @property
+    def half(self) -> float | None:
+        """Half the width of the 95 % interval; ``None`` with one seed, or if no spread is known."""
+        if self.low is not None and self.high is not None:
+            return (self.high - self.low) / 2
+        return None if self.sd is None or self.seeds < 2 else half_width(self.sd, self.seeds)
+
+    @property
+    def counted(self) -> str:
+        """Such as ``(3 of 5)`` if seeds failed; otherwise empty."""
+        return f"({self.seeds} of {self.planned})" if self.planned else ""
+
+    def minus(self, other: Estimate, confidence: float = 0.95) -> Estimate:
+        """The difference, paired by seed; both have one value for each seed, in the same order."""
+        return Estimate.of([a - b for a, b in zip(self.values, other.values, strict=True)], confidence)
+
+    def negated(self) -> Estimate:
+        """The difference the other way round."""
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
+        values = tuple(-value for value in self.values)
+        return Estimate(
+            -self.mean, self.seeds, self.sd, low, high, values, self.planned, self.p, self.p_holm, self.widest
+        )
+
+
+def half_width(sd: float, count: int, confidence: float = 0.95) -> float:
+    """Half the width of the interval of a mean of ``count`` ≥ 2 values with the sample standard deviation ``sd``."""
+    from scipy.special import stdtrit  # one seed needs no quantile, and this takes long to import
+
+    return float(stdtrit(count - 1, (1 + confidence) / 2)) * sd / sqrt(count)

@@ -1,0 +1,92 @@
+"""The server of q-FFL: updates count by powers of the nodes' losses, and set the length of the step.
+
+Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Algorithm 2, https://arxiv.org/abs/1905.10497.
+"""
+
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from ..aggregation.mean import Aggregate, stretched
+from ..arrays import Arrays, NamedArrays
+from ..base import BaseStrategy
+from ..checks import require_positive
+from ..replies import Reply
+from ..wire import Q_FFL_LOSS
+
+#: Added to a loss, as in the authors' code, so that every power is defined and above 0.
+_LEAST = 1e-10
+_LARGEST = 1e10
+
+
+class QFedAvg(BaseStrategy):
+    """w ← w − Σ p_k F_k^q Δw_k / Σ p_k (q F_k^(q−1) ‖Δw_k‖² + L F_k^q) with Δw_k = L (w − y_k).
+
+    F_k ≥ 0 is the loss of w on node k, which its reply brings as the metric ``q-ffl.loss``, y_k are its trained
+    parameters, and p_k is its weight. The sum is over the nodes of the round, so that it estimates the gradient of
+    Σ p_k F_k^(q+1) / (q+1); the denominator bounds the Lipschitz constant of this gradient. If nodes are drawn in
+    proportion to their examples, ``weighting`` must be "uniform". A server optimizer takes the new w as the mean.
+    Buffers are averaged with weights proportional to p_k F_k^q.
+
+    Parameters
+    ----------
+    q : float
+        In [0, 20]. 0 is FedAvg, bit for bit; the larger q, the more count the nodes with the largest losses.
+    lipschitz : float
+        L > 0, an estimate of the Lipschitz constant of a node's gradient: 1 / learning rate where this was tuned.
+    **base
+        As in :class:`~fedapps.strategies.base.BaseStrategy`.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or ``privacy`` or ``aggregation`` is set.
+    """
+
+    privacy_gap: ClassVar[str] = "the weight of an update depends on the loss of its node, which is sent without noise"
+    robustness_gap: ClassVar[str] = "nodes report the losses by which their updates count"
+
+    def __init__(self, *, q: float = 1.0, lipschitz: float = 1.0, **base: Any) -> None:
+        super().__init__(**base)
+        if not 0 <= q <= 20:
+            raise ValueError(f"q = {q}: must be in [0, 20]")
+        require_positive("lipschitz", lipschitz)
+        self.q, self.lipschitz = q, lipschitz
+        self._weights = self._curvature = 0.0
+
+    def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
+        self._weights = self._curvature = 0.0
+
+    def refusal_reason(self, reply: Reply) -> str | None:
+        loss = reply.metrics.get(Q_FFL_LOSS)
+        if not isinstance(loss, int | float) or not 0 <= loss <= _LARGEST:
+            return f"{Q_FFL_LOSS} is {loss}: must be a number from 0 to {_LARGEST:g}, as nodes of q-FFL report"
+        return None
+
+    def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+        loss = float(cast(float, reply.metrics[Q_FFL_LOSS])) + _LEAST
+        self._weights += reply.weight * loss**self.q
+        if self.q:
+            squared = self._squared_distance(reply.arrays)
+            self._curvature += reply.weight * self.q * loss ** (self.q - 1) * self.lipschitz * squared
+        aggregate.add(reply.arrays, reply.weight * loss**self.q)
+
+    def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        if aggregate:
+            factor = self._weights / (self._weights + self._curvature)
+            aggregate = stretched(current, aggregate, factor, self.buffers)
+        return super().close_round(server_round, current, aggregate)
+
+    def round_info(self) -> dict[str, Any]:
+        """The share of the way to the weighted mean that the step took; 0 without replies."""
+        total = self._weights + self._curvature
+        return {"q-ffl": {"step": self._weights / total if total else 0.0}}
+
+    def _squared_distance(self, arrays: NamedArrays) -> float:
+        """‖w − y‖² over all parameters, in float64."""
+        trained = self.buffers.parameters(arrays)
+        return sum(
+            float(np.square(self._current[name].astype(np.float64) - array).sum()) for name, array in trained.items()
+        )
