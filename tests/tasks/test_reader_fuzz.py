@@ -12,7 +12,6 @@ import json
 import lzma
 import pickle
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -49,8 +48,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_files import drawn, hub_dataset
 from PIL import Image
-from small_runs import LQR, run_inline
-from spoiled_messages import ours
 
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.base.errors import DataError
@@ -59,7 +56,6 @@ from fedapps.config.clock import SimulatedTime, devices_of
 from fedapps.config.parsing import ConfigError, read
 from fedapps.config.recipe_files import read_pipeline, read_recipe
 from fedapps.deployment.supernode import SuperNode
-from fedapps.trained.load import load_model
 
 
 @dataclass(frozen=True)
@@ -498,26 +494,6 @@ def read_ledger(folder: Path) -> None:
         NodeLedger(folder, RULES).check(2.0)
 
 
-@cache
-def run_folder() -> Files:
-    with tempfile.TemporaryDirectory() as parent, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        keys = LQR | {"methods": "spfl", "num-nodes": 2, "rounds": 1, "cache-dir": str(Path(parent) / "worlds")}
-        path = run_inline(keys, Path(parent)).path
-        files = sorted(path.rglob("*"))
-        return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
-
-
-def read_run(folder: Path) -> None:
-    for node in ("", "robot-00"):
-        try:
-            load_model(folder, "spfl", node or None)
-        except ValueError as error:
-            if not ours(error):
-                raise AssertionError(f"{type(error).__name__}: {error}") from error
-            raise DataError from error
-
-
 RULES = NodeRules(dp="local", max_epsilon=100.0)
 READERS = {
     "texts": Reader(texts, read_texts),
@@ -547,7 +523,6 @@ READERS = {
     "node configs": Reader(node_configs, read_node_config),
     "devices and their traces": Reader(clock_files, read_clock_files),
     "ledgers": Reader(ledgers, read_ledger),
-    "runs": Reader(run_folder, read_run),
 }
 
 
