@@ -1,5 +1,6 @@
 """Checks of a SuperNode's options before it starts, which with Flower end in a traceback or in a node without data."""
 
+import os
 import re
 import socket
 import tomllib
@@ -86,7 +87,7 @@ def _check_data(config: str) -> None:
         raise ValueError(
             f'{_CONFIG}: data-dir={shown(found[1])}: must be in double quotes, such as data-dir="/data/car-7"'
         )
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):  # a name that is too long is an error to pathlib
         raise ValueError(f"{_CONFIG}: data-dir={shown(folder)}: no such folder, or this user may not look into it")
 
 
