@@ -137,9 +137,11 @@ def _has(part: LocalPart, name: str) -> bool:
 
 
 def _combined(name: str, rule: Rule) -> Callable[..., Any]:
+    default = getattr(LocalPart(), name)
+
     def hook(self: ComposedParts, *arguments: Any) -> Any:
         hooks = [_checked(part, name) for part in self.parts if _has(part, name)]
-        return rule(hooks or [getattr(LocalPart(), name)], *arguments)
+        return rule(hooks or [default], *arguments)
 
     return hook
 

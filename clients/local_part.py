@@ -76,8 +76,9 @@ class NodeRound:
         self.guard.check_names(received)
         model = self.initial_model()
         self.guard.check_model(model, received)
-        private = [name for name in private_names(model, received) if name in self.kept]
-        load_arrays(model, {name: self.kept[name] for name in private})
+        if self.kept:
+            private = [name for name in private_names(model, received) if name in self.kept]
+            load_arrays(model, {name: self.kept[name] for name in private})
         load_arrays(model, received)
         return model
 

@@ -76,12 +76,12 @@ class Disclosure:
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(context.node_config)
         self.hides = self.run.dp == "local"
-        self._ledger = NodeLedger(state_root(self.run, context), self.rules)
+        self._context = context
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""
         if self.rules.dp != "none":
-            self._ledger.check(self.run.dp_noise)
+            self._ledger().check(self.run.dp_noise)
 
     def count(self, message: Message) -> None:
         """Count the noised update that is about to answer a TRAIN message. Raises as :meth:`NodeLedger.add`."""
@@ -89,7 +89,7 @@ class Disclosure:
             return
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         named = {"run": str(config.get("run", "")), "method": str(config.get("method", ""))}
-        self._ledger.add(self.run.dp_noise, **named, round=config.get(SERVER_ROUND), clip=self.run.dp_clip)
+        self._ledger().add(self.run.dp_noise, **named, round=config.get(SERVER_ROUND), clip=self.run.dp_clip)
 
     def lets_out(self, name: str, *, measured: bool = False) -> bool:
         """Whether something that is computed from the data without noise may leave.
@@ -126,6 +126,9 @@ class Disclosure:
                     raise RulesError(f"{name}: computed from the data without noise, which dp = 'local' lets not leave")
             elif not self._shows(name, evaluation):
                 del reply.content[name]
+
+    def _ledger(self) -> NodeLedger:
+        return NodeLedger(state_root(self.run, self._context), self.rules)
 
     def _shows(self, name: str, evaluation: bool) -> bool:
         return self.lets_out(name, measured=evaluation or name in (STEPS, TIMINGS))

@@ -59,7 +59,8 @@ class Config:
 
     def run_of(self, label: str) -> RunConfig:
         """The run as the method of this label sees it."""
-        return with_values(self.run, self.own_keys.get(label, {}))
+        own = self.own_keys.get(label)
+        return with_values(self.run, own) if own else self.run
 
     def check_real_nodes(self) -> None:
         """Check the keys of every method for nodes that are no simulation; raises as :class:`RunConfig` does."""
