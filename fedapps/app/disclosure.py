@@ -1,7 +1,4 @@
-"""What leaves a node beside the shared arrays, by the run's differential privacy and by the rules of its operator.
-
-The module imports no torch: a profile query is answered without.
-"""
+"""What leaves a node beside the shared arrays, by the run's differential privacy and by the rules of its operator."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -45,8 +42,8 @@ def state_root(run: RunConfig, context: Context) -> Path:
     return Path(DEFAULT_STATE).expanduser()
 
 
-def config_read(context: Context) -> Config:
-    """The run config of a node, without the checks of combinations, which need torch."""
+def run_config_of(context: Context) -> Config:
+    """The run config of a node, read once a process."""
     return _read(tuple(sorted(context.run_config.items())))
 
 
@@ -71,7 +68,7 @@ class Disclosure:
     """
 
     def __init__(self, context: Context) -> None:
-        self.run = config_read(context).run
+        self.run = run_config_of(context).run
         self.rules = NodeRules.of(context.node_config)
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(context.node_config)

@@ -14,9 +14,9 @@ from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED
 
-from .disclosure import Disclosure
+from .disclosure import Disclosure, run_config_of
 from .errors import Handler
-from .node import Node, run_config_of
+from .node import Node
 from .privacy import hiding_divergence, node_mod
 
 
