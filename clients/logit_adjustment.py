@@ -4,14 +4,14 @@ Menon et al., Long-tail Learning via Logit Adjustment, ICLR 2021, Equation 10, h
 softmax cross-entropy of training, each logit f_y becomes f_y + τ log π_y, where π_y is the share of the label y. Here,
 π_y is the share among the node's training examples. In tests, the logits f_y are those of balanced labels. For examples
 with the node's own label shares, the prediction is that of training, f_y + τ log π_y
-(:func:`fedapps.tasks.label_shares.own_label_shares`).
+(:func:`fedapps.tasks.partitioners.own_label_shares`).
 """
 
 from dataclasses import dataclass
 
 import torch
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.tasks.label_shares import adjust_logits
+from fedapps.tasks.partitioners import adjust_logits
 from torch import Tensor, nn
 
 

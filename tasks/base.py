@@ -17,11 +17,11 @@ from fedapps.base.errors import DataError as DataError
 from fedapps.base.seeding import derive_seed, torch_seed
 
 from .head_inputs import head_inputs
+from .node_data import Batch as Batch
 from .node_data import NodeData as NodeData
 from .profiles import ModelRoles as ModelRoles
 from .profiles import NodeProfile as NodeProfile
 from .profiles import PrivateParameters as PrivateParameters
-from .tensors import Batch as Batch
 
 #: What a node measures, by ``<split>.<metric>``; a list has the statistics of a :class:`PooledMetric`.
 Metrics = dict[str, float | list[float]]

@@ -73,7 +73,7 @@ class StoredModel:
     facts, origin : mapping
         As in :class:`~fedapps.tasks.trained.TrainedModel`.
     added_logits : tuple of float
-        What a classifier adds for its node's label shares (:mod:`fedapps.tasks.label_shares`); empty for other models.
+        What a classifier adds for its node's label shares (:mod:`fedapps.tasks.partitioners`); empty for other models.
     """
 
     name: str

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .base import Task
 from .head_inputs import head_inputs, matches
-from .tensors import Batch
+from .node_data import Batch
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 

@@ -23,7 +23,6 @@ from fedapps.base.seeding import torch_seed
 from fedapps.base.text_files import shown
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
-from .label_shares import added_logits, adjust_logits
 from .model_folder import (
     CONFIG,
     FILES,
@@ -35,6 +34,7 @@ from .model_folder import (
     problems_of,
     texts_of,
 )
+from .partitioners import added_logits, adjust_logits
 from .profiles import PrivateParameters
 
 _MOST_THREADS = 1024

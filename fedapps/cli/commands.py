@@ -216,7 +216,7 @@ def fleet(given: argparse.Namespace) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """Print a recipe as the flat file that ``flwr run`` takes."""
-    from fedapps.deployment.submit import run_config_text
+    from fedapps.deployment.flwr_commands import run_config_text
 
     print(run_config_text(Path(given.recipe), assignments(given.set)), end="")
     return 0
@@ -224,7 +224,7 @@ def config(given: argparse.Namespace) -> int:
 
 def deploy(given: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
-    from fedapps.deployment.submit import deploy
+    from fedapps.deployment.flwr_commands import deploy
 
     return deploy(Path(given.recipe), given.federation, assignments(given.set), stream=given.stream)
 

@@ -16,8 +16,8 @@ from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 
+from .flwr_commands import check_deployable
 from .processes import FleetError
-from .submit import check_deployable
 from .superlink import Deployment, NodeConfig, deployment
 
 WORKERS_PER_CORE = 3

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.driving.world.styles import WORLD_FILE, read_styles
+from fedapps.tasks.driving.world.files import WORLD_FILE, read_styles
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from torch import Tensor
 

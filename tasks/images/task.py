@@ -1,6 +1,6 @@
 """The task "images": classify images with networks of the literature on nodes that have few of the classes."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -9,19 +9,38 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.model_folder import numbers_of, texts_of
+from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .augmentation import augmentation_of
 from .download import fetch, write_digits
 from .formats import Folder, read_folder
 from .networks import ImageClassifier, check_network, image_classifier
 from .options import Options as ImagesOptions
 from .partition import Images, NodeImages, all_images, node_images, own_images
 from .published import DIGITS, Statistics
+
+#: The padding before a random crop, as a part of the height: 4 pixels of 32 (He et al., 2016).
+_PART = 8
+
+
+def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor], Tensor] | None:
+    """Return the changes of a batch ``[b, C, H, W]`` by the key ``images.augment``; ``None`` for none.
+
+    Every image has its own draws, from torch's global generator.
+    """
+    if name == "none":
+        return None
+    from torchvision.transforms import v2
+
+    steps = [v2.RandomHorizontalFlip()]
+    if name == "crop-flip":
+        steps.insert(0, v2.RandomCrop(size[:2], padding=max(1, size[0] // _PART)))
+    change = v2.Compose(steps)
+    return lambda images: torch.stack([change(image) for image in images])
+
 
 _LISTED = 10  # classes that a line lists
 
@@ -248,7 +267,7 @@ class ImagesTask(Task):
         """Return accuracy, loss (cross-entropy) and the number of examples of every split that exists.
 
         ``test.global_*`` are images common to all nodes, ``test.local_*`` and ``validation.*`` the node's own, which
-        are evaluated in :func:`~fedapps.tasks.label_shares.own_label_shares`. ``test.global_macro_accuracy`` is the
+        are evaluated in :func:`~fedapps.tasks.partitioners.own_label_shares`. ``test.global_macro_accuracy`` is the
         mean over the classes of their accuracies, ``test.global_worst_class_accuracy`` the lowest of these.
         """
         metrics: Metrics = {}

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
-from fedapps.tasks.predictions import Predictions
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 from torch.nn.functional import softmax

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.node_data import zero_padded
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from fedapps.tasks.social.world.scenes import inside
 from fedapps.tasks.social.world.world import write_world
-from fedapps.tasks.tensors import zero_padded
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 

@@ -10,11 +10,10 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
-from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.model_folder import FILES, field_of, texts_of
-from fedapps.tasks.partitioners import Part
+from fedapps.tasks.node_data import fingerprint
+from fedapps.tasks.partitioners import Part, own_label_shares
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
-from fedapps.tasks.tensors import fingerprint
 from fedapps.tasks.text.world import write_corpus
 from fedapps.tasks.words import doubtful_words, split_words
 from torch import Tensor, nn
@@ -470,7 +469,7 @@ class TextTask(Task):
 
         ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
         and ``validation.*`` the node's own. Examples with the node's label shares are evaluated in
-        :func:`~fedapps.tasks.label_shares.own_label_shares`. ``vocabulary.words`` is the number of words, and
+        :func:`~fedapps.tasks.partitioners.own_label_shares`. ``vocabulary.words`` is the number of words, and
         ``vocabulary.in_glove`` the share of them that started from a GloVe vector. Of a transformer, they are the
         pieces of the node's training texts under a private embedding.
         """

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import torch
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.label_shares import own_label_shares
-from fedapps.tasks.predictions import Predictions
+from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from torch.nn.functional import softmax
 

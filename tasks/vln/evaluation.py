@@ -11,12 +11,11 @@ from fedapps.tasks.base import Batch, Metrics
 from torch import Tensor
 
 from .agent import Agent
-from .bleu import bleu, bleu_statistics
 from .episodes import chosen, one_per_path, sorted_batches
 from .houses import Houses
 from .instructions import InstructedPath
 from .learning import greedy, roll_out
-from .metrics import METRICS, navigation_metrics
+from .metrics import METRICS, bleu, bleu_statistics, navigation_metrics
 from .references import references_of
 from .speaker import Speaker
 from .vocabulary import Vocabulary
@@ -66,7 +65,7 @@ def sentence_metrics(prefix: str, said: Sequence[Sequence[str]], paths: Sequence
     """BLEU-4 of a node's sentences against what people wrote, and the share of them that are distinct.
 
     ``<prefix>.bleu`` in [0, 100] is of these paths; the sums over houses of its ``<prefix>.bleu.statistics`` give BLEU
-    of all houses' paths (:data:`~fedapps.tasks.vln.bleu.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the
+    of all houses' paths (:data:`~fedapps.tasks.vln.metrics.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the
     sentences of one node only. Houses have sentences in common, so its mean over nodes is above the share among all
     sentences.
     """

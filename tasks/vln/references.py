@@ -16,13 +16,12 @@ from torch import Tensor
 
 from fedapps.base.seeding import generator
 
-from .bleu import CorpusCounts, bleu, bleu_statistics
 from .dataset import Dataset
 from .episodes import encode, one_per_path
 from .geometry import VIEWS
 from .houses import Houses, assemble
 from .instructions import InstructedPath
-from .metrics import navigation_metrics
+from .metrics import CorpusCounts, bleu, bleu_statistics, navigation_metrics
 from .nodes import TESTED, read_houses
 from .options import Options
 from .speaker import moves_of

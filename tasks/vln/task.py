@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedapps.base.errors import DataError, need
 
 from .agent import Agent, agent_of, houses_of
-from .bleu import CORPUS_BLEU
 from .dataset import Dataset, house_of, own_house, read_dataset, require_houses
 from .episodes import random_batches, sorted_batches
 from .evaluation import describe_all, house_traces, means, sentence_metrics, sentence_traces, walk_all, walk_traces
@@ -24,6 +23,7 @@ from .houses import Houses
 from .instructions import InstructedPath, find_dataset
 from .language_model import language_model
 from .learning import LEARNING
+from .metrics import CORPUS_BLEU
 from .nodes import TESTED, node_data
 from .options import Options as VlnOptions
 from .references import References, sentence_references, walker_references

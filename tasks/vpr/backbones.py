@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.classifiers import classifiers, without_counters
-from fedapps.tasks.efficientnet_lite import PUBLISHED_NAMES
+from fedapps.tasks.classifiers import PUBLISHED_NAMES, classifiers, without_counters
 from torch import Tensor, nn
 
 from .layers import Parts, divide

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.node_data import fingerprint
 from fedapps.tasks.pictures import GivenImage
 from fedapps.tasks.profiles import check_partition
-from fedapps.tasks.tensors import fingerprint
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 

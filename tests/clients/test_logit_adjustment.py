@@ -11,7 +11,7 @@ from fedapps.clients.local_part import NodeRound
 from fedapps.clients.logit_adjustment import LogitAdjustment, smoothed_shares
 from fedapps.clients.state import ContextState
 from fedapps.tasks.base import Evaluation, NodeData
-from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.partitioners import own_label_shares
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -9,7 +9,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
 from fedapps.tasks.images.trained import ImagesTrained
-from fedapps.tasks.label_shares import adjust_logits
+from fedapps.tasks.partitioners import adjust_logits
 from fedapps.tasks.trained import TrainedModel
 from image_files import CLASSES, drawn, png, write_folders
 from PIL import Image

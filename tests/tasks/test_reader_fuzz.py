@@ -24,7 +24,7 @@ from damaged_files import Files, bounded, damaged, write
 from drawn_houses import NAMES, graph_entries, path_entry
 from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.driving.world.drivers import lane_swap_drivers
-from fedapps.tasks.driving.world.styles import read_styles
+from fedapps.tasks.driving.world.files import read_styles
 from fedapps.tasks.images.formats import read_folder as read_image_folder
 from fedapps.tasks.images.options import Options as ImageOptions
 from fedapps.tasks.lqr.task import read_rollouts, robot_files

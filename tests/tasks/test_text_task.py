@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.label_shares import predicts_for_own_shares
+from fedapps.tasks.partitioners import predicts_for_own_shares
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.nodes import CommonTest, translated
 from fedapps.tasks.text.options import Options

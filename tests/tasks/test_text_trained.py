@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.label_shares import adjust_logits
+from fedapps.tasks.partitioners import adjust_logits
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
 from fedapps.tasks.trained import Origin, TrainedModel

@@ -8,10 +8,10 @@ from typing import ClassVar
 import pytest
 import torch
 from fedapps.tasks.base import DataError, evaluated
-from fedapps.tasks.label_shares import added_logits, adjust_logits, own_label_shares
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.lqr.trained import LqrTrained
 from fedapps.tasks.model_folder import MAX_CONFIG
+from fedapps.tasks.partitioners import added_logits, adjust_logits, own_label_shares
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class
 from full_disk import full_disk

@@ -5,14 +5,13 @@ import pytest
 import torch
 from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
 from fedapps.strategies.aggregation.metrics import MetricMean
-from fedapps.tasks.vln.bleu import bleu, bleu_statistics
 from fedapps.tasks.vln.connectivity import read_graphs
 from fedapps.tasks.vln.dataset import Dataset
 from fedapps.tasks.vln.episodes import encode
 from fedapps.tasks.vln.evaluation import sentence_metrics
 from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import InstructedPath
-from fedapps.tasks.vln.metrics import METRICS
+from fedapps.tasks.vln.metrics import METRICS, bleu, bleu_statistics
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.references import (
     constant_sentence,

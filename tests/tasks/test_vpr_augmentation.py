@@ -5,8 +5,8 @@ from dataclasses import astuple, replace
 
 import pytest
 import torch
-from fedapps.tasks.vpr.augmentation import ColourJitter, PerImage, augmentation_of, particular_jitter
 from fedapps.tasks.vpr.options import Options
+from fedapps.tasks.vpr.training_set import ColourJitter, PerImage, augmentation_of, particular_jitter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

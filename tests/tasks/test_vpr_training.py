@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.vpr.augmentation import ColourJitter, augmentation_of
 from fedapps.tasks.vpr.task import VprTask
-from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
+from fedapps.tasks.vpr.training_set import ColourJitter, augmentation_of, triplet_loss, triplet_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from striped_places import use_tiny_network, write_places

@@ -8,9 +8,8 @@ import pytest
 from fedapps.tasks.vpr.world.buildings import Walls
 from fedapps.tasks.vpr.world.city import draw_city, look, visit
 from fedapps.tasks.vpr.world.conditions import Camera, Conditions, light
-from fedapps.tasks.vpr.world.drives import draw_poses
 from fedapps.tasks.vpr.world.files import to_degrees
-from fedapps.tasks.vpr.world.network import draw_network, draw_routes
+from fedapps.tasks.vpr.world.network import draw_network, draw_poses, draw_routes
 from fedapps.tasks.vpr.world.noise import hashed
 from fedapps.tasks.vpr.world.rendering import FAR, cast, render
 from fedapps.tasks.vpr.world.styles import CONTINENTS, NAMES

@@ -15,9 +15,8 @@ import numpy as np
 from fedapps.base.seeding import derive_seed, generator
 
 from .city import City, draw_city, near, visit
-from .drives import Drive, draw_drives, draw_poses
 from .files import SIDES, Frame, write_picture, write_tables
-from .network import draw_routes
+from .network import Drive, draw_drives, draw_poses, draw_routes
 from .rendering import render
 from .styles import CONTINENTS, NAMES
 
