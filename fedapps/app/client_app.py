@@ -13,9 +13,16 @@ from fedapps.clients.rules import RulesError
 from fedapps.registry.methods import queries
 from fedapps.strategies.wire import KEY, NO_DATA, NUM_EXAMPLES, PROFILE, PROFILE_QUERY
 
-from .disclosure import Disclosure, run_config_of
-from .errors import report_errors, reported
-from .mods import compressed_reply, disclosed_reply, hidden_divergence, limited_work, private_reply, timed_reply
+from .disclosure import Disclosure, reported, run_config_of
+from .mods import (
+    compressed_reply,
+    disclosed_reply,
+    hidden_divergence,
+    limited_work,
+    private_reply,
+    report_errors,
+    timed_reply,
+)
 from .node import Node
 
 app = ClientApp(mods=[report_errors, limited_work])
