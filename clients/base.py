@@ -27,11 +27,10 @@ from .arrays import (
     memory_of,
     private_of,
 )
-from .composed_parts import ComposedParts, composed
 from .data import collection, of_stage
 from .guard import Guard
 from .joint_training import train_jobs
-from .local_part import LocalPart, NodeRound, Prepared
+from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, composed
 from .settings import RoundSettings
 from .stacked_phase import Job
 from .state import Attempts, PrivateState
