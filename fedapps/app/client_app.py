@@ -11,7 +11,7 @@ from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import RulesError
 from fedapps.registry.methods import queries
-from fedapps.strategies.wire import KEY, NO_DATA, NUM_EXAMPLES, PROFILE, PROFILE_QUERY
+from fedapps.strategies.wire import KEY, NO_DATA, NUM_EXAMPLES, OWN_DATA, PROFILE, PROFILE_QUERY
 
 from .disclosure import Disclosure, reported, run_config_of
 from .mods import (
@@ -56,7 +56,8 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
-    return ConfigRecord({KEY: profile.key, **disclosure.profile(profile.num_examples, profile.groups)})
+    own = {OWN_DATA: True} if source.partition is None else {}
+    return ConfigRecord({KEY: profile.key, **own, **disclosure.profile(profile.num_examples, profile.groups)})
 
 
 @app.train(mods=[disclosed_reply, timed_reply, compressed_reply, private_reply])

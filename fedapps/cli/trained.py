@@ -130,6 +130,7 @@ def adapt(given: argparse.Namespace) -> int:
             learning_rate=given.learning_rate,
             round=given.round,
             device=given.device,
+            output=given.output if epochs == given.epochs else None,
         )
         for epochs in dict.fromkeys((0, given.epochs))
     }
@@ -139,7 +140,7 @@ def adapt(given: argparse.Namespace) -> int:
     print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
     print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))
     if given.output:
-        print(f"model: {list(models.values())[-1].save(given.output)}")
+        print(f"model: {Path(given.output).expanduser()}")
     return 0
 
 
@@ -180,9 +181,11 @@ def _add_export(commands: Commands) -> None:
 
 def export(given: argparse.Namespace) -> int:
     """Export a trained model and print what was written."""
+    from fedapps.base.atomic import check_replaceable
     from fedapps.trained.export import export_model
     from fedapps.trained.load import load_model
 
+    check_replaceable(Path(given.output).expanduser())
     model = load_model(given.run, given.method, given.node, given.round, given.device)
     if given.index:
         model.keep_index(Path(given.index))
