@@ -6,6 +6,8 @@ the state of a plateau, the terms of earlier stages, the stage that was trained.
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import NoneType
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 Arrays = dict[str, np.ndarray]
 STAGE = "stage"
 PREFIX = "memory."
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -23,8 +26,9 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def get_arrays(model: nn.Module, names: Iterable[str]) -> Arrays:
     """Copies of the named tensors of ``model.state_dict()``, as arrays on the CPU."""
-    state = model.state_dict()
-    return {name: state[name].detach().cpu().numpy().copy() for name in names}
+    wanted = list(names)
+    state = model.state_dict() if wanted else {}
+    return {name: state[name].detach().cpu().numpy().copy() for name in wanted}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> None:
@@ -35,6 +39,8 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
     ValueError
         A name is unknown, a shape is wrong, or a complex array is for a real parameter. The message lists all of them.
     """
+    if not arrays:
+        return
     state = model.state_dict()
     problems = [f"{name}: not a parameter of the model" for name in arrays if name not in state]
     problems += [
@@ -54,6 +60,65 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
     with torch.no_grad():
         for name, array in arrays.items():
             state[name].copy_(torch.as_tensor(array))
+
+
+def can_be_copied(model: nn.Module) -> bool:
+    """Whether :func:`copied` copies a model completely.
+
+    Its tensors share no memory, it has no hooks, and everything else that its modules hold are numbers, texts and
+    tuples or lists of them. Recurrent layers hold lists of their parameters, and are not copied.
+    """
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}.values()
+    return (
+        all(type(tensor) in (nn.Parameter, Tensor) and tensor.grad is None for tensor in tensors)
+        and len({tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()})
+        == sum(tensor.numel() > 0 for tensor in tensors)
+        and all(_can_be_held(name, value) for module in model.modules() for name, value in vars(module).items())
+    )
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a model that :func:`can_be_copied`, in a tenth of the time of ``copy.deepcopy``."""
+    copies: dict[int, Any] = {}
+
+    def tensor_copy(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        if id(tensor) not in copies:
+            values = tensor.detach().clone()
+            copies[id(tensor)] = (
+                nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+            )
+        return copies[id(tensor)]  # type: ignore[no-any-return]
+
+    def module_copy(module: nn.Module | None) -> nn.Module | None:
+        if module is None:
+            return None
+        if id(module) not in copies:
+            copies[id(module)] = other = type(module).__new__(type(module))
+            held = vars(module) | {
+                name: value.copy() for name, value in vars(module).items() if isinstance(value, (dict, set, list))
+            }
+            held["_parameters"] = {name: tensor_copy(parameter) for name, parameter in module._parameters.items()}
+            held["_buffers"] = {name: tensor_copy(buffer) for name, buffer in module._buffers.items()}
+            held["_modules"] = {name: module_copy(part) for name, part in module._modules.items()}
+            vars(other).update(held)  # an attribute that is set goes through checks that take most of the time
+        return copies[id(module)]  # type: ignore[no-any-return]
+
+    copy = module_copy(model)
+    assert copy is not None
+    return copy
+
+
+def _can_be_held(name: str, value: object) -> bool:
+    """Whether a copy of a module can hold an attribute of the module, or a shallow copy of it."""
+    if name in _OF_EVERY_MODULE:
+        return not value if "_hooks" in name else True
+    return all(map(_is_plain, value)) if isinstance(value, list) else _is_plain(value)
+
+
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value)) if type(value) is tuple else type(value) in (NoneType, bool, int, float, str)
 
 
 def private_names(model: nn.Module, shared: Iterable[str]) -> list[str]:

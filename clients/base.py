@@ -1,6 +1,7 @@
 """A node: a task, its data, its private state, and the local parts that it composes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +18,8 @@ from fedapps.base.seeding import derive_seed, torch_seed
 from .arrays import (
     STAGE,
     Arrays,
+    can_be_copied,
+    copied,
     from_other_stage,
     get_arrays,
     kept_arrays,
@@ -24,11 +27,10 @@ from .arrays import (
     memory_of,
     private_of,
 )
-from .composed_parts import ComposedParts, composed
 from .data import collection, of_stage
 from .guard import Guard
 from .joint_training import train_jobs
-from .local_part import LocalPart, NodeRound, Prepared
+from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, composed
 from .settings import RoundSettings
 from .stacked_phase import Job
 from .state import Attempts, PrivateState
@@ -310,13 +312,18 @@ class FederatedClient:
         )
 
     def _initial_model(self) -> nn.Module:
-        with torch_seed(self.seed, "model"):
-            return self.task.build_model_for(self.data)
+        def build() -> nn.Module:
+            with torch_seed(self.seed, "model"):
+                return self.task.build_model_for(self.data)
+
+        key = self.task.model_key(self.data)
+        return build() if key is None else _initial_models.copy((self.task, self.seed, key), build)
 
     def _model(self, node_round: NodeRound) -> nn.Module:
         """The initial model with the private arrays and the received ones, as the parts wrap it."""
         with timed("model"):
-            return self.parts.wrap(node_round.model_of(node_round.received), node_round).to(self.device)
+            model = self.parts.wrap(node_round.model_of(node_round.received), node_round)
+            return model if self.device.type == "cpu" else model.to(self.device)
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -379,7 +386,39 @@ class FederatedClient:
         self.private.save_extra(collection(stage + 1), collected)
 
 
+class InitialModels:
+    """Initial models that a process keeps, of which it hands out copies: nothing that a node does to one is kept.
+
+    Parameters
+    ----------
+    size : int
+        The bytes that all kept models take at most. A larger one is built anew each time, and so is one that
+        :func:`~fedapps.clients.arrays.copied` does not copy.
+    """
+
+    def __init__(self, size: int = 1 << 26) -> None:
+        self.size = size
+        self._kept: OrderedDict[Hashable, tuple[nn.Module, int]] = OrderedDict()
+
+    def copy(self, key: Hashable, build: Callable[[], nn.Module]) -> nn.Module:
+        """The model under a key."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return copied(self._kept[key][0])
+        model = build()
+        size = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+        if size > self.size or not can_be_copied(model):
+            return model
+        self._kept[key] = model, size
+        while sum(size for _, size in self._kept.values()) > self.size:
+            self._kept.popitem(last=False)
+        return copied(model)
+
+
+_initial_models = InitialModels()
+
+
 def _freeze(model: nn.Module, names: Sequence[str]) -> None:
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters() if names else ():
         if name in names:
             parameter.requires_grad_(False)

@@ -87,6 +87,8 @@ class Guard:
         ValueError
             A pattern in ``node`` matches no parameter.
         """
+        if not self.node and not all(self.methods):
+            return  # nothing stays
         state = model.state_dict()
         if idle := [pattern for pattern in self.node if not any(matches(name, [pattern]) for name in state)]:
             raise ValueError(

@@ -5,6 +5,7 @@ A message comes from outside. Each of its values is checked here, before any wor
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -38,9 +39,9 @@ def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
         A value has another type than the field, is out of its range or not finite; the message names the key.
     """
     changes: dict[str, Any] = {}
-    for setting in fields(settings):  # type: ignore[arg-type]
-        key, kind = key_of(setting.name), type(getattr(settings, setting.name))
-        if key not in config or kind not in (bool, int, float, str):
+    for key, name, limits in _declared(type(settings)):
+        kind = type(getattr(settings, name)) if key in config else None
+        if kind not in (bool, int, float, str):
             continue
         value = config[key]
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -49,10 +50,16 @@ def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
             raise ValueError(f"config {key} = {value!r}: must be of type {kind.__name__}")
         if kind is float and not isfinite(value):
             raise ValueError(f"config {key} = {value!r}: must be finite")
-        if not within(value, setting.metadata):
-            raise ValueError(f"config {key} = {value!r}: must be {allowed(setting.metadata, kind)}")
-        changes[setting.name] = value
+        if not within(value, limits):
+            raise ValueError(f"config {key} = {value!r}: must be {allowed(limits, kind)}")
+        changes[name] = value
     return replace(settings, **changes)  # type: ignore[type-var]
+
+
+@cache
+def _declared(settings: type) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Of each field the key in a message's config, the name, and the limits."""
+    return [(key_of(setting.name), setting.name, setting.metadata) for setting in fields(settings)]
 
 
 def clipping_norm(config: Mapping[str, Any]) -> float | None:

@@ -1,7 +1,4 @@
-"""What the operator of a node demands of a run: keys of the node config, which no server changes.
-
-This module imports no torch, because a node that only answers a profile query needs none.
-"""
+"""What the operator of a node demands of a run: keys of the node config, which no server changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -111,6 +111,6 @@ class RoundSettings:
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
         settings, training = with_config(self, config), with_config(self.training, config)
-        settings = replace(settings, untrained=tuple(names_in(config, UNTRAINED)))
-        of_new_node = settings.held_out_epochs >= 0
-        return replace(settings, training=training.for_epochs(settings.held_out_epochs) if of_new_node else training)
+        if settings.held_out_epochs >= 0:
+            training = training.for_epochs(settings.held_out_epochs)
+        return replace(settings, training=training, untrained=tuple(names_in(config, UNTRAINED)))

@@ -15,8 +15,7 @@ from torch.func import vmap
 
 from fedapps.base.seeding import TorchState
 
-from .composed_parts import ComposedParts
-from .local_part import NodeRound
+from .local_part import ComposedParts, NodeRound
 from .penalties import QuadraticPrior
 from .training import (
     Loss,

@@ -165,7 +165,8 @@ class Update:
 
     def __call__(self, loss: Tensor) -> Tensor:
         """Take the optimizer's step for a loss, with prior and clipping of the phase, and return the loss."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.named.values():  # as `optimizer.zero_grad`, which also speaks to torch's profiler
+            parameter.grad = None
         loss.backward()
         if self.phase.prior is not None:
             self.phase.prior.add_gradient(self.named)
@@ -240,7 +241,11 @@ def run_phase(
 ) -> Trained:
     """Train a model in place for one phase. The parameters are those of :func:`run_plan`."""
     named = trained_parameters(model, phase)
-    frozen = [p for name, p in model.named_parameters() if name not in named and p.requires_grad]
+    frozen = (
+        []
+        if "*" in phase.trainable
+        else [p for name, p in model.named_parameters() if name not in named and p.requires_grad]
+    )
     for parameter in frozen:
         parameter.requires_grad_(False)
     optimizer = new_optimizer(phase, list(named.values()))

@@ -4,7 +4,7 @@ The names that a task needs can all be imported from here.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -203,6 +203,14 @@ class Task(ABC):
     def build_model_for(self, data: NodeData) -> nn.Module:
         """Return the model of one node, whose private parameters may have shapes that fit the node's data."""
         return self.build_model()
+
+    def model_key(self, data: NodeData) -> Hashable | None:
+        """Return what of a node's data :meth:`build_model_for` uses, so that equal keys stand for equal models.
+
+        A process builds the models of a key once and hands out copies. ``None`` builds each of them anew, as by default
+        where a task overrides :meth:`build_model_for`.
+        """
+        return () if type(self).build_model_for is Task.build_model_for else None
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
         """Return what a trained model and its inputs need beside the options, such as the words of a vocabulary.

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import strategies as st
 from rogue import MEGABYTE, header, npy, saved, serialised
 
-from fedapps.app.errors import reported
+from fedapps.app.disclosure import reported
 
 INTEGERS = [0, 1, -1, 2, 3, 1000, 2**31, 2**53, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, 0.5, -1.0, 1.0, 1e-320, 1e38, 3e38, 1e300, -1e300, math.nan, math.inf, -math.inf]

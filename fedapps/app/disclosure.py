@@ -1,19 +1,28 @@
 """What leaves a node beside the shared arrays, by the run's differential privacy and by the rules of its operator.
 
-The module imports no torch: a profile query is answered without.
+The text of an error can hold what must not leave a node: paths, lines of a data file, shapes and values of private
+parameters. The server gets its kind and an identifier, the details stay in the node's log.
 """
 
-from collections.abc import Mapping
+import secrets
+import traceback
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from logging import ERROR
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.common.logger import log
 
+from fedapps.base.atomic import UnwritableError
+from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
+from fedapps.clients.limits import LimitError
 from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.config.parsing import Config, read
 from fedapps.config.run_config import RunConfig
+from fedapps.strategies.checks import truncate
 from fedapps.strategies.wire import (
     ARRAYS,
     COMPRESSED_PREFIX,
@@ -24,9 +33,22 @@ from fedapps.strategies.wire import (
     STEPS,
     TIMINGS,
 )
+from fedapps.tasks.profiles import OtherFilesError
 
 from .node_ledger import NodeLedger
 
+Handler = Callable[[Message, Context], Message]
+#: Key of the node config: a developer's switch, which sends the details of errors to the server.
+SEND_ERRORS = "send-errors"
+#: Errors whose kind tells the server's operator enough to ask for the right thing. These texts hold no data.
+_KINDS: Mapping[type[Exception], str] = {
+    OtherFilesError: "the node has other files of the frozen weights than the server; give it the server's",
+    DataError: "the node's data are missing or cannot be used",
+    UnwritableError: "the node cannot write a file, its disk may be full",
+    LimitError: "the message asks for more steps or time than the node gives",
+    MemoryError: "the message asks for more memory than the node gives",
+}
+_MAX_CHARACTERS = 20_000
 #: Where a deployed node keeps its private state if its node config has no state-dir.
 DEFAULT_STATE = "~/fedapps/nodes"
 #: What :attr:`NodeRules.may_leave` calls the groups of the profile.
@@ -45,8 +67,8 @@ def state_root(run: RunConfig, context: Context) -> Path:
     return Path(DEFAULT_STATE).expanduser()
 
 
-def config_read(context: Context) -> Config:
-    """The run config of a node, without the checks of combinations, which need torch."""
+def run_config_of(context: Context) -> Config:
+    """The run config of a node, read once a process."""
     return _read(tuple(sorted(context.run_config.items())))
 
 
@@ -71,17 +93,17 @@ class Disclosure:
     """
 
     def __init__(self, context: Context) -> None:
-        self.run = config_read(context).run
+        self.run = run_config_of(context).run
         self.rules = NodeRules.of(context.node_config)
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(context.node_config)
         self.hides = self.run.dp == "local"
-        self._ledger = NodeLedger(state_root(self.run, context), self.rules)
+        self._context = context
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""
         if self.rules.dp != "none":
-            self._ledger.check(self.run.dp_noise)
+            self._ledger().check(self.run.dp_noise)
 
     def count(self, message: Message) -> None:
         """Count the noised update that is about to answer a TRAIN message. Raises as :meth:`NodeLedger.add`."""
@@ -89,7 +111,7 @@ class Disclosure:
             return
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         named = {"run": str(config.get("run", "")), "method": str(config.get("method", ""))}
-        self._ledger.add(self.run.dp_noise, **named, round=config.get(SERVER_ROUND), clip=self.run.dp_clip)
+        self._ledger().add(self.run.dp_noise, **named, round=config.get(SERVER_ROUND), clip=self.run.dp_clip)
 
     def lets_out(self, name: str, *, measured: bool = False) -> bool:
         """Whether something that is computed from the data without noise may leave.
@@ -127,8 +149,50 @@ class Disclosure:
             elif not self._shows(name, evaluation):
                 del reply.content[name]
 
+    def _ledger(self) -> NodeLedger:
+        return NodeLedger(state_root(self.run, self._context), self.rules)
+
     def _shows(self, name: str, evaluation: bool) -> bool:
         return self.lets_out(name, measured=evaluation or name in (STEPS, TIMINGS))
+
+
+class NodeFailedError(RuntimeError):
+    """Work on a node failed. The message is what the server may know."""
+
+
+def sends_details(node_config: Mapping[str, Any]) -> bool:
+    """Whether a node with this config sends the details of its errors.
+
+    A simulated node does, because it runs on the machine of the server and has no data but the server's. No server can
+    make a deployed node believe that it is simulated: ``partition-id`` and ``data-dir`` come from the node config,
+    which is on the command line of the SuperNode, and not from messages or from the run config.
+    """
+    return bool(node_config.get(SEND_ERRORS, False)) or is_simulated(node_config)
+
+
+def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str:
+    """Log an error on the node, and return what the server is sent.
+
+    Parameters
+    ----------
+    error : Exception
+        The error that is being handled.
+    what : str
+        What failed, for the log.
+    node_config : mapping
+        The node's.
+    """
+    plain = isinstance(error, (DataError, UnwritableError, LimitError, RulesError))
+    details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
+    if sends_details(node_config):
+        return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text
+    if isinstance(error, RulesError):  # what the operator demands is no secret: the run has to fulfil it
+        log(ERROR, "%s failed: %s", what, truncate(details, _MAX_CHARACTERS))
+        return f"RulesError: {details}"
+    identifier = secrets.token_hex(4)
+    log(ERROR, "%s failed, error %s: %s", what, identifier, truncate(details, _MAX_CHARACTERS))
+    kind = next((f": {text}" for kind, text in _KINDS.items() if isinstance(error, kind)), "")
+    return f"{type(error).__name__}{kind}; the node's log has the details of error {identifier}"
 
 
 @lru_cache(maxsize=8)

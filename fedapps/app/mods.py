@@ -1,23 +1,37 @@
-"""What surrounds the training of a message on a node: its timings, the compression of the reply, and its noise."""
+"""What surrounds the work of a message on a node: errors, limits, timings, the reply's compression, and its noise."""
 
 import time
+from functools import cache
 from logging import WARNING
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 
+from fedapps.base.console import accept_all_text
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
+from fedapps.clients.training import DivergedError
 from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED
 
-from .disclosure import Disclosure
-from .errors import Handler
-from .node import Node, run_config_of
+from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
+from .node import Node
 from .privacy import hiding_divergence, node_mod
+
+_accept_all_text_once = cache(accept_all_text)
+
+
+def report_errors(message: Message, context: Context, call_next: Handler) -> Message:
+    """A mod that raises :class:`NodeFailedError` for every error, with the text that Flower sends to the server."""
+    _accept_all_text_once()
+    try:
+        return call_next(message, context)
+    except Exception as error:
+        what = f"the {message.metadata.message_type} message"
+        raise NodeFailedError(reported(error, what, context.node_config)) from None
 
 
 def limited_work(message: Message, context: Context, call_next: Handler) -> Message:
@@ -42,8 +56,6 @@ def hidden_divergence(message: Message, context: Context, call_next: Handler) ->
     disclosure = Disclosure(context)
     if not disclosure.hides or disclosure.simulated:
         return call_next(message, context)
-    from fedapps.clients.training import DivergedError
-
     try:
         return call_next(message, context)
     except DivergedError as error:

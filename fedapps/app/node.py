@@ -12,8 +12,9 @@ from flwr.common.logger import log
 from torch import nn
 
 from fedapps.base.atomic import UnwritableError, remove_leftovers
+from fedapps.base.seeding import has_gpus
 from fedapps.clients.base import FederatedClient, RoundResult
-from fedapps.clients.data import cached_load
+from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.messages import check_real
@@ -22,7 +23,7 @@ from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
-from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
@@ -31,7 +32,7 @@ from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, trained_class, versions
 
-from .disclosure import Disclosure, state_root
+from .disclosure import Disclosure, run_config_of, state_root
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -42,7 +43,7 @@ class Node:
     def __init__(self, message: Message, context: Context) -> None:
         self.message = message
         self.context = context
-        self.config = run_config_of(context)
+        self.config = run_config_of(context).checked
         torch.set_num_threads(self.config.run.node_cpus)
         sent = message.content.get(CONFIG)
         self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
@@ -51,7 +52,7 @@ class Node:
         run = self.config.run_of(label)
         default = RoundSettings(run=f"run-{context.run_id}", training=self.method.training(run.training))
         self.settings = default.with_config(self.round_config)
-        self.source = self.config.run.source(self.config.task, context.node_config)
+        self.source = _source(self.config.run, self.config.task, tuple(sorted(context.node_config.items())))
 
     def train(self) -> Message:
         """The reply to a TRAIN message."""
@@ -227,11 +228,6 @@ class Node:
         return Message(content, reply_to=self.message)
 
 
-def run_config_of(context: Context) -> Config:
-    """The validated run config of a node."""
-    return _parsed(tuple(sorted(context.run_config.items())))
-
-
 def choose_device(wanted: str) -> torch.device:
     """The device of the nodes; ``auto`` is a GPU if there is one.
 
@@ -242,15 +238,15 @@ def choose_device(wanted: str) -> torch.device:
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device = {wanted!r}: must be auto, cpu or cuda")
-    available = torch.cuda.is_available()
+    available = has_gpus()
     if wanted == "cuda" and not available:
         raise ValueError("device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'")
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 
-@lru_cache(maxsize=8)
-def _parsed(run_config: tuple[tuple[str, Any], ...]) -> Config:
-    return parse(dict(run_config), on_node=True)
+@lru_cache(maxsize=4096)  # of the nodes of a process
+def _source(run: RunConfig, task: Task, node_config: tuple[tuple[str, Any], ...]) -> DataSource:
+    return run.source(task, dict(node_config))
 
 
 def received_arrays(message: Message) -> dict[str, np.ndarray]:

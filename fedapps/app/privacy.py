@@ -18,6 +18,7 @@ from torch import nn
 
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats
+from fedapps.clients.training import DivergedError
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon
@@ -34,7 +35,7 @@ from fedapps.strategies.wire import (
     names_in,
 )
 
-from .errors import Handler
+from .disclosure import Handler
 
 CENTRAL = ("central-server", "central-client")
 #: The neighbouring relation of epsilon, as part of its name and as a sentence.
@@ -109,8 +110,6 @@ def hiding_divergence(call_next: Handler) -> Handler:
     """
 
     def hidden(message: Message, context: Context) -> Message:
-        from fedapps.clients.training import DivergedError  # torch
-
         try:
             reply = call_next(message, context)
         except DivergedError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 from .search import Search
@@ -70,6 +71,7 @@ def key_of(field_name: str) -> str:
     return field_name.rstrip("_").replace("_", "-")
 
 
+@cache
 def option_fields(cls: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass of options by key; those of a dataclass nested in it stand in its place."""
     found: dict[str, Field[Any]] = {}

@@ -41,7 +41,7 @@ def torch_seed(seed: int, *labels: int | str) -> Iterator[None]:
     try:
         # `torch.manual_seed` also queues seeds for the devices that are not there, with a formatted stack for each.
         torch.default_generator.manual_seed(number)
-        if _has_gpus():
+        if has_gpus():
             torch.cuda.manual_seed_all(number)
         yield
     finally:
@@ -94,11 +94,12 @@ class TorchState:
 def _torch_states() -> tuple[Any, ...]:
     import torch
 
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if _has_gpus() else []
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if has_gpus() else []
 
 
 @cache
-def _has_gpus() -> bool:
+def has_gpus() -> bool:
+    """Whether torch finds a GPU; looked up once a process, because it takes milliseconds."""
     import torch
 
     return torch.cuda.is_available()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from fedapps.clients.composed_parts import composed
+from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from fedapps.base.options import key_of, option_values, parse_options, with_values
-from fedapps.methods.base import Method
+from fedapps.methods.base import Conflict, Method
 from fedapps.registry.classes import did_you_mean_or_install
 from fedapps.registry.expressions import read_expressions
 from fedapps.registry.methods import (
@@ -22,6 +22,7 @@ from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import Task
 from fedapps.trackers.base import Tracker
 
+from .conflicts import conflicts
 from .keys import with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
 from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
@@ -59,7 +60,8 @@ class Config:
 
     def run_of(self, label: str) -> RunConfig:
         """The run as the method of this label sees it."""
-        return with_values(self.run, self.own_keys.get(label, {}))
+        own = self.own_keys.get(label)
+        return with_values(self.run, own) if own else self.run
 
     def check_real_nodes(self) -> None:
         """Check the keys of every method for nodes that are no simulation; raises as :class:`RunConfig` does."""
@@ -79,6 +81,18 @@ class Config:
     def num_stages(self) -> int:
         """How many stages of data the nodes meet one after another."""
         return self.task.num_stages
+
+    def conflicts(self, *, files_exist: bool) -> list[Conflict]:
+        """The combinations that cannot work; see :func:`~fedapps.config.conflicts.conflicts`."""
+        runs = {label: self.run_of(label) for label in self.methods}
+        return list(conflicts(self.run, self.task, self.methods, runs, files_exist=files_exist))
+
+    @cached_property
+    def checked(self) -> Self:
+        """This config, whose combinations are checked once. Raises :class:`ConfigError` for one that cannot work."""
+        if found := self.conflicts(files_exist=True):
+            raise _config_error([message for _, message in found])
+        return self
 
     def flat(self) -> dict[str, Any]:
         """The keys of the run, its task and its methods with their values, as in a run-config file."""
@@ -104,12 +118,9 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True, on_node: bool =
         With one line per error: unknown keys, wrong types, values out of range, unknown tasks and methods, and
         combinations that cannot work.
     """
-    from .conflicts import conflicts  # imports torch, which `read` does not
-
     config, errors, refused = _read(given, others=True, tracked=not on_node)
     if config is not None:
-        runs = {label: config.run_of(label) for label in config.methods}
-        found = conflicts(config.run, config.task, config.methods, runs, files_exist=files_exist)
+        found = config.conflicts(files_exist=files_exist)
         errors += [message for settings, message in found if not {key_of(s) for s in settings} & refused]
     if config is None or errors:
         raise _config_error(errors)
@@ -117,7 +128,10 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True, on_node: bool =
 
 
 def read(given: Mapping[str, Any]) -> Config:
-    """As :func:`parse` on a node, without torch: combinations and the keys of other tasks are not checked."""
+    """As :func:`parse`, without checks of combinations (:attr:`Config.checked`) and keys of trackers and other tasks.
+
+    A node reads its run config so: it need not import other tasks, nor have the packages of trackers.
+    """
     config, errors, _ = _read(given, others=False, tracked=False)
     if config is None or errors:
         raise _config_error(errors)

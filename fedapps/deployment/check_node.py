@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from fedapps.app.disclosure import DEFAULT_STATE
-from fedapps.app.errors import SEND_ERRORS
+from fedapps.app.disclosure import DEFAULT_STATE, SEND_ERRORS
 from fedapps.app.node import choose_device
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays

@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message
 
 from fedapps.app.client_app import app
-from fedapps.app.errors import SEND_ERRORS
+from fedapps.app.disclosure import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.report.formats import format_bytes

@@ -136,16 +136,18 @@ def did_you_mean_or_install(name: str, known: Iterable[str], listed: str = "") -
 
 def plugins(group: str) -> Mapping[str, EntryPoint]:
     """The entry points of a group, such as ``fedapps.methods``, by name; none is loaded yet."""
-    return _on_path(group, tuple(sys.path))
+    return _on_path(tuple(sys.path)).get(group, {})
 
 
 @lru_cache(maxsize=8)
-def _on_path(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """The entry points of a group on the import path ``path``, which must be the present one.
+def _on_path(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
+    """The entry points of fedapps by group and name on the import path ``path``, which must be the present one.
 
     A search reads the metadata of all installed packages, and parsing one run config asks hundreds of times.
     """
-    return {point.name: point for point in entry_points(group=group)}
+    points = entry_points()
+    groups = [group for group in points.groups if group.startswith("fedapps.")]
+    return {group: {point.name: point for point in points.select(group=group)} for group in groups}
 
 
 def load(point: EntryPoint, parent: type) -> Any:

@@ -1,6 +1,6 @@
 """The task "images": classify images with networks of the literature on nodes that have few of the classes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -137,6 +137,10 @@ class ImagesTask(Task):
     def build_model_for(self, data: NodeData) -> ImageClassifier:
         """Return the network, which normalises by the statistics of the data with ``images.normalise = 'data'``."""
         return image_classifier(self.options, self.layout.classes, _statistics(data))
+
+    def model_key(self, data: NodeData) -> Hashable | None:
+        """Return the statistics of the data."""
+        return "statistics", _statistics(data)
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
         """Return ``classes``, and ``mean`` and ``deviation`` of pixels unless each image has its own.

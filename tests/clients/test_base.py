@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.arrays import get_arrays
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.state import DiskState
 from fedapps.clients.training import DivergedError
@@ -278,3 +279,31 @@ def test_the_model_of_training_is_what_the_node_would_evaluate_if_its_parameters
     metrics = client.evaluate_round(sent_back, at(1)).metrics
     trained, _ = (model for _, model, *_ in kept)
     assert evaluated(client.task, trained, client.data, run_seed=3, final=False).metrics == metrics
+
+
+def test_the_initial_model_is_built_once_for_all_nodes_and_no_node_sees_what_another_did_to_it(make, monkeypatch):
+    builds, options, start = [], ToyOptions(examples=7), initial(NAMES)
+    build = ToyTask.build_model
+    monkeypatch.setattr(ToyTask, "build_model", lambda self: builds.append(self) or build(self))
+    first = make(partition=1, options=options).prepared_model({}, SETTINGS).model
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.requires_grad_(False).fill_(7)
+    second = make(partition=2, options=options).prepared_model({}, SETTINGS).model
+    assert len(builds) == 1
+    assert same_bits(get_arrays(second, NAMES), start)
+    assert all(parameter.requires_grad for parameter in second.parameters())
+    other = make(partition=2, options=options, seed=4).prepared_model({}, SETTINGS).model
+    assert len(builds) == 2
+    assert not same_bits(get_arrays(other, NAMES), start)
+
+
+def test_a_model_that_depends_on_the_data_is_built_anew(make, monkeypatch):
+    monkeypatch.setattr(ToyTask, "build_model_for", lambda self, data: _with_bias(self.build_model(), data.key))
+    models = [make(partition=k).prepared_model({}, SETTINGS).model for k in (1, 2, 1)]
+    assert [model.get_parameter("head.bias").tolist() for model in models] == [[1.0], [2.0], [1.0]]
+
+
+def _with_bias(model, key):
+    torch.nn.init.constant_(model.get_parameter("head.bias"), int(key.removeprefix("toy-")))
+    return model

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import Arrays, get_arrays, memory_of
-from fedapps.clients.composed_parts import ComposedParts, composed
-from fedapps.clients.local_part import LocalPart
+from fedapps.clients.local_part import ComposedParts, LocalPart, composed
 from fedapps.clients.messages import with_config
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.shared_evaluation import SharedEvaluation

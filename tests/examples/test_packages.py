@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from lean_environment import run_tool
 from toys import same_bits
 
-from fedapps.app.profile_query import profile_record
+from fedapps.app.client_app import profile_record
 from fedapps.cli.commands import main
 from fedapps.config.keys import described
 from fedapps.config.parsing import ConfigError, parse

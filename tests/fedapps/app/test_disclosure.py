@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from toys import arrays_of, record_of
 
 from fedapps.app.client_app import app
-from fedapps.app.disclosure import Disclosure
-from fedapps.app.errors import NodeFailedError
+from fedapps.app.disclosure import Disclosure, NodeFailedError
 from fedapps.app.node import Node
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays

@@ -33,7 +33,7 @@ from method_worlds import METHODS, MORE, Rounds, registered, run_method, world_o
 from spoiled_messages import ours, spoil, typed_errors
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.errors import NodeFailedError
+from fedapps.app.disclosure import NodeFailedError
 from fedapps.base.options import key_of
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spoiled_messages import FLOATS, INTEGERS, ours, typed_errors
 
 from fedapps.app.client_app import app
-from fedapps.app.errors import SEND_ERRORS, NodeFailedError
+from fedapps.app.disclosure import SEND_ERRORS, NodeFailedError
 from fedapps.app.server_app import initial_arrays
 from fedapps.base.options import option_fields
 from fedapps.config.parsing import parse

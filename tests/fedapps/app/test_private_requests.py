@@ -13,9 +13,8 @@ from flwr.client import ClientApp
 from toys import arrays_of, record_of
 
 from fedapps.app.client_app import app, client_fn
-from fedapps.app.disclosure import DEFAULT_STATE, state_root
-from fedapps.app.errors import NodeFailedError
-from fedapps.app.node import Node, run_config_of
+from fedapps.app.disclosure import DEFAULT_STATE, NodeFailedError, run_config_of, state_root
+from fedapps.app.node import Node
 from fedapps.app.server_app import initial_arrays
 from fedapps.base import atomic
 from fedapps.base.atomic import temporary_name

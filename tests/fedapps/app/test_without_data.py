@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from small_runs import run_inline, with_changes
 
 from fedapps.app.client_app import app
-from fedapps.app.errors import NodeFailedError
+from fedapps.app.disclosure import NodeFailedError
 from fedapps.config.parsing import parse
 
 SMALL = {

@@ -26,7 +26,7 @@ def test_the_state_is_restored_also_after_an_error() -> None:
 
 def test_gpus_are_seeded_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
-    monkeypatch.setattr("fedapps.base.seeding._has_gpus", lambda: True)
+    monkeypatch.setattr("fedapps.base.seeding.has_gpus", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
     with torch_seed(3, "train"):

@@ -8,6 +8,7 @@ from fedapps.tasks.driving.options import Options
 from fedapps.tasks.lqr.task import LqrOptions
 from recipe_runs import recipe_runs
 
+from fedapps.config import parsing
 from fedapps.config.keys import defaults, described, for_flower, updated
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import RunConfig, read_allowed_groups
@@ -308,3 +309,22 @@ def test_allowed_groups_are_read_by_kind():
 def test_malformed_allowed_groups_say_how_to_write_them(text):
     with pytest.raises(ConfigError, match=r"allowed-groups = .*: must be a kind of group, a colon and its labels"):
         parse({"allowed-groups": text})
+
+
+def test_a_node_reads_the_options_of_its_task_alone_and_checks_combinations_once(monkeypatch):
+    asked, checks = [], []
+    own, conflicts = parsing.task_class, parsing.conflicts
+    monkeypatch.setattr(parsing, "task_class", lambda name: asked.append(name) or own(name))
+    monkeypatch.setattr(parsing, "conflicts", lambda *args, **more: checks.append(args) or conflicts(*args, **more))
+    config = parsing.read({"task": "lqr", "collect-after": 0, "text.model": "bert", "driving.hidden": 8})
+    assert set(asked) == {"lqr"}
+    assert not checks
+    assert config.checked is config.checked
+    assert len(checks) == 1
+
+
+def test_a_config_that_cannot_work_is_refused_when_it_is_checked():
+    config = parsing.read({"task": "lqr", "collect-after": 0, "methods": "fedbn"})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="'fedbn' has no meaning for task 'lqr'"):
+            _ = config.checked

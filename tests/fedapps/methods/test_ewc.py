@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.composed_parts import ComposedParts
+from fedapps.clients.local_part import ComposedParts
 from fedapps.clients.state import ContextState
 from fedapps.strategies import BaseStrategy, FisherExchange
 from flwr.app import ConfigRecord

@@ -5,7 +5,7 @@ import pytest
 import small_runs
 import torch
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
-from fedapps.clients.composed_parts import composed
+from fedapps.clients.local_part import composed
 from fedapps.clients.state import ContextState, DiskState
 from fedapps.strategies import BaseStrategy, PartialAggregation, Profile
 from fedapps.tasks.vln.agent import LanguageEncoder
