@@ -69,8 +69,8 @@ def run(
     accept_all_text()
     if "methods" in keys:
         keys["methods"] = named(keys["methods"], METHODS.own)
-    given = run_keys(overrides, keys)
-    folder = launch_recipe(Path(recipe) if recipe else None, given, Simulation(engine), str(output_dir))
+    keys_of_run = run_keys(overrides, keys)
+    folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
 
@@ -374,10 +374,10 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     return {key: _value(value) for key, value in (first | second).items()}
 
 
-def _value(given: Any) -> Any:
-    if isinstance(given, Path):
-        return str(given)
-    return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+def _value(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Vary | None:

@@ -126,13 +126,13 @@ def recipe_text(recipe: str) -> str:
 
 def _recipe_keys() -> dict[str, Mapping[str, object]]:
     """The keys that each recipe sets, by its name; those of a pipeline by ``RECIPE:STAGE``."""
-    found: dict[str, Mapping[str, object]] = {}
+    by_recipe: dict[str, Mapping[str, object]] = {}
     for name in recipes():
         if pipeline := read_pipeline(RECIPES / f"{name}.toml"):
-            found |= {f"{name}:{stage}": {**pipeline.keys, **keys} for stage, keys in pipeline.stages.items()}
+            by_recipe |= {f"{name}:{stage}": {**pipeline.keys, **keys} for stage, keys in pipeline.stages.items()}
         else:
-            found[name] = read_recipe(RECIPES / f"{name}.toml")
-    return found
+            by_recipe[name] = read_recipe(RECIPES / f"{name}.toml")
+    return by_recipe
 
 
 def _facts(facts: Mapping[str, str]) -> list[str]:

@@ -37,15 +37,15 @@ def _add_predict(commands: Commands) -> None:
     )
 
 
-def predict(given: argparse.Namespace) -> int:
+def predict(arguments: argparse.Namespace) -> int:
     """Write the model's answers."""
     from fedapps.trained.load import load_model
     from fedapps.trained.predict import STDIN, PredictionFiles
 
-    if unknown := [text for text in given.rest if text.startswith("-") and text != STDIN]:
-        given.refuse(f"unrecognized arguments: {' '.join(unknown)}")
-    files = PredictionFiles.read([*given.inputs, *given.rest], given.output, given.batch_size)
-    files.write(load_model(given.run, given.method, given.node, given.round, given.device))
+    if unknown := [text for text in arguments.rest if text.startswith("-") and text != STDIN]:
+        arguments.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    files = PredictionFiles.read([*arguments.inputs, *arguments.rest], arguments.output, arguments.batch_size)
+    files.write(load_model(arguments.run, arguments.method, arguments.node, arguments.round, arguments.device))
     return 0
 
 
@@ -69,28 +69,28 @@ def _add_evaluate(commands: Commands) -> None:
     add_json(command, "all metrics")
 
 
-def evaluate(given: argparse.Namespace) -> int:
+def evaluate(arguments: argparse.Namespace) -> int:
     """Print the metrics of the models on the data, and write them if asked for."""
     import json
 
     from fedapps.base.atomic import write_whole
-    from fedapps.base.options import listed
+    from fedapps.base.options import split_names
     from fedapps.registry.expressions import split_expressions
     from fedapps.trained.evaluate import as_json, evaluate_run, evaluation_text
 
     rows = list(
         evaluate_run(
-            given.run,
-            given.data_dir,
-            methods=split_expressions(given.methods),
-            nodes=listed(given.nodes),
-            round=given.round,
-            device=given.device,
+            arguments.run,
+            arguments.data_dir,
+            methods=split_expressions(arguments.methods),
+            nodes=split_names(arguments.nodes),
+            round=arguments.round,
+            device=arguments.device,
         )
     )
-    print(evaluation_text(rows, len(given.data_dir)))
-    if given.json:
-        write_whole(Path(given.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
+    print(evaluation_text(rows, len(arguments.data_dir)))
+    if arguments.json:
+        write_whole(Path(arguments.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
     return 0
 
 
@@ -114,7 +114,7 @@ def _add_adapt(commands: Commands) -> None:
     command.add_argument("--output", metavar="FOLDER", help="write the model folder (default: only print)")
 
 
-def adapt(given: argparse.Namespace) -> int:
+def adapt(arguments: argparse.Namespace) -> int:
     """Adapt a model to a new node's data, print its metrics before and after, and write it."""
     from fedapps.base.report.formats import number
     from fedapps.base.report.tables import text_table
@@ -123,23 +123,23 @@ def adapt(given: argparse.Namespace) -> int:
 
     models = {
         f"{epochs} epochs": adapt_model(
-            given.run,
-            given.data_dir,
-            given.method,
+            arguments.run,
+            arguments.data_dir,
+            arguments.method,
             epochs=epochs,
-            learning_rate=given.learning_rate,
-            round=given.round,
-            device=given.device,
+            learning_rate=arguments.learning_rate,
+            round=arguments.round,
+            device=arguments.device,
         )
-        for epochs in dict.fromkeys((0, given.epochs))
+        for epochs in dict.fromkeys((0, arguments.epochs))
     }
     metrics = {name: numbers(model.origin.metrics) for name, model in models.items()}
     names = next(iter(metrics.values()))
     origin = next(iter(models.values())).origin
     print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
     print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))
-    if given.output:
-        print(f"model: {list(models.values())[-1].save(given.output)}")
+    if arguments.output:
+        print(f"model: {list(models.values())[-1].save(arguments.output)}")
     return 0
 
 
@@ -178,18 +178,23 @@ def _add_export(commands: Commands) -> None:
     )
 
 
-def export(given: argparse.Namespace) -> int:
+def export(arguments: argparse.Namespace) -> int:
     """Export a trained model and print what was written."""
     from fedapps.trained.export import export_model
     from fedapps.trained.load import load_model
 
-    model = load_model(given.run, given.method, given.node, given.round, given.device)
-    if given.index:
-        model.keep_index(Path(given.index))
-    example = model.data(given.data_dir) if given.data_dir else None
+    model = load_model(arguments.run, arguments.method, arguments.node, arguments.round, arguments.device)
+    if arguments.index:
+        model.keep_index(Path(arguments.index))
+    example = model.data(arguments.data_dir) if arguments.data_dir else None
     print(
         export_model(
-            model, given.format, given.output, tolerance=given.tolerance, licence=given.licence, example=example
+            model,
+            arguments.format,
+            arguments.output,
+            tolerance=arguments.tolerance,
+            licence=arguments.licence,
+            example=example,
         )
     )
     return 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
@@ -86,7 +86,7 @@ class Plan(JobPlan):
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         chosen = tuple(labels(named))
         vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
-        follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
+        follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
         return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, seed_keys=follow)
 
     def configs(self) -> list[Config]:

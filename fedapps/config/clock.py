@@ -14,7 +14,7 @@ from fedapps.base.tables import read_table
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.sim.devices.availability import AlwaysOn, Availability, DayNight, OnOff, Trace
 from fedapps.sim.devices.distributions import DISTRIBUTIONS, Constant, Distribution
-from fedapps.sim.devices.fleet import Devices, drawn, listed
+from fedapps.sim.devices.fleet import Devices, drawn, fleet_of_columns
 
 _HOUR = 3600.0
 _SPEEDS = ("clock_step_seconds", "clock_uplink", "clock_downlink")
@@ -176,7 +176,7 @@ def _listed(path: Path, count: int, availability: Availability) -> Devices:
     if len(set(names)) < len(names):
         raise DataError(f"{path}: a device is listed twice; give each device one row")
     rates = {name: table.numbers(name, missing=np.inf) for name in ("up", "down")}
-    return listed(count, {"speed": table.numbers("speed"), **rates}, availability)
+    return fleet_of_columns(count, {"speed": table.numbers("speed"), **rates}, availability)
 
 
 def _trace(path: Path, count: int) -> Trace:
@@ -205,14 +205,14 @@ def _expression(text: str) -> Expression:
 
 
 def _arguments(expression: Expression, names: list[str]) -> dict[str, str]:
-    given = dict(expression.arguments)
-    if set(given) != set(names):
-        raise ValueError(f"{expression.name} takes {' and '.join(names)}, not {', '.join(given) or 'nothing'}")
-    return given
+    arguments = dict(expression.arguments)
+    if set(arguments) != set(names):
+        raise ValueError(f"{expression.name} takes {' and '.join(names)}, not {', '.join(arguments) or 'nothing'}")
+    return arguments
 
 
 def _numbers(expression: Expression, names: list[str]) -> dict[str, float]:
-    given = _arguments(expression, names)
-    if bad := [f"{name} = {text}" for name, text in given.items() if not _is_number(text)]:
+    arguments = _arguments(expression, names)
+    if bad := [f"{name} = {text}" for name, text in arguments.items() if not _is_number(text)]:
         raise ValueError(f"{', '.join(bad)}: must be a number")
-    return {name: float(text) for name, text in given.items()}
+    return {name: float(text) for name, text in arguments.items()}

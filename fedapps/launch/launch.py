@@ -57,9 +57,9 @@ def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Pat
     RunFailedError
         If a method did not finish.
     """
-    given = resolve(overrides, output_dir)
-    with nullcontext() if overrides.get("name") else new_folder(given["output-dir"], "", given["name"]) as folder:
-        config = parse(given | ({"name": folder.name} if folder else {}))
+    keys = resolve(overrides, output_dir)
+    with nullcontext() if overrides.get("name") else new_folder(keys["output-dir"], "", keys["name"]) as folder:
+        config = parse(keys | ({"name": folder.name} if folder else {}))
         runner.check(config)
         runner.check_data(config)
         runner.run(config)
@@ -174,10 +174,10 @@ def _without_main_metric(config: Config) -> str:
     headline = config.task.headline
     if config.run.withhold_test or any(name in final for final in finals for name in headline):
         return ""
-    found = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})
+    names = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})
     reason = (
-        f"evaluate gives {', '.join(found)}; name one of them in `headline` of the task's class"
-        if found
+        f"evaluate gives {', '.join(names)}; name one of them in `headline` of the task's class"
+        if names
         else "no evaluation gave a metric; the log above has the reason"
     )
     return f"\nno main metric of the task ({', '.join(headline)}): {reason}"

@@ -147,10 +147,10 @@ class ModelWatch(Iterator["TrainedModel"]):
             return None
         path = os.path.realpath(link)
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:  # it leads nowhere
             return path, 0, 0
-        return path, found.st_ino, found.st_mtime_ns
+        return path, status.st_ino, status.st_mtime_ns
 
     def _refuse(self, version: _Version, problem: str, unexpected: Exception | None = None) -> None:
         """Report a model folder, unless a newer model has taken its place meanwhile."""

@@ -72,7 +72,7 @@ def drawn(
     )
 
 
-def listed(count: int, columns: Mapping[str, Floats], availability: Availability | None = None) -> Devices:
+def fleet_of_columns(count: int, columns: Mapping[str, Floats], availability: Availability | None = None) -> Devices:
     """Devices of a table with the columns ``speed`` (seconds of a step), ``up`` and ``down`` (Mbit/s).
 
     Device i has row i modulo the number of rows.

@@ -265,9 +265,9 @@ class VlnTask(Task):
                 continue
             episodes, paths = data.splits[split], _paths(data, split)
             if isinstance(model, Speaker):
-                said = describe_all(model, houses, episodes, _words(data), self.options.max_length)
-                metrics |= sentence_metrics(split, said, paths)
-                traces |= sentence_traces(split, said, paths) if final else {}
+                sentences = describe_all(model, houses, episodes, _words(data), self.options.max_length)
+                metrics |= sentence_metrics(split, sentences, paths)
+                traces |= sentence_traces(split, sentences, paths) if final else {}
             else:
                 scores, trails = walk_all(cast(Agent, model), houses, episodes, self.options.max_actions)
                 metrics |= means(split, scores)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fedapps.sim.devices.availability import DAY, AlwaysOn, Availability, DayNight, OnOff, Trace
 from fedapps.sim.devices.distributions import Constant, FedScale, LogNormal, Uniform, uniforms
-from fedapps.sim.devices.fleet import Devices, drawn, listed
+from fedapps.sim.devices.fleet import Devices, drawn, fleet_of_columns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,7 +157,7 @@ def test_work_takes_the_time_in_which_the_device_is_on(found, start, seconds, mo
 
 
 def test_seconds_of_a_piece_of_work_by_hand():
-    devices = listed(
+    devices = fleet_of_columns(
         3, {name: np.array(row) for name, row in (("speed", [0.5, 2.0]), ("up", [1.0, 8.0]), ("down", [4.0, 8.0]))}
     )
     assert devices.seconds(0, 1_000_000, 10, 250_000) == 2 + 5 + 2  # 4 Mbit/s are 500,000 bytes/s
