@@ -33,7 +33,7 @@ from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.formats import number
 from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import generator
-from fedapps.cli.commands import assignments
+from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES

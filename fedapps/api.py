@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedapps.base.console import accept_all_text
+from fedapps.base.options import key_of
+from fedapps.registry.expressions import split_expressions
+
 if TYPE_CHECKING:
     import torch
 
@@ -58,7 +62,6 @@ def run(
     RunFailedError
         If a method did not finish.
     """
-    from fedapps.base.console import accept_all_text
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
@@ -128,10 +131,8 @@ def compare(
     RunFailedError
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
-    from fedapps.base.console import accept_all_text
 
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.expressions import split_expressions
     from .registry.local_methods import named
     from .registry.methods import METHODS
     from .results.comparison_result import ComparisonResult
@@ -364,7 +365,6 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     ValueError
         If a key is given twice.
     """
-    from fedapps.base.options import key_of
     from fedapps.base.text_files import flattened
 
     first = flattened(overrides or {})

@@ -159,6 +159,17 @@ def read_value(key: str, text: str) -> Value:
     return text.strip("'\"")
 
 
+def assignments(pairs: Sequence[str], argument: str = "--set") -> dict[str, Value]:
+    """The values of ``--set``, or another argument. Raises ``ValueError`` for a pair that is not ``key=value``."""
+    keys_by_name: dict[str, Value] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{argument} {pair!r}: write it as key=value")
+        keys_by_name[key.strip()] = read_value(key.strip(), text.strip())
+    return keys_by_name
+
+
 def _check_values(vary: Vary) -> None:
     endings = [_ending(value) for value in vary.values]
     if twice := [value for value, ending in zip(vary.values, endings, strict=True) if endings.count(ending) > 1]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from fedapps.clients.composed_parts import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
+from fedapps.tasks.roles import missing
 
 from .clock import clock_conflicts
 from .pace_conflicts import pace_conflicts
@@ -80,8 +81,6 @@ def _lacks(label: str, method: Method, task: Task, files_exist: bool) -> Iterato
     """What of the method's needs the task's model does not have."""
     if not method.needs or (method.needs_model and not files_exist):
         return
-    from fedapps.tasks.roles import missing
-
     for reason in filter(None, (missing(task, role) for role in method.needs)):
         yield (
             {"methods", "task"},

@@ -22,6 +22,7 @@ from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import Task
 from fedapps.trackers.base import Tracker
 
+from .conflicts import conflicts
 from .keys import with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
 from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
@@ -104,8 +105,6 @@ def parse(keys: Mapping[str, Any], *, files_exist: bool = True, on_node: bool = 
         With one line per error: unknown keys, wrong types, values out of range, unknown tasks and methods, and
         combinations that cannot work.
     """
-    from .conflicts import conflicts  # imports torch, which `read` does not
-
     config, errors, refused = _read(keys, others=True, tracked=not on_node)
     if config is not None:
         runs = {label: config.run_of(label) for label in config.methods}

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from flwr.common.logger import update_console_handler
+
+from fedapps.app.client_app import app as client_app
+from fedapps.app.node import choose_device
+from fedapps.app.server_app import app as server_app
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.processes import usable_cores
 from fedapps.config.keys import for_flower
@@ -127,8 +133,6 @@ def check_machine(engine: str, run: RunConfig) -> None:
     if engine == "ray" and os.environ.get(RAY_ADDRESS):
         check_named_cluster()
         return
-    from fedapps.app.node import choose_device  # needs torch
-
     choose_device(run.device)
 
 
@@ -193,11 +197,6 @@ def unfinished(config: Config) -> list[str]:
 def execute(config: Config, engine: str) -> None:
     """Run a federation with the engine ``inline`` (in this process) or ``ray`` (``flwr run``)."""
     if engine == "inline":
-        from flwr.common.logger import update_console_handler
-
-        from fedapps.app.client_app import app as client_app
-        from fedapps.app.server_app import app as server_app
-
         update_console_handler(colored=sys.stderr.isatty())
         flat = config.flat()
         run_inprocess(
@@ -218,7 +217,5 @@ def _gpus_per_node(config: Config) -> float:
     """GPUs that Ray reserves for each node: the available ones, divided among the nodes that run in parallel."""
     if config.run.device == "cpu":
         return 0.0
-    import torch
-
     at_a_time = max(1, usable_cores() // config.run.node_cpus)
     return min(1.0, torch.cuda.device_count() / at_a_time)

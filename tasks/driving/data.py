@@ -14,18 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from fedapps.tasks.driving.world.files import World, read_world
 
 from fedapps.base.errors import DataError
 from fedapps.base.tables import CSV_ENDINGS, Table, read_table
 from fedapps.base.text_files import found_in, refuse_copies
 
 from .options import Road
-
-if TYPE_CHECKING:
-    from fedapps.tasks.driving.world.files import World
 
 STEP = 0.1  # seconds
 SPLITS = ("train", "validation", "test")
@@ -109,8 +106,6 @@ def read_folder(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 -
     DataError
         As :func:`read_sessions`, or ``world.json`` is malformed.
     """
-    from fedapps.tasks.driving.world.files import read_world
-
     recording = read_sessions(folder, road)
     try:
         return replace(recording, world=read_world(folder))

@@ -10,6 +10,7 @@ import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.model_folder import texts_of
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
+from fedapps.tasks.vln.world.world import HouseWorld, write_houses
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need
@@ -99,8 +100,6 @@ class VlnTask(Task):
 
         Raise :class:`DataError` for the source "files".
         """
-        from fedapps.tasks.vln.world.world import HouseWorld, write_houses
-
         chosen = self.options
         if not self.has_world:
             raise DataError(

@@ -30,7 +30,7 @@ from .networks import (
     normalisation_for,
     unloaded_network,
 )
-from .nodes import common_test, federation, node_data, own_data, require_network, whole_data
+from .nodes import common_test, federation, node_data, own_data, require_network, sequence_features, whole_data
 from .options import Options as VprOptions
 from .options import require_weights
 from .places import Places
@@ -317,10 +317,4 @@ def _cities(places: Places) -> str:
 @lru_cache(maxsize=4)
 def _clients(folder: Path, options: VprOptions, num_nodes: int) -> tuple[Client, ...]:
     dataset = dataset_of(folder, options, own=False)
-    return clients_of(dataset, options, num_nodes, partial(_features, dataset, options))[0]
-
-
-def _features(dataset: Dataset, options: VprOptions) -> np.ndarray:
-    from .nodes import sequence_features
-
-    return sequence_features(dataset, options)
+    return clients_of(dataset, options, num_nodes, partial(sequence_features, dataset, options))[0]

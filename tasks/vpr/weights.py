@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 import numpy as np
 import torch
 from fedapps.tasks.base import DataError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .options import require_weights
@@ -149,8 +150,6 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
     return load_file(path)
 
 
