@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -66,7 +67,12 @@ def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, ca
             "this node has neither a data-dir nor a partition-id: start it with "
             "--node-config 'data-dir=\"/path/to/its/data\"'"
         )
-    partition, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    partition, count = node_config["partition-id"], node_config.get("num-partitions")
+    if not (type(partition) is type(count) is int and 0 <= partition < count):
+        raise DataError(
+            f"node config partition-id = {partition!r}, num-partitions = {count!r}: must be whole numbers, the first "
+            "at least 0 and below the second"
+        )
     if data_dir:
         return DataSource(_existing(data_dir, "data-dir"), partition, count)
     return DataSource(world_folder(task, count, seed, cache_dir), partition, count)
@@ -152,8 +158,8 @@ def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
 
 
 def _existing(folder: str, what: str) -> Path:
-    path = Path(folder).expanduser()
-    if not path.is_dir():
+    path = Path(os.path.expanduser(folder))  # unlike pathlib's, neither function raises for a name that cannot be
+    if not os.path.isdir(path):
         raise DataError(f"{what} = {folder!r}: no such folder; give the folder that holds the data files")
     return path
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from .data import is_simulated
@@ -24,6 +24,8 @@ MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK = "max-steps", "max-seconds", "max-
 #: The limits of a deployed node whose config does not say otherwise.
 DEFAULT_STEPS, DEFAULT_SECONDS = 1_000_000, 86_400.0
 _MB = 10**6
+#: No limit is larger, so that bytes of memory are a number of 64 bits.
+_MOST = 10**12
 
 
 class LimitError(RuntimeError):
@@ -58,7 +60,7 @@ class NodeLimits:
         Raises
         ------
         ValueError
-            A limit is no number above 0, or memory cannot be limited on this system.
+            A limit is no number above 0 and at most 10**12, or memory cannot be limited on this system.
         """
         simulated = is_simulated(node_config)
         limits = cls(
@@ -144,8 +146,10 @@ def _too_many(asked: str, limits: NodeLimits) -> LimitError:
 def _limit(node_config: Mapping[str, Any], key: str, default: float) -> float:
     value = node_config.get(key, default)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if key in node_config and not (number and isfinite(value) and value > 0):
-        raise ValueError(f"node config {key} = {value!r}: must be a number above 0, without quotes")
+    if key in node_config and not (number and 0 < value <= _MOST):
+        raise ValueError(
+            f"node config {key} = {value!r}: must be a number above 0 and at most {_MOST:g}, without quotes"
+        )
     return float(value)
 
 

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
+from fedapps.strategies.arrays import from_record
 from fedapps.strategies.wire import CLIPPING_NORM
 from flwr.app import ArrayRecord
 
@@ -71,8 +72,10 @@ def clipping_norm(config: Mapping[str, Any]) -> float | None:
 
 
 def read_arrays(name: str, record: ArrayRecord) -> Arrays:
-    """The arrays of the record ``name`` of a message. Raises ``ValueError`` as :func:`check_real`."""
-    arrays = {key: array.numpy() for key, array in record.items()}
+    """The arrays of the record ``name`` of a message. Raises ``ValueError`` for one that cannot be decoded, and as
+    :func:`check_real`.
+    """
+    arrays = from_record(record)
     check_real(name, arrays)
     return arrays
 
@@ -83,8 +86,11 @@ def check_real(name: str, arrays: Mapping[str, np.ndarray]) -> None:
     Raises
     ------
     ValueError
-        One is neither floating-point, integer nor boolean. A model would lose the imaginary part of a complex one.
+        One is neither floating-point, integer nor boolean, or has another byte order.
+        A model would lose the imaginary part of a complex one.
     """
     for key, array in arrays.items():
         if array.dtype.kind not in _REAL:
             raise ValueError(f"{name}: {key!r} is {array.dtype}: must be floating-point, integer or boolean")
+        if not array.dtype.isnative:
+            raise ValueError(f"{name}: {key!r} is {array.dtype}: must have the byte order of this machine")

@@ -264,14 +264,21 @@ def adapt(
     ------
     ValueError
         Before training, if an argument is out of range, the run, the method or the round is unknown, the data are
-        missing or malformed, or a model folder lacks what the method sends beside its model.
+        missing or malformed, a model folder lacks what the method sends beside its model, or ``output`` is a folder
+        with other content.
     """
     from .trained.adapt import adapt_model
 
-    model = adapt_model(run, data_dir, method, epochs=epochs, learning_rate=learning_rate, round=round, device=device)
-    if output is not None:
-        model.save(output)
-    return model
+    return adapt_model(
+        run,
+        data_dir,
+        method,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        round=round,
+        device=device,
+        output=output,
+    )
 
 
 def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "cpu") -> ModelWatch:

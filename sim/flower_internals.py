@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
+from flwr.common.config import parse_config_args as parse_config_args
 from flwr.common.constant import (
     APP_DIR,
     FAB_EXCLUDE_PATTERNS,

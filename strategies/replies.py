@@ -379,6 +379,7 @@ class ReplyFilter:
                 timings=read_timings(usable.content),
                 seconds=seconds,
                 staleness=staleness,
+                own_data=profile.own_data,
             )
         )
         return usable

@@ -16,7 +16,7 @@ replies, if asked for        ``timings``                ConfigRecord: seconds of
 TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
 ``query.profile``            -                          no record
 its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
-                                                        ``no-data``
+                                                        ``no-data``, ``own-data``
 ``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
 its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
 ============================ ========================== ================================================================
@@ -119,6 +119,8 @@ KEY = "key"
 GROUP_PREFIX = "group."
 #: Profile key: why the node has no data for this run, a string; missing or empty if it has data.
 NO_DATA = "no-data"
+#: Profile key: true where the node has a folder with data of its own; missing where it has a part of the server's.
+OWN_DATA = "own-data"
 
 # -- strategies ------------------------------------------------------------------------------------------------
 

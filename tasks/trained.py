@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.atomic import whole_folder
+from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
 from fedapps.base.seeding import torch_seed
 from fedapps.base.text_files import shown
@@ -340,9 +340,19 @@ class TrainedModel:
             It cannot be written.
         """
         path = Path(folder).expanduser()
-        with whole_folder(path, partial(foreign_names, known=self.file_sizes)) as unfinished:
+        with whole_folder(path, self._foreign()) as unfinished:
             self.write(unfinished)
         return path
+
+    @classmethod
+    def check_replaceable(cls, folder: str | Path) -> None:
+        """Check that :meth:`save` may write a folder, before the model is trained; errors are the same."""
+        check_replaceable(Path(folder).expanduser(), cls._foreign())
+
+    @classmethod
+    def _foreign(cls) -> Callable[[Path], list[str]]:
+        """What returns the names in a folder that are not from a model folder."""
+        return partial(foreign_names, known=cls.file_sizes)
 
     def write(self, folder: Path) -> None:
         """Write the files of the model folder into ``folder``, which exists; use :meth:`save` unless you add files."""

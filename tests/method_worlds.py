@@ -1,7 +1,7 @@
 """Tiny tasks in which methods are worked out by hand, and the app's runs of methods on them in one process."""
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from fedapps.app.server_app import app as server_app
 from fedapps.config.parsing import parse
 from fedapps.launch.inputs import resolve
 from fedapps.registry import tasks
+from fedapps.registry.methods import method_class, method_names
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.refused import RefusedNodesError
 from fedapps.runs.run_folder import RunFolder
@@ -33,6 +34,16 @@ Arrays = dict[str, np.ndarray]
 #: Curvatures and optima of the nodes: f_i = ½ a_i (θ - b_i)².
 Q = ((1.0, 2.0), (3.0, -1.0))
 SECOND = ((1.0, 1.0), (3.0, -1.0))
+#: Keys without which a method does not run here.
+MORE: dict[str, dict[str, Any]] = {
+    "h-fl": {"h-fl.groups": "parity", "h-fl.intervals": "2"},
+    "clustered": {"clustered.clusters": 2},
+    "fedvc": {"num_nodes": 3},  # draws one of two nodes alone
+}
+#: The methods of nodes that run on any task.
+METHODS = [name for name in method_names() if not method_class(name).task and method_class(name)().role != "reference"]
+#: Changes the reply of a node from 0, given the type of its message.
+Spoil = Callable[[str, int, RecordDict], None]
 
 
 class _Values(nn.Module):
@@ -235,6 +246,12 @@ class StagedPoints(Points):
         return NodeData(f"node-{index}", stages[0], {"parity": str(index % 2)}, stages=stages)
 
 
+def world_of(method: str) -> type[Task]:
+    """The task that has what the method needs."""
+    kind = method_class(method)
+    return StagedPoints if kind.needs_stages else AdaptedPoints if "factors" in kind.needs else Points
+
+
 @dataclass
 class Rounds:
     """What a run left, by round from 0 and by node from 0.
@@ -242,6 +259,7 @@ class Rounds:
     ``arrays`` are the shared arrays after each round and ``server`` the strategy's state, such as
     ``_sum.theta``. ``kept`` are the private arrays and the memory (``memory.*``) of each node, as its
     last training round left them. ``messages`` are (type, node, message, reply) in their order.
+    ``config`` is the run config of the nodes.
     """
 
     folder: RunFolder
@@ -249,6 +267,7 @@ class Rounds:
     server: list[Arrays] = field(default_factory=list)
     kept: dict[int, Arrays] = field(default_factory=dict)
     messages: list[tuple[str, int, RecordDict, RecordDict]] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
 
     def values(self, name: str = "theta") -> list[float]:
         """A shared array of one number, after each round."""
@@ -276,6 +295,7 @@ def run_method(
     absent: Collection[tuple[int, int]] = (),
     cut: int = 0,
     folder: Path | None = None,
+    spoil: Spoil | None = None,
     **keys: Any,
 ) -> Rounds:
     """Run a method in one process: full-batch SGD, learning rate .1, 2 steps a round, equal weights, two nodes.
@@ -293,6 +313,8 @@ def run_method(
         The server breaks down before it has recorded this round, and resumes the run; 0 = never.
     folder : Path, optional
         Keeps the run.
+    spoil : function, optional
+        Changes what the nodes send.
     **keys
         Keys of the run config, with underscores for hyphens.
     """
@@ -301,13 +323,8 @@ def run_method(
         "learning-rate": 0.1, "batch-size": 64, "weighting": "uniform", "evaluate-every": 1, "collect-after": 0,
         "name": "run",
     } | {key.replace("_", "-"): value for key, value in keys.items()}  # fmt: skip
-    entry = SimpleNamespace(name=task.name, value=f"{task.__module__}:{task.__name__}", group=tasks.GROUP, module="")
-    entry.load = lambda: task
-    with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "plugins", lambda group: {task.name: entry})
+    with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch, registered(task):
         patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        tasks.task_class.cache_clear()
-        tasks.task_class.cache_clear()
         place = folder or Path(scratch)
         given.setdefault("cache-dir", str(place / "worlds"))
         found = Rounds(RunFolder(place / "run", ""))
@@ -316,17 +333,32 @@ def run_method(
             with pytest.MonkeyPatch.context() as broken:
                 _break(broken, cut)
                 with pytest.raises(PowerCutError):
-                    _run(given, place, found, set(refused), set(absent))
+                    _run(given, place, found, set(refused), set(absent), spoil)
             given["resume"] = True
         with suppress(*([RefusedNodesError] if refused or absent else [])):  # of a node that was never used
-            _run(given, place, found, set(refused), set(absent))
-    tasks.task_class.cache_clear()
-    tasks.task_class.cache_clear()
+            _run(given, place, found, set(refused), set(absent), spoil)
     return found
 
 
+@contextmanager
+def registered(task: type[Task]) -> Iterator[None]:
+    """Let the task be found by its name, and no other."""
+    entry = SimpleNamespace(name=task.name, value=f"{task.__module__}:{task.__name__}", group=tasks.GROUP, module="")
+    entry.load = lambda: task
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "plugins", lambda group: {task.name: entry})
+        tasks.task_class.cache_clear()
+        yield
+    tasks.task_class.cache_clear()
+
+
 def _run(
-    given: Mapping[str, Any], place: Path, found: Rounds, refused: set[tuple[int, int]], absent: set[tuple[int, int]]
+    given: Mapping[str, Any],
+    place: Path,
+    found: Rounds,
+    refused: set[tuple[int, int]],
+    absent: set[tuple[int, int]],
+    spoil: Spoil | None,
 ) -> None:
     def answered(message: Message, context: Context) -> Message:
         node, kind = int(context.node_config["partition-id"]), message.metadata.message_type
@@ -339,11 +371,14 @@ def _run(
             found.messages.append((kind, node, sent, reply.content.copy()))
         if kind == "train" and at in refused:
             reply.content["metrics"]["num-examples"] = -1
+        if spoil and reply.has_content():
+            spoil(kind, node, reply.content)
         return reply
 
     config = parse(resolve(dict(given), str(place)))
+    found.config = config.flat()
     run_inprocess(
-        server_app, answered, num_nodes=config.run.num_nodes, run_config=config.flat(), errors="reply",
+        server_app, answered, num_nodes=config.run.num_nodes, run_config=found.config, errors="reply",
         batch=config.run.node_batch,
     )  # fmt: skip
 
@@ -360,7 +395,8 @@ def _watch(patch: pytest.MonkeyPatch, found: Rounds) -> None:
 
     def kept(self: DiskState, server_round: int, arrays: Arrays, *more: Any, **named: Any) -> None:
         keep(self, server_round, arrays, *more, **named)
-        found.kept[int(self.folder.name.rpartition("-")[2])] = dict(arrays)
+        if (number := self.folder.name.rpartition("-")[2]).isdecimal():  # and not the errors of compression
+            found.kept[int(number)] = dict(arrays)
 
     patch.setattr(DiskCheckpoints, "save", saved)
     patch.setattr(DiskState, "save", kept)

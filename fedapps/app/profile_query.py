@@ -8,7 +8,7 @@ from flwr.common.logger import log
 from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import RulesError
-from fedapps.strategies.wire import KEY, NO_DATA, NUM_EXAMPLES
+from fedapps.strategies.wire import KEY, NO_DATA, NUM_EXAMPLES, OWN_DATA
 
 from .disclosure import Disclosure, config_read
 from .errors import reported
@@ -35,4 +35,5 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
-    return ConfigRecord({KEY: profile.key, **disclosure.profile(profile.num_examples, profile.groups)})
+    own = {OWN_DATA: True} if source.partition is None else {}
+    return ConfigRecord({KEY: profile.key, **own, **disclosure.profile(profile.num_examples, profile.groups)})

@@ -107,8 +107,8 @@ def whole_folder(path: Path, foreign: Callable[[Path], Sequence[str]] = entries)
     """
     path = path if path.name not in ("", "..") else path.resolve()  # "." has no name
     temporary, replaced = temporary_name(path), temporary_name(path)
+    check_replaceable(path, foreign)
     with naming_errors(path):
-        _check_replaceable(path, path, foreign)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.mkdir()
@@ -126,6 +126,12 @@ def whole_folder(path: Path, foreign: Callable[[Path], Sequence[str]] = entries)
             shutil.rmtree(temporary, ignore_errors=True)
             if os.path.lexists(replaced) and not os.path.lexists(path):
                 replaced.replace(path)
+
+
+def check_replaceable(path: Path, foreign: Callable[[Path], Sequence[str]] = entries) -> None:
+    """Check, before the work on its content, that :func:`whole_folder` may write a folder; errors are the same."""
+    with naming_errors(path):
+        _check_replaceable(path, path, foreign)
 
 
 def _check_replaceable(folder: Path, path: Path, foreign: Callable[[Path], Sequence[str]]) -> None:

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fedapps.base.atomic import write_whole
+from fedapps.base.atomic import check_replaceable, write_whole
 from fedapps.base.options import split_names
 from fedapps.base.report.formats import number
 from fedapps.base.report.tables import text_table
@@ -55,6 +55,7 @@ def adapt(arguments: argparse.Namespace) -> int:
             learning_rate=arguments.learning_rate,
             round=arguments.round,
             device=arguments.device,
+            output=arguments.output if epochs == arguments.epochs else None,
         )
         for epochs in dict.fromkeys((0, arguments.epochs))
     }
@@ -64,12 +65,13 @@ def adapt(arguments: argparse.Namespace) -> int:
     print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
     print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))
     if arguments.output:
-        print(f"model: {list(models.values())[-1].save(arguments.output)}")
+        print(f"model: {Path(arguments.output).expanduser()}")
     return 0
 
 
 def export(arguments: argparse.Namespace) -> int:
     """Export a trained model and print what was written."""
+    check_replaceable(Path(arguments.output).expanduser())
     model = load_model(arguments.run, arguments.method, arguments.node, arguments.round, arguments.device)
     if arguments.index:
         model.keep_index(Path(arguments.index))

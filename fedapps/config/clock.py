@@ -98,12 +98,12 @@ def devices_of(clock: SimulatedTime, count: int, seed: int) -> Devices:
     try:
         availability = read_availability(clock.clock_availability, count, derive_seed(seed, "availability"))
     except ValueError as error:
-        raise type(error)(f"clock-availability: {error}") from error
+        raise type(error)(f"clock-availability = {clock.clock_availability!r}: {error}") from error
     if clock.clock_devices:
         try:
             return _listed(Path(clock.clock_devices), count, availability)
         except ValueError as error:
-            raise type(error)(f"clock-devices: {error}") from error
+            raise type(error)(f"clock-devices = {clock.clock_devices!r}: {error}") from error
     step_seconds, uplink, downlink = (read_distribution(getattr(clock, name)) for name in _SPEEDS)
     assert step_seconds is not None
     return drawn(count, derive_seed(seed, "devices"), step_seconds, uplink, downlink, availability)

@@ -1,5 +1,6 @@
 """Checks of a SuperNode's options before it starts, which with Flower end in a traceback or in a node without data."""
 
+import os
 import re
 import socket
 import tomllib
@@ -11,11 +12,11 @@ from click import ClickException
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from cryptography.x509 import load_pem_x509_certificates
-from flwr.common.config import parse_config_args
 
 from fedapps.base.text_files import shown
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.rules import NodeRules
+from fedapps.sim.flower_internals import parse_config_args
 
 _KEY, _TRUSTED = "--auth-supernode-private-key", "--root-certificates"
 _CONFIG, _HOST, _PORT = "--node-config", "--host", "--port"
@@ -86,7 +87,7 @@ def _check_data(config: str) -> None:
         raise ValueError(
             f'{_CONFIG}: data-dir={shown(match[1])}: must be in double quotes, such as data-dir="/data/car-7"'
         )
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):  # a name that is too long is an error to pathlib
         raise ValueError(f"{_CONFIG}: data-dir={shown(folder)}: no such folder, or this user may not look into it")
 
 

@@ -30,7 +30,14 @@ _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: What a run folder can have before its config is written.
 _BEFORE_CONFIG = ("label", OWNER_FILE)
 #: Facts that a row leaves out where they have this value.
-_ABSENT: dict[str, Any] = {"timings": {}, "dropped": [], "clock": None, "seconds": None, "staleness": 0}
+_ABSENT: dict[str, Any] = {
+    "timings": {},
+    "dropped": [],
+    "clock": None,
+    "seconds": None,
+    "staleness": 0,
+    "own_data": False,
+}
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"} | {
     "max-failed-evaluations"

@@ -43,6 +43,7 @@ def adapt_model(
     learning_rate: float = 0.0,
     round: int | str | None = None,
     device: str = "auto",
+    output: str | Path | None = None,
 ) -> TrainedModel:
     """Adapt a model to the data of a new node; :func:`fedapps.api.adapt` describes it."""
     if epochs < 0 or not learning_rate >= 0:
@@ -52,6 +53,8 @@ def adapt_model(
         raise ValueError(f"data-dir = {str(data_dir)!r}: no such folder; give the folder with the node's data")
     with flower_identity():
         start = _of_folder(path, method, round) if StoredModel.is_in(path) else _of_run(path, method, round)
+        if output is not None:
+            trained_class(start.example.task).check_replaceable(output)
         data = start.data(folder)
         message = start.message(data, epochs)
     with threads_kept():
@@ -60,6 +63,8 @@ def adapt_model(
         adapted = node.adapt(received_arrays(message), settings, learning_rate)
     model = start.model(adapted.model, data, epochs)
     model.origin = replace(model.origin, metrics=model.evaluate())
+    if output is not None:
+        model.save(output)
     return model
 
 

@@ -190,6 +190,11 @@ def _private(model: TrainedModel) -> Iterator[str]:
         yield f"Differential privacy: {origin.guarantee}."
         if origin.node:
             yield "The guarantee covers what the node sent. It does not cover what is personal in this model."
+    elif (dp := origin.settings.get("dp", "none")) != "none":
+        yield (
+            f"Differential privacy: the training had `dp = {dp}`. Its guarantee is not recorded in this model; the "
+            "folder of the run has it."
+        )
     else:
         yield "The record of the training has no guarantee of differential privacy."
 

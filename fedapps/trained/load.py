@@ -103,7 +103,9 @@ def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedMo
 def _shared_facts(stored: StoredRun, task: Task) -> Mapping[str, Any]:
     try:
         return task.facts(None)
-    except DataError:  # the facts depend on data: those of any node
+    except DataError:  # the facts depend on data: those of any simulated node
+        if any(stored.has_own_data(label) for label in stored.config.methods):
+            raise
         return task.facts(stored.source(task, 0).load(task))
 
 
@@ -136,12 +138,13 @@ def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device
 
 
 def _place(stored: StoredRun, label: str, key: str) -> Mapping[str, Any]:
-    """Where a simulated node has its data."""
-    known, unreadable = stored.nodes(label), ""
-    try:
-        partition = stored.partition(label, key)
-    except DataError as error:
-        partition, unreadable = None, f" (the data of the run cannot be read here: {error})"
+    """Where a simulated node has its data. A node with data of its own may have the key of one."""
+    known, unreadable, partition = stored.nodes(label), "", None
+    if not stored.has_own_data(label, key):
+        try:
+            partition = stored.partition(label, key)
+        except DataError as error:
+            unreadable = f" (the data of the run cannot be read here: {error})"
     if partition is not None:
         return {"partition-id": partition, "num-partitions": stored.config.run.num_nodes}
     if key in known:

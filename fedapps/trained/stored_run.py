@@ -116,6 +116,10 @@ class StoredRun:
         """The keys of the nodes that took part under a method, sorted."""
         return sorted({row["node"] for row in self.rows(method)})
 
+    def has_own_data(self, method: str, node: str | None = None) -> bool:
+        """Whether a node, or any node, stated under a method that its data are its own."""
+        return any(row.get("own_data") for row in self.rows(method, node))
+
     def reported(self, method: str, server_round: int, node: str) -> dict[str, Any]:
         """What the run reported of a round's evaluation: of one node, or of all for the empty key; empty if nothing."""
         if not node:

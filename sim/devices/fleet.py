@@ -32,15 +32,16 @@ class Devices:
     availability: Availability
 
     def __post_init__(self) -> None:
-        for name, values, above in (
-            ("step_seconds", self.step_seconds, self.step_seconds >= 0),
-            ("uplink", self.uplink, self.uplink > 0),
-            ("downlink", self.downlink, self.downlink > 0),
+        for name, values, allowed, range_name in (
+            ("step_seconds", self.step_seconds, self.step_seconds >= 0, "at least 0"),
+            ("uplink", self.uplink, self.uplink > 0, "above 0"),
+            ("downlink", self.downlink, self.downlink > 0, "above 0"),
         ):
             if values.shape != (self.count,):
                 raise ValueError(f"{name} has shape {values.shape}: must be ({self.count},), one for each device")
-            if not above.all():
-                raise ValueError(f"{name} of device {int(np.argmin(above))} is {values[np.argmin(above)]:g}: too small")
+            if not allowed.all():
+                device = int(np.argmin(allowed))
+                raise ValueError(f"{name} of device {device} is {values[device]:g}: must be {range_name}")
 
     @property
     def count(self) -> int:

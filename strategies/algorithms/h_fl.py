@@ -18,7 +18,7 @@ from .. import wire
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, to_record
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..nodes.profiles import Profile, check_group
 from ..optimizers import SGD
 from ..replies import Reply
 from ..rounds.records import RoundStep
@@ -142,11 +142,7 @@ class HierarchicalFedAvg(BaseStrategy):
             No node has a label for one of the groups.
         """
         for group in self.groups:
-            if not any(group in node.groups for node in profiles):
-                present = ", ".join(sorted({name for node in profiles for name in node.groups} - {CLUSTER})) or "none"
-                raise ValueError(
-                    f"groups has {group!r}, but none of {len(profiles)} nodes has this group; they have: {present}"
-                )
+            check_group(profiles, group, unlisted=CLUSTER)
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         """As in :class:`BaseStrategy`.

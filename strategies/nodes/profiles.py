@@ -36,6 +36,8 @@ class Profile:
     no_data : str
         Why the node takes no part: it has no data for this run, as it reports, or it is not admitted
         (:class:`~fedapps.strategies.nodes.admission.Admission`). It gets no further messages. Empty if it takes part.
+    own_data : bool
+        Whether the node states that it has data of its own, and not a part of the server's.
     """
 
     node_id: int
@@ -43,6 +45,7 @@ class Profile:
     num_examples: int | None = None
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
     no_data: str = ""
+    own_data: bool = False
 
     @classmethod
     def unknown(cls, node_id: int) -> "Profile":
@@ -60,7 +63,8 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)
     for each group it belongs to, up to 32. A node without data for this run adds ``no-data`` (str), the reason, which
-    is logged. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries are
+    is logged; one with data of its own adds ``own-data``,
+    true. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries are
     ignored. A node that answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can
     claim the same key; see :func:`with_distinct_keys`.
 
@@ -98,7 +102,23 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
     no_data = truncate(no_data)
     if no_data:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
-    return Profile(node_id, key, examples, groups, no_data)
+    return Profile(node_id, key, examples, groups, no_data, record.get(wire.OWN_DATA) is True)
+
+
+def check_group(profiles: Collection[Profile], group: str, unlisted: str = "") -> None:
+    """Check that at least one node has a label for a kind of group; ``unlisted`` is a kind that the server adds.
+
+    Raises
+    ------
+    ValueError
+        There are nodes, and none has.
+    """
+    if profiles and not any(group in node.groups for node in profiles):
+        present = ", ".join(sorted({name for node in profiles for name in node.groups} - {unlisted})) or "none"
+        raise ValueError(
+            f"group {group!r}: none of {len(profiles)} nodes has this group; they have: {present}. Under dp = 'local', "
+            'a node with its own data sends its groups only with may-leave = "groups" in its node config'
+        )
 
 
 def with_distinct_keys(claims: Iterable[Profile]) -> list[Profile]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..checks import require_integer
 from ..rounds.records import RoundStep
-from .profiles import Profile, in_key_order
+from .profiles import Profile, check_group, in_key_order
 
 if TYPE_CHECKING:
     from ..arrays import Arrays
@@ -207,6 +207,8 @@ class StratifiedFraction(Sampler):
         require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        if server_round <= 1:  # later, the nodes that have one may be away
+            check_group(profiles, self.group)
         chosen: list[Profile] = []
         for label, members in _by_label(profiles, self.group).items():
             count = rounded_share(self.fractions.get(label, self.default), len(members))

@@ -100,6 +100,7 @@ class NodeReport:
     It has metrics, the node's groups in that round, its size in bytes and, if the run asks for them, the seconds of the
     node's phases. ``seconds`` from the message to the reply are recorded in simulated time, and where rounds do not
     wait for all nodes. ``staleness`` is the number of server steps since the arrays that the node received.
+    ``own_data`` says whether the node has data of its own, and not a part of the server's.
     """
 
     node: str
@@ -111,6 +112,7 @@ class NodeReport:
     timings: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
     staleness: int = 0
+    own_data: bool = False
 
 
 @dataclass

@@ -11,6 +11,7 @@ from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData,
 from fedapps.tasks.model_folder import texts_of
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from fedapps.tasks.vln.world.world import HouseWorld, write_houses
+from fedapps.tasks.words import doubtful_words
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need
@@ -29,7 +30,7 @@ from .nodes import TESTED, node_data
 from .options import Options as VlnOptions
 from .references import References, sentence_references, walker_references
 from .speaker import Speaker, speaker_of
-from .vocabulary import RESERVED, Vocabulary
+from .vocabulary import RESERVED, Vocabulary, words_of
 from .weights import load_weights
 
 
@@ -131,10 +132,15 @@ class VlnTask(Task):
         name = find_dataset(folder, self.options.dataset) or "no instructions"
         counts = ", ".join(f"{len(dataset.of(split, [*dataset.graphs]))} {split}" for split in dataset.paths)
         features = self.options.feature_file or "computed from the boxes of objects and rooms"
-        return (
+        line = (
             f"{name}, {len(dataset.graphs)} houses, {len(dataset.seen)} seen and {len(dataset.unseen)} unseen; paths: "
             f"{counts}; features of views {features}; m and radians"
         )
+        doubt = doubtful_words(
+            words_of(text) for split in dataset.paths for path in dataset.of(split, [*dataset.graphs])
+            for text in path.instructions
+        )  # fmt: skip
+        return f"{line}; {doubt}" if doubt else line
 
     def _profile(self, dataset: Dataset, scan: str) -> NodeProfile:
         human, sampled = dataset.training_paths([scan], self.options)

@@ -13,7 +13,7 @@ ROWS = [line.strip("| \n").split(" | ") for part in TABLES for line in part.spli
 
 def test_there_is_a_table_for_each_actor():
     assert [part.partition("\n")[0] for part in TABLES] == [
-        "The server", "A node", "The network", "A provider of data"
+        "The server", "A node", "The network", "A provider of data", "A writer of a model folder"
     ]  # fmt: skip
     assert len(ROWS) > 25
 

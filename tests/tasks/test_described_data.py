@@ -60,6 +60,13 @@ def test_houses(tmp_path):
     assert "; features of views features.npz; m and radians" in said
 
 
+def test_instructions_without_spaces_between_words_are_doubtful(tmp_path, monkeypatch):
+    assert "of the words" not in task_with().describe_data(write_world(tmp_path / "words"))
+    monkeypatch.setattr("drawn_houses.TEXTS", ("走过厨房左边的沙发然后停在卧室的床边",) * 3)
+    said = task_with().describe_data(write_world(tmp_path / "characters"))
+    assert "100% of the words are of one letter" in said
+
+
 def test_check_node_says_it(tmp_path, capsys):
     LqrTask().make_world(tmp_path / "data", 1, 0)
     keys = ["--set", "num-nodes=1", "--set", "methods=fedavg"]

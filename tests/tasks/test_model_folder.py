@@ -124,7 +124,7 @@ def test_weights_of_another_type_are_refused(tmp_path):
         ("text with BERT", lambda files: with_encoder(files, hidden_size="x"), "expected int, got str"),
         ("text with BERT", lambda files: with_encoder(files, pad_token_id=99), "pad_token_id = 99: must be below 8"),
         ("text with BERT", lambda files: with_encoder(files, model_type="timm_wrapper"), "'timm_wrapper': must be"),
-        ("text with private pieces", lambda files: with_facts(files, pieces=[99]), "must be numbers from 0 to 8"),
+        ("text with private pieces", lambda files: with_facts(files, pieces=[99]), "must be numbers from 0 to 7"),
     ],
 )  # fmt: skip
 def test_a_value_out_of_its_range_is_named(tmp_path, name, change, message):

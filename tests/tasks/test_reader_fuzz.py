@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from damaged_files import Files, bounded, damaged, write
 from drawn_houses import NAMES, graph_entries, path_entry
+from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.driving.world.drivers import lane_swap_drivers
 from fedapps.tasks.driving.world.files import read_styles
@@ -48,8 +49,10 @@ from hypothesis import strategies as st
 from image_files import drawn, hub_dataset
 from PIL import Image
 
+from fedapps.app.node_ledger import NodeLedger
 from fedapps.base.errors import DataError
 from fedapps.base.text_files import flattened, read_toml
+from fedapps.config.clock import SimulatedTime, devices_of
 from fedapps.config.parsing import ConfigError, read
 from fedapps.config.recipe_files import read_pipeline, read_recipe
 from fedapps.deployment.supernode import SuperNode
@@ -470,6 +473,28 @@ def read_node_config(folder: Path) -> None:
     assert parse_config_args([config]) == flattened(read_toml(folder / "node.toml"))
 
 
+def clock_files() -> Files:
+    devices = table(("device", "speed", "up", "down"), ("a", 2.0, 1e6, 1e6), ("b", 0.5, "", 2e6))
+    return {"devices.csv": devices, "trace.csv": table(("device", "start", "end"), ("a", 0, 60), ("b", 30.5, 90))}
+
+
+def read_clock_files(folder: Path) -> None:
+    trace = str(folder / "trace.csv")
+    clock = SimulatedTime(clock_step_seconds="", clock_devices=str(folder / "devices.csv"), clock_availability=trace)
+    devices_of(clock, 2, 0)
+
+
+def ledgers() -> Files:
+    rows = [{"run": "a", "method": "fedavg", "round": n, "clip": 1.0, "noise": 2.0, "number": n} for n in (1, 2, 3)]
+    return {NodeLedger(Path(), RULES).path.name: lines(*rows)}
+
+
+def read_ledger(folder: Path) -> None:
+    with contextlib.suppress(RulesError):
+        NodeLedger(folder, RULES).check(2.0)
+
+
+RULES = NodeRules(dp="local", max_epsilon=100.0)
 READERS = {
     "texts": Reader(texts, read_texts),
     "texts in JSON lines": Reader(json_texts, read_texts),
@@ -496,6 +521,8 @@ READERS = {
     "robots": Reader(robots, read_robots),
     "recipes": Reader(recipes, read_recipes),
     "node configs": Reader(node_configs, read_node_config),
+    "devices and their traces": Reader(clock_files, read_clock_files),
+    "ledgers": Reader(ledgers, read_ledger),
 }
 
 

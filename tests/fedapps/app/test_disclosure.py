@@ -91,7 +91,7 @@ def test_replies_of_nodes_with_other_data_differ_in_noised_arrays_alone(tmp_path
 
 def test_the_profile_says_no_more_than_that_there_are_examples(tmp_path):
     assert Robot(tmp_path / "open").profile()["num-examples"] > 1
-    assert dict(Robot(tmp_path / "noisy", NOISY).profile()) == {"key": "robot-00", "num-examples": 1}
+    assert dict(Robot(tmp_path / "noisy", NOISY).profile()) == {"key": "robot-00", "own-data": True, "num-examples": 1}
     told = Robot(tmp_path / "told", NOISY, **{"may-leave": "groups,num-ex*"}).profile()
     assert dict(told) == dict(Robot(tmp_path / "again").profile())
 

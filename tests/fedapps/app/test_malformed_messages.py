@@ -93,6 +93,10 @@ FAULTS = {
         lambda shared: {"arrays": record_of({n: a.astype(np.complex64) for n, a in shared.items()})},
         "arrays: '.*' is complex64: must be floating-point, integer or boolean",
     ),
+    "another byte order": (
+        lambda shared: {"arrays": record_of({n: a.astype(a.dtype.newbyteorder(">")) for n, a in shared.items()})},
+        "arrays: '.*' is >f4: must have the byte order of this machine",
+    ),
     "a path for a method": (
         lambda shared: {"method": "/tmp"},
         "config method = '/tmp': the run config has the methods",

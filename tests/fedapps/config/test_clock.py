@@ -77,10 +77,14 @@ def test_values_that_cannot_be_used(given, said):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("clock_devices", "device,speed,up\na,1,1\n", "clock-devices: .*down"),
-        ("clock_devices", "device,speed,up,down\na,1,1,1\na,2,2,2\n", "clock-devices: .*a device is listed twice"),
-        ("clock_devices", "device,speed,up,down\na,-1,1,1\n", "step_seconds of device 0 is -1: too small"),
-        ("clock_availability", "device,start,end\na,3,2\n", "clock-availability: device 0: the interval from 3 to 2"),
+        ("clock_devices", "device,speed,up\na,1,1\n", "clock-devices = .*down"),
+        ("clock_devices", "device,speed,up,down\na,1,1,1\na,2,2,2\n", "clock-devices = .*a device is listed twice"),
+        ("clock_devices", "device,speed,up,down\na,-1,1,1\n", "step_seconds of device 0 is -1: must be at least 0"),
+        (
+            "clock_availability",
+            "device,start,end\na,3,2\n",
+            "clock-availability = .*: device 0: the interval from 3 to 2",
+        ),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, name, text, said):

@@ -157,7 +157,7 @@ def test_the_privacy_rules_of_the_node_are_checked_with_its_budget(place, capsys
     status, lines = checked(capsys, *given, "--node-config", "dp-nois=2.0", "--node-config", "max-steps=-1")
     assert lines[-2:] == [
         "- --node-config dp-nois: no key of the node config; did you mean 'dp-noise'?",
-        "- --node-config: node config max-steps = -1: must be a number above 0, without quotes",
+        "- --node-config: node config max-steps = -1: must be a number above 0 and at most 1e+12, without quotes",
     ]
 
 

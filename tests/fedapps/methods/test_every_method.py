@@ -4,28 +4,15 @@ import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
 from flwr.app import ArrayRecord
-from method_worlds import AdaptedPoints, Points, StagedPoints, run_method
+from method_worlds import METHODS, MORE, run_method, world_of
 from run_outputs import outputs_of
 from toys import same_bits
 
 from fedapps.registry.expressions import read_expression
-from fedapps.registry.methods import build_method, method_class, method_names
+from fedapps.registry.methods import build_method, method_class
 
-#: Arguments and keys without which a method does not run here.
-MORE = {
-    "h-fl": {"h-fl.groups": "parity", "h-fl.intervals": "2"},
-    "clustered": {"clustered.clusters": 2},
-    "fedvc": {"num_nodes": 3},  # draws one of two nodes alone
-}  # fmt: skip
-METHODS = [name for name in method_names() if not method_class(name).task and method_class(name)().role != "reference"]
 #: One TRAIN reply is refused, and one node is absent, in different rounds.
 FAULTS = {"refused": {(2, 0)}, "absent": {(3, 1)}}
-
-
-def world_of(method):
-    """The task that has what the method needs."""
-    kind = method_class(method)
-    return StagedPoints if kind.needs_stages else AdaptedPoints if "factors" in kind.needs else Points
 
 
 def run_here(method, folder, **more):

@@ -146,7 +146,9 @@ def test_only_the_encoder_is_on_the_wire(explore, monkeypatch):
     monkeypatch.setattr(small_runs, "client_app", listened)
     folder = explore("fedvln")
     assert names == {name for name in agent_arrays() if name.startswith("encoder.")} != set()
-    assert all(name.startswith("shared.encoder.") for name in folder.checkpoints("fedvln").latest().arrays)
+    stored = folder.checkpoints("fedvln").latest().arrays
+    assert all(name.startswith(("shared.encoder.", "state.")) for name in stored)
+    assert not any("decoder" in name or "critic" in name for name in stored)
 
 
 @pytest.mark.slow

@@ -95,6 +95,19 @@ def test_what_is_wrong_is_said_before_training(folder, changes, said):
         fedapps.adapt(folder.path, **given)
 
 
+@pytest.mark.parametrize("by", ["function", "command"])
+def test_a_full_folder_is_refused_before_training(folder, tmp_path, monkeypatch, capsys, by):
+    monkeypatch.setattr("fedapps.clients.new_node.NewNode.adapt", lambda *_: pytest.fail("training has started"))
+    (tmp_path / "notes").touch()
+    if by == "function":
+        with pytest.raises(ValueError, match=r"is not empty: choose another folder.*notes"):
+            fedapps.adapt(folder.path, robot(folder), "fedavg", epochs=1, output=tmp_path)
+        return
+    model = ["--data-dir", str(robot(folder)), "--epochs", "0", "--output", str(tmp_path), "--method", "fedavg"]
+    assert main(["adapt", str(folder.path), *model]) != 0
+    assert "is not empty: choose another folder" in capsys.readouterr().err
+
+
 def test_a_folder_without_data_is_named(folder, tmp_path):
     with pytest.raises(ValueError, match=str(tmp_path)):
         fedapps.adapt(folder.path, tmp_path, "fedavg", epochs=1)

@@ -156,6 +156,14 @@ def test_what_is_not_recorded_is_not_stated():
     assert "nodes" not in rows_of(text.partition("## Use")[0])
 
 
+def test_a_guarantee_that_is_not_recorded_is_not_denied():
+    """A node that keeps its model does not know in how many rounds it will take part."""
+    text = card(of_robots(**KNOWN | {"settings": {"dp": "local"}}), Safetensors(), WRITTEN, "unknown")
+    private = section(text, "What was private")
+    assert "the training had `dp = local`. Its guarantee is not recorded in this model" in private
+    assert "no guarantee" not in private
+
+
 @pytest.mark.parametrize(
     ("method", "private", "whose", "shared"),
     [

@@ -220,6 +220,13 @@ def test_bad_input_is_refused_before_work_starts(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
+def test_the_command_refuses_a_full_folder_before_it_loads_the_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fedapps.trained.load.load_model", lambda *_: pytest.fail("work has started"))
+    (tmp_path / "file").touch()
+    assert main(["export", "run", "--format", "onnx", "--output", str(tmp_path)]) != 0
+    assert "is not empty: choose another folder" in capsys.readouterr().err
+
+
 # -- the comparison --------------------------------------------------------------------------------------------
 
 

@@ -234,6 +234,15 @@ def test_the_model_of_a_deployed_node_is_on_the_node(copied):
         fedapps.load(copied, "local", "car-7")
 
 
+def test_a_deployed_node_with_the_key_of_a_simulated_one_gets_no_simulated_data(copied):
+    rows = [json.loads(line) for line in (copied / "nodes.jsonl").read_text().splitlines()]
+    own = [row | ({"own_data": True} if row["node"] == "robot-01" else {}) for row in rows]
+    (copied / "nodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    with pytest.raises(ValueError, match=r"robot-01.*on the node itself; take its model there"):
+        fedapps.load(copied, "local", "robot-01")
+    assert fedapps.load(copied, "local", "robot-00").origin.node == "robot-00"
+
+
 # -- model folders ----------------------------------------------------------------------------------------------
 
 _OTHER_PROCESS = """

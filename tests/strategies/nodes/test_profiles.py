@@ -86,6 +86,12 @@ def test_a_node_says_why_it_has_no_data(warnings):
     assert warnings == ["node a has no data for this run and is left out: no such folder"]
 
 
+@pytest.mark.parametrize(("stated", "own"), [(True, True), (False, False), (1, False), ("yes", False)])
+def test_a_node_says_that_its_data_are_its_own(stated, own):
+    (profile,) = query(ProfileGrid({1: {"key": "car", "own-data": stated}}), [1])
+    assert profile.own_data == own
+
+
 def test_groups_are_kept_without_a_key():
     (profile,) = query(ProfileGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
     assert profile == Profile(1, "node-1", None, {"city": "lima"})

@@ -180,6 +180,14 @@ def test_each_stratum_has_its_fraction():
     assert "h99" in keys(StratifiedFraction("seen", {"yes": 0.18, "no": 0.6}).sample(nodes, 1, "train"))
 
 
+def test_strata_that_no_node_names_are_an_error_before_the_first_round():
+    sampler = StratifiedFraction("seen", {"yes": 0.5})
+    nodes = [Profile(index, f"h{index}") for index in range(4)]
+    with pytest.raises(ValueError, match=r"group 'seen': none of 4 nodes has this group.*may-leave = \"groups\""):
+        sampler.sample(nodes, 1, "train")
+    assert len(sampler.sample(nodes, 2, "train")) == 4  # those that name it may be away
+
+
 def test_one_stratum_does_not_disturb_another():
     sampler = StratifiedFraction("city", {}, default=0.5)
     lagos = [node for node in fleet(12) if node.groups["city"] == "lagos"]
