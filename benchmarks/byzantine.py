@@ -28,12 +28,12 @@ from fedapps.strategies.arrays import nbytes
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.formats import number
 from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import generator
-from fedapps.cli.commands import assignments
+from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
@@ -185,7 +185,7 @@ def _at_least_one(text: str) -> int:
 
 
 def _shares(text: str) -> list[float]:
-    shares = [float(share) for share in listed(text)]
+    shares = [float(share) for share in split_names(text)]
     if not shares or not all(0 <= share < 0.5 for share in shares):
         raise argparse.ArgumentTypeError(f"{text}: must be numbers of at least 0 and below 0.5, separated by commas")
     return shares
@@ -193,9 +193,9 @@ def _shares(text: str) -> list[float]:
 
 def _names(known: Sequence[str]) -> Any:
     def names(text: str) -> list[str]:
-        if unknown := [name for name in listed(text) if name not in known]:
+        if unknown := [name for name in split_names(text) if name not in known]:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: must be some of {', '.join(known)}")
-        return list(listed(text))
+        return list(split_names(text))
 
     return names
 

@@ -27,7 +27,7 @@ from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.formats import number
 from fedapps.base.report.palette import plot_styles
 from fedapps.base.report.tables import text_table
-from fedapps.cli.commands import assignments
+from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve

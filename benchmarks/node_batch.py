@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedapps.cli.commands import assignments
+from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.inputs import check_data, resolve

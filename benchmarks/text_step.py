@@ -27,7 +27,7 @@ from fedapps.tasks.text.networks import LastStates
 from torch import Tensor
 
 from fedapps.base.seeding import torch_seed
-from fedapps.cli.commands import assignments
+from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from fedapps.tasks.trained import TrainedModel
 
-from fedapps.base.atomic import UnwritableError, path_name, remove_leftovers, synced, temporary_name, told
+from fedapps.base.atomic import UnwritableError, naming_errors, path_name, remove_leftovers, synced, temporary_name
 
 #: Key of the node config: whether the node keeps its personal models.
 KEEP_MODEL = "keep-model"
@@ -88,7 +88,7 @@ class KeptModels:
         path, before = self._unused(f"{_PREFIX}{model.origin.round:06d}-{phase}"), self._current()
         model.save(path)
         try:
-            with told(self.folder / CURRENT):
+            with naming_errors(self.folder / CURRENT):
                 self._link(path)
         except UnwritableError:
             shutil.rmtree(path, ignore_errors=True)

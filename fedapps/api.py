@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedapps.base.console import accept_all_text
+from fedapps.base.options import key_of
+from fedapps.registry.expressions import split_expressions
+
 if TYPE_CHECKING:
     import torch
 
@@ -58,7 +62,6 @@ def run(
     RunFailedError
         If a method did not finish.
     """
-    from fedapps.base.console import accept_all_text
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
@@ -69,8 +72,8 @@ def run(
     accept_all_text()
     if "methods" in keys:
         keys["methods"] = named(keys["methods"], METHODS.own)
-    given = run_keys(overrides, keys)
-    folder = launch_recipe(Path(recipe) if recipe else None, given, Simulation(engine), str(output_dir))
+    keys_of_run = run_keys(overrides, keys)
+    folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
 
@@ -128,10 +131,8 @@ def compare(
     RunFailedError
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
-    from fedapps.base.console import accept_all_text
 
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.expressions import split_expressions
     from .registry.local_methods import named
     from .registry.methods import METHODS
     from .results.comparison_result import ComparisonResult
@@ -371,7 +372,6 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     ValueError
         If a key is given twice.
     """
-    from fedapps.base.options import key_of
     from fedapps.base.text_files import flattened
 
     first = flattened(overrides or {})
@@ -381,10 +381,10 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     return {key: _value(value) for key, value in (first | second).items()}
 
 
-def _value(given: Any) -> Any:
-    if isinstance(given, Path):
-        return str(given)
-    return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+def _value(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Vary | None:

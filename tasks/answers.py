@@ -47,12 +47,12 @@ class Predictions:
             yield row | {f"probability.{name}": share for name, share in zip(classes, shares, strict=True)}
 
 
-def several(given: Any, name: str, one: type | tuple[type, ...] | None = None) -> Sequence[Any]:
+def several(examples: Any, name: str, one: type | tuple[type, ...] | None = None) -> Sequence[Any]:
     """Return a sequence of examples.
 
     Parameters
     ----------
-    given : object
+    examples : object
     name : str
         What the examples are, for messages.
     one : type or tuple of types, optional
@@ -63,23 +63,23 @@ def several(given: Any, name: str, one: type | tuple[type, ...] | None = None) -
     DataError
         It is a single text, path or mapping, or no sequence, or an example is something else than ``one``.
     """
-    if isinstance(given, str | bytes | PathLike | Mapping) or not hasattr(given, "__len__"):
-        raise DataError(f"{name} = {shown(given)}: must be a list; give a single example as a list with it alone")
+    if isinstance(examples, str | bytes | PathLike | Mapping) or not hasattr(examples, "__len__"):
+        raise DataError(f"{name} = {shown(examples)}: must be a list; give a single example as a list with it alone")
     if one is not None:
-        for place, example in enumerate(given):
+        for index, example in enumerate(examples):
             if not isinstance(example, one):
                 kinds = one if isinstance(one, tuple) else (one,)
                 expected = " or ".join(kind.__name__ for kind in kinds)
-                raise DataError(f"{name}[{place}] = {shown(example)}: must be of type {expected}")
-    return given  # type: ignore[no-any-return]
+                raise DataError(f"{name}[{index}] = {shown(example)}: must be of type {expected}")
+    return examples  # type: ignore[no-any-return]
 
 
-def finite_numbers(given: Any, name: str, *, missing: bool = False) -> np.ndarray:
+def finite_numbers(numbers: Any, name: str, *, missing: bool = False) -> np.ndarray:
     """Return numbers as an array of the type that they have.
 
     Parameters
     ----------
-    given : array-like or Tensor
+    numbers : array-like or Tensor
     name : str
         Its name in messages.
     missing : bool
@@ -90,30 +90,30 @@ def finite_numbers(given: Any, name: str, *, missing: bool = False) -> np.ndarra
     DataError
         Rows have different lengths, or a number is none or not finite. The message has its place.
     """
-    values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    values = numbers.detach().cpu().numpy() if isinstance(numbers, Tensor) else numbers
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"{name}: rows of different lengths; expected an array of numbers") from error
-    if found.dtype.kind not in "iuf":
-        for place, value in np.ndenumerate(np.asarray(values, dtype=object)):
+    if array.dtype.kind not in "iuf":
+        for index, value in np.ndenumerate(np.asarray(values, dtype=object)):
             if not isinstance(value, int | float | np.number) or isinstance(value, bool):
-                raise DataError(f"{name}{_at(place)} = {shown(value)}: must be a finite number")
-        raise DataError(f"{name}: numbers of the type {found.dtype}; expected whole numbers or floats")
-    wrong = np.isinf(found) if missing else ~np.isfinite(found)
+                raise DataError(f"{name}{_at(index)} = {shown(value)}: must be a finite number")
+        raise DataError(f"{name}: numbers of the type {array.dtype}; expected whole numbers or floats")
+    wrong = np.isinf(array) if missing else ~np.isfinite(array)
     if wrong.any():
-        place = tuple(np.argwhere(wrong)[0].tolist())
-        raise DataError(f"{name}{_at(place)} = {found[place]}: must be a finite number")
-    return found
+        index = tuple(np.argwhere(wrong)[0].tolist())
+        raise DataError(f"{name}{_at(index)} = {array[index]}: must be a finite number")
+    return array
 
 
 def finite_answer(answer: np.ndarray, name: str) -> np.ndarray:
     """Return what a model computed. Raise :class:`DataError` if a number of it is not finite."""
     if not np.isfinite(answer).all():
-        place = tuple(np.argwhere(~np.isfinite(answer))[0].tolist())
-        raise DataError(f"{name}{_at(place)} = {answer[place]}: the model has no finite answer to this input")
+        index = tuple(np.argwhere(~np.isfinite(answer))[0].tolist())
+        raise DataError(f"{name}{_at(index)} = {answer[index]}: the model has no finite answer to this input")
     return answer
 
 
-def _at(place: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, place))}]" if place else ""
+def _at(index: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, index))}]" if index else ""

@@ -507,15 +507,15 @@ def evaluated(task: Task, model: nn.Module, data: NodeData, *, run_seed: int, fi
     """
     model.eval()
     with torch_seed(run_seed, "evaluate", data.key):
-        found = task.evaluate(model, data, seed=derive_seed(run_seed, "evaluate", data.key), final=final)
-    if not isinstance(found, Evaluation):
+        evaluation = task.evaluate(model, data, seed=derive_seed(run_seed, "evaluate", data.key), final=final)
+    if not isinstance(evaluation, Evaluation):
         raise TypeError(
-            f"evaluate of the task {task.name!r} returned {type(found).__name__}: it must return an Evaluation"
+            f"evaluate of the task {task.name!r} returned {type(evaluation).__name__}: it must return an Evaluation"
         )
-    for name, value in found.metrics.items():
+    for name, value in evaluation.metrics.items():
         if not isinstance(value, (int, float, list)):
             raise TypeError(
                 f"evaluate of the task {task.name!r} gives {name} as {type(value).__name__}: a metric must be a float, "
                 "or a list of floats"
             )
-    return found
+    return evaluation

@@ -137,8 +137,8 @@ def take_head(network: nn.Module) -> nn.Linear:
         It has no such layer.
     """
     for kind in (nn.Linear, nn.Conv2d):
-        if found := [(name, module) for name, module in network.named_modules() if isinstance(module, kind)]:
-            name, last = found[-1]
+        if linears := [(name, module) for name, module in network.named_modules() if isinstance(module, kind)]:
+            name, last = linears[-1]
             network.set_submodule(name, nn.Identity())
             return last if isinstance(last, nn.Linear) else nn.Linear(last.in_channels, last.out_channels)
     raise ValueError("the network has no linear layer")

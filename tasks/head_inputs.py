@@ -23,16 +23,16 @@ def head_inputs(model: nn.Module, head: Sequence[str]) -> Iterator[Callable[[], 
     heads = list(_outermost(model, "", head))
     if not heads:
         raise ValueError(f"head = {list(head)}: no module of the model has only such parameters")
-    given: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def record(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not given:
-            given.append(inputs[0])
+        if not tensors:
+            tensors.append(inputs[0])
 
     def recorded() -> Tensor:
-        if not given:
+        if not tensors:
             raise ValueError(f"head = {list(head)}: the model does not call it as a module")
-        (tensor,) = given
+        (tensor,) = tensors
         return tensor if tensor.dim() < 3 else tensor.flatten(1, -2).mean(dim=1)
 
     handles = [module.register_forward_pre_hook(record) for module in heads]

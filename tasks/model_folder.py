@@ -177,12 +177,12 @@ def check_regular(path: Path, most: float = inf) -> None:
     ValueError
         It is a link, a folder or a special file, or it is larger.
     """
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no regular file"
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
         raise ValueError(f"{path} is {kind}: a model folder has regular files only; put a copy of the file here")
-    if found.st_size > most:
-        raise ValueError(f"{path} has {found.st_size:,} bytes: must have at most {most:,.0f}")
+    if status.st_size > most:
+        raise ValueError(f"{path} has {status.st_size:,} bytes: must have at most {most:,.0f}")
 
 
 def further_files(folder: Path, known: Mapping[str, int]) -> Path | None:
@@ -362,13 +362,13 @@ def _compare(empty: nn.Module, wanted: Mapping[str, tuple[torch.dtype | None, tu
     """Raise ``ValueError`` unless a module without memory has the names, types and shapes of its file."""
     own = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in empty.state_dict().items()}
     if wrong := sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name)):
-        listed = [f"{name} is {_kind(wanted.get(name))}, not {_kind(own.get(name))}" for name in wrong[:_LISTED]]
+        differences = [f"{name} is {_kind(wanted.get(name))}, not {_kind(own.get(name))}" for name in wrong[:_LISTED]]
         more = f", and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
-        raise ValueError(f"it has other tensors than the model of {CONFIG}: {'; '.join(listed)}{more}")
+        raise ValueError(f"it has other tensors than the model of {CONFIG}: {'; '.join(differences)}{more}")
     unstored = sum(tensor.nbytes for name, tensor in empty.named_buffers() if name not in own)
     if unstored > _UNSTORED:
         raise ValueError(f"the model of {CONFIG} has {unstored:,} bytes beside it: at most {_UNSTORED:,} are built")
 
 
-def _kind(found: tuple[torch.dtype | None, Sequence[int]] | None) -> str:
-    return "missing" if found is None else f"{str(found[0]).removeprefix('torch.')} {list(found[1])}"
+def _kind(tensor: tuple[torch.dtype | None, Sequence[int]] | None) -> str:
+    return "missing" if tensor is None else f"{str(tensor[0]).removeprefix('torch.')} {list(tensor[1])}"

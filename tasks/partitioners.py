@@ -126,6 +126,6 @@ def flower_partition(
             maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
             return [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
     except (ValueError, IndexError) as error:  # flwr-datasets raises these also for a node without examples
-        place = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
+        split = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
         advice = f"; increase {task}.alpha, or decrease num-nodes" if name == "dirichlet" else ""
-        raise DataError(f"{place}: {error}{advice}") from error
+        raise DataError(f"{split}: {error}{advice}") from error

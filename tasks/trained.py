@@ -98,28 +98,28 @@ class Origin:
         ValueError
             A value is of another type, or a number is below 0.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for own in fields(cls):
             if own.name not in stored:
                 continue
             kind = dict if own.default is MISSING else type(own.default)
-            found[own.name] = value = field_of(stored, own.name, kind)
+            values[own.name] = value = field_of(stored, own.name, kind)
             if kind is int and value < 0:
                 raise ValueError(f"origin.{own.name} = {value}: must be at least 0")
         for name, members in (
             ("metrics", (int, float, list)), ("spread", (dict,)), ("versions", (str,)),
             ("settings", (bool, int, float, str)),
         ):  # fmt: skip
-            _check_members(f"origin.{name}", found.get(name, {}), members)
-        for name, limits in found.get("spread", {}).items():
+            _check_members(f"origin.{name}", values.get(name, {}), members)
+        for name, limits in values.get("spread", {}).items():
             _check_members(f"origin.spread.{name}", limits, (int, float))
-        for name, numbers in found.get("metrics", {}).items():
+        for name, numbers in values.get("metrics", {}).items():
             if isinstance(numbers, list):
                 _check_members(f"origin.metrics.{name}", dict(enumerate(numbers)), (int, float))
-        threads = found.get("settings", {}).get("node-cpus", 1)
+        threads = values.get("settings", {}).get("node-cpus", 1)
         if type(threads) is not int or not 1 <= threads <= _MOST_THREADS:
             raise ValueError(f"origin.settings.node-cpus = {threads!r}: must be a number from 1 to {_MOST_THREADS}")
-        return cls(**found)
+        return cls(**values)
 
 
 def _check_members(name: str, table: Mapping[Any, object], kinds: tuple[type, ...]) -> None:
@@ -271,11 +271,11 @@ class TrainedModel:
             if self.own is None:
                 raise DataError("data: give data, because the model comes from no node whose data are here")
             data = self.own
-        found = data if isinstance(data, NodeData) else self.data(data)
+        node_data = data if isinstance(data, NodeData) else self.data(data)
         threads = torch.get_num_threads()
         torch.set_num_threads(int(self.origin.settings.get("node-cpus", threads)))
         try:
-            return evaluated(self.task, self.module, found, run_seed=self.origin.seed, final=final).metrics
+            return evaluated(self.task, self.module, node_data, run_seed=self.origin.seed, final=final).metrics
         finally:
             torch.set_num_threads(threads)
 
@@ -379,10 +379,10 @@ class TrainedModel:
         """Write the folder ``files`` of a model folder into ``folder``; return whether there is anything to write."""
         (folder / FILES).mkdir()
         self.save_files(folder / FILES)
-        found = any((folder / FILES).iterdir())
-        if not found:
+        has_files = any((folder / FILES).iterdir())
+        if not has_files:
             (folder / FILES).rmdir()
-        return found
+        return has_files
 
     def keep_index(self, images: Path) -> None:
         """Keep the index of images of known places with the model. Raise ``ValueError`` if the task has no index."""
@@ -442,18 +442,18 @@ class TrainedModel:
 
 def versions() -> dict[str, str]:
     """The versions of fedapps and of what a model depends on; without those that are not installed."""
-    found = {}
+    installed = {}
     for name in ("fedapps", "flwr", "torch", "numpy"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed
 
 
 def trained_class(task: Task) -> type[TrainedModel]:
     """The class of a task's trained models (:attr:`fedapps.tasks.base.Task.trained_model`)."""
     module, _, name = task.trained_model.partition(":")
-    found: type[TrainedModel] = getattr(import_module(module), name)
-    return found
+    cls: type[TrainedModel] = getattr(import_module(module), name)
+    return cls
 
 
 class _CallSeenError(Exception):
@@ -479,16 +479,16 @@ def _network_of(task: Task, module: nn.Module, data: NodeData) -> Network:
         pass
     finally:
         handle.remove()
-    if not seen or not all(isinstance(given, Tensor) for given in seen[0]):
+    if not seen or not all(isinstance(value, Tensor) for value in seen[0]):
         raise ValueError(f"task {task.name!r}: its model is not called with tensors alone and cannot be exported")
-    inputs = tuple(given.detach().cpu() for given in seen[0])
-    names = tuple(f"input_{place}" for place in range(len(inputs))) if len(inputs) > 1 else ("input",)
+    inputs = tuple(value.detach().cpu() for value in seen[0])
+    names = tuple(f"input_{index}" for index in range(len(inputs))) if len(inputs) > 1 else ("input",)
     size = len(next(iter(batch.values())))
     dynamic = {
-        name: {0: "batch"} for name, given in zip(names, inputs, strict=True) if given.ndim and len(given) == size
+        name: {0: "batch"} for name, value in zip(names, inputs, strict=True) if value.ndim and len(value) == size
     }
     with torch.no_grad():
-        given = module(*inputs)
-    count = len(given) if isinstance(given, tuple) else 1
-    outputs = tuple(f"output_{place}" for place in range(count)) if count > 1 else ("output",)
+        result = module(*inputs)
+    count = len(result) if isinstance(result, tuple) else 1
+    outputs = tuple(f"output_{index}" for index in range(count)) if count > 1 else ("output",)
     return Network(module, inputs, names, outputs, dynamic)

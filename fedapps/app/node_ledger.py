@@ -12,7 +12,7 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Any, Self
 
-from fedapps.base.atomic import append_line, synced, told
+from fedapps.base.atomic import append_line, naming_errors, synced
 from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.strategies import epsilon
 
@@ -91,7 +91,7 @@ class NodeLedger:
         UnwritableError
             The file cannot be written.
         """
-        with told(self.path):
+        with naming_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.tasks.privacy.attackers import ATTACKERS
 from fedapps.tasks.privacy.subject import AuditSubject
 
@@ -119,16 +119,16 @@ class AuditPlan:
         ValueError
             If a batch size is not a whole number, or the plan is invalid.
         """
-        sizes = listed(batch_sizes)
+        sizes = split_names(batch_sizes)
         if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:
             raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
         whole = tuple(map(int, sizes))
         return cls(
             subject=subject,
-            methods=subject.methods if methods is None else listed(methods),
-            attackers=listed(attackers),
-            attacks=subject.attacks if attacks is None else listed(attacks),
-            on=listed(on),
+            methods=subject.methods if methods is None else split_names(methods),
+            attackers=split_names(attackers),
+            attacks=subject.attacks if attacks is None else split_names(attacks),
+            on=split_names(on),
             batch_sizes=whole,
             sentences=sentences,
             steps=steps,

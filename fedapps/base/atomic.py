@@ -61,7 +61,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file beside ``path``, which becomes ``path`` when the block ends without an error; see
     :func:`write_whole`.
     """
-    with told(path):
+    with naming_errors(path):
         if path.is_char_device() or path.is_fifo():  # renaming a file over it would delete it
             with path.open("wb") as file:
                 yield file
@@ -108,7 +108,7 @@ def whole_folder(path: Path, foreign: Callable[[Path], Sequence[str]] = entries)
     path = path if path.name not in ("", "..") else path.resolve()  # "." has no name
     temporary, replaced = temporary_name(path), temporary_name(path)
     check_replaceable(path, foreign)
-    with told(path):
+    with naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.mkdir()
@@ -130,7 +130,7 @@ def whole_folder(path: Path, foreign: Callable[[Path], Sequence[str]] = entries)
 
 def check_replaceable(path: Path, foreign: Callable[[Path], Sequence[str]] = entries) -> None:
     """Check, before the work on its content, that :func:`whole_folder` may write a folder; errors are the same."""
-    with told(path):
+    with naming_errors(path):
         _check_replaceable(path, path, foreign)
 
 
@@ -178,7 +178,7 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.fedapps-*"):
         owner = _MARKED.fullmatch(path.name)
         if owner and owner[1] == _host() and owner[3] and not still_runs(int(owner[2]), owner[3]):
-            with told(path):
+            with naming_errors(path):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)  # another process may remove it, too
                 else:
@@ -214,7 +214,7 @@ def synced(path: Path) -> None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def naming_errors(path: Path) -> Iterator[None]:
     """Turn an ``OSError`` within this context into an :class:`UnwritableError` about ``path``."""
     try:
         yield
@@ -246,8 +246,8 @@ def path_name(name: str) -> str:
         names give different results.
     """
     quoted = "".join(
-        _escaped(char) if char in _QUOTED or not char.isprintable() or (char == "." and place == 0) else char
-        for place, char in enumerate(name)
+        _escaped(char) if char in _QUOTED or not char.isprintable() or (char == "." and position == 0) else char
+        for position, char in enumerate(name)
     )
     content = quoted.encode()
     if len(content) > MAX_BYTES:

@@ -61,7 +61,7 @@ def option(
     return field(default=default, metadata={"doc": doc, "path": path, "data": data, "search": search, **limits})
 
 
-def listed(names: str) -> tuple[str, ...]:
+def split_names(names: str) -> tuple[str, ...]:
     """Split a string of names at its commas."""
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
@@ -74,20 +74,20 @@ def key_of(field_name: str) -> str:
 @cache
 def option_fields(cls: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass of options by key; those of a dataclass nested in it stand in its place."""
-    found: dict[str, Field[Any]] = {}
+    by_key: dict[str, Field[Any]] = {}
     for own in fields(cls):
         nested = is_dataclass(own.default)
-        found |= option_fields(type(own.default)) if nested else {key_of(own.name): own}
-    return found
+        by_key |= option_fields(type(own.default)) if nested else {key_of(own.name): own}
+    return by_key
 
 
 def option_values(options: Any) -> dict[str, Any]:
     """Return the values of options by key, as :func:`option_fields` has them."""
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for own in fields(options):
         value = getattr(options, own.name)
-        found |= option_values(value) if is_dataclass(value) else {key_of(own.name): value}
-    return found
+        by_key |= option_values(value) if is_dataclass(value) else {key_of(own.name): value}
+    return by_key
 
 
 def with_values(options: Options, values: Mapping[str, Any]) -> Options:

@@ -125,13 +125,13 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 1
 def descendants(*roots: int) -> list[int]:
     """Return the ids of all descendants of ``roots``. Call this before the roots end: orphans get a new parent."""
     children = _by("ppid")
-    found: list[int] = []
+    pids: list[int] = []
     queue = list(roots)
     while queue:
         below = children.get(queue.pop(), [])
-        found += below
+        pids += below
         queue += below
-    return found
+    return pids
 
 
 def is_alive(pid: int) -> bool:
@@ -192,11 +192,11 @@ def _by(relation: str) -> dict[int, list[int]]:
     listing = subprocess.run(
         ["ps", "-eo", f"pid=,{relation}="], capture_output=True, text=True, check=True, encoding="utf-8"
     ).stdout
-    found: dict[int, list[int]] = {}
+    of_related: dict[int, list[int]] = {}
     for line in listing.splitlines():
         pid, related = map(int, line.split())
-        found.setdefault(related, []).append(pid)
-    return found
+        of_related.setdefault(related, []).append(pid)
+    return of_related
 
 
 def _wait_until_gone(pids: Iterable[int], deadline: float) -> list[int]:

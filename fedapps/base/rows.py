@@ -115,11 +115,11 @@ def _csv_rows(
             if not row:
                 continue
             if header and len(row) != len(names):
-                place = f"{path}, line {reader.line_num}"
+                location = f"{path}, line {reader.line_num}"
                 quoted = " (cells with commas need quotes)" if kind == ".csv" and len(row) > len(names) else ""
-                raise DataError(f"{place}: {len(row)} cells; expected {len(names)}, as in the header{quoted}")
-            found = names or [str(number) for number in range(1, len(row) + 1)]
-            yield reader.line_num, dict(zip(found, row, strict=True))
+                raise DataError(f"{location}: {len(row)} cells; expected {len(names)}, as in the header{quoted}")
+            columns = names or [str(number) for number in range(1, len(row) + 1)]
+            yield reader.line_num, dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num}: {error}; expected {kind[1:].upper()} (JSON lines, .jsonl, set no limits "
@@ -127,11 +127,11 @@ def _csv_rows(
         ) from error
 
 
-def cell_of(value: object, place: str, column: str) -> str:
+def cell_of(value: object, location: str, column: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DataError(f"{place}, column {column}: {shown(value)}; expected a string or a number")
+        raise DataError(f"{location}, column {column}: {shown(value)}; expected a string or a number")
     return str(value)
 
 
@@ -149,16 +149,17 @@ def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[s
         yield number, record
 
 
-def require_columns(found: Collection[str], columns: Iterable[str], place: str, hint: str) -> None:
+def require_columns(present: Collection[str], columns: Iterable[str], location: str, hint: str) -> None:
     columns = list(columns)
-    if lacking := [name for name in columns if name not in found]:
-        if all(name.isdecimal() for name in (*found, *columns)):
+    if lacking := [name for name in columns if name not in present]:
+        if all(name.isdecimal() for name in (*present, *columns)):
             raise DataError(
-                f"{place}: no column {', '.join(lacking)}; columns are counted from 1, and the line has {len(found)}"
+                f"{location}: no column {', '.join(lacking)}; columns are counted from 1, and the line "
+                f"has {len(present)}"
             )
-        named = ", ".join(shown(name)[1:-1] for name in found if name) or "none"
-        if len(found) == 1 and any(mark in named for mark in (";", "\t", "|")):
+        named = ", ".join(shown(name)[1:-1] for name in present if name) or "none"
+        if len(present) == 1 and any(mark in named for mark in (";", "\t", "|")):
             hint = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
         elif not hint and len(lacking) == len(columns) > 1:
             hint = "the first line of a table must have the names of its columns"
-        raise DataError(f"{place}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))
+        raise DataError(f"{location}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))

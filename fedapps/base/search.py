@@ -46,8 +46,8 @@ class Range:
         """
         if value not in self:
             return False
-        low, high, place = (log(v) if self.log else v for v in (self.low, self.high, value))
-        return not 0.05 <= (place - low) / (high - low) <= 0.95
+        low, high, point = (log(v) if self.log else v for v in (self.low, self.high, value))
+        return not 0.05 <= (point - low) / (high - low) <= 0.95
 
 
 @dataclass(frozen=True)

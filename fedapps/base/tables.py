@@ -110,12 +110,12 @@ class Table:
         DataError
             A cell holds another word.
         """
-        found = [meanings.get(cell.strip().lower()) for cell in self.columns[column]]
-        if wrong := [row for row, meaning in enumerate(found) if meaning is None]:
+        values = [meanings.get(cell.strip().lower()) for cell in self.columns[column]]
+        if wrong := [row for row, meaning in enumerate(values) if meaning is None]:
             raise self.fault(column, wrong, f"expected one of {', '.join(meanings)}")
-        return np.array(found)
+        return np.array(values)
 
-    def place(self, row: int, column: str) -> str:
+    def location(self, row: int, column: str) -> str:
         """Return the file, line and column of a cell, for an error message."""
         return f"{self.path}, line {self.lines[row]}, column {column}"
 
@@ -134,7 +134,7 @@ class Table:
         """Return the error for the first of the wrong cells ``rows`` of a column; it counts them and lists lines."""
         lines = ", ".join(str(self.lines[row]) for row in rows[:_LISTED]) + (", ..." if len(rows) > _LISTED else "")
         more = f" (wrong in {len(rows)} rows: lines {lines})" if len(rows) > 1 else ""
-        return DataError(f"{self.place(rows[0], column)}: {shown(self.columns[column][rows[0]])}; {expected}{more}")
+        return DataError(f"{self.location(rows[0], column)}: {shown(self.columns[column][rows[0]])}; {expected}{more}")
 
 
 def read_table(
@@ -175,14 +175,14 @@ def read_table(
             if not lines:
                 names = tuple(row)
                 columns = {name: [] for name in (*required, *optional) if name in required or name in row}
-            place = f"{path}, line {line}"
-            require_columns(row, columns, place, hint)
+            location = f"{path}, line {line}"
+            require_columns(row, columns, location, hint)
             if late := [name for name in optional if name in row and name not in columns]:
                 raise DataError(
-                    f"{place}: column {', '.join(late)}, which line {lines[0]} lacks; write it in all lines"
+                    f"{location}: column {', '.join(late)}, which line {lines[0]} lacks; write it in all lines"
                 )
             for name, cells in columns.items():
-                cells.append(cell_of(row[name], place, name))
+                cells.append(cell_of(row[name], location, name))
             lines.append(line)
     if not lines:
         raise DataError(f"{path}: has no rows; expected one per line")
@@ -195,20 +195,20 @@ class Row:
 
     Attributes
     ----------
-    place : str
+    location : str
         The file and the line, for error messages.
     cells : mapping of str to str
         The cells by column, as written.
     """
 
-    place: str
+    location: str
     cells: Mapping[str, str]
 
     def number(self, column: str) -> float:
         """Return a cell as a finite number. Raise :class:`DataError` if it is none."""
         value = _number(self.cells[column], None)
         if not abs(value) <= _LARGEST:  # NaN is not either
-            raise DataError(f"{self.place}, column {column}: {shown(self.cells[column])}; expected a finite number")
+            raise DataError(f"{self.location}, column {column}: {shown(self.cells[column])}; expected a finite number")
         return value
 
 
@@ -242,9 +242,9 @@ def stream_rows(
             is_json, lines = with_kind(file)
             kind = ".jsonl" if is_json else ".csv"
         for line, row in rows_of(path, lines, kind, header, required, required, hint):
-            place = f"{path}, line {line}"
-            require_columns(row, required, place, hint)
-            yield Row(place, {name: cell_of(row[name], place, name) for name in required})
+            location = f"{path}, line {line}"
+            require_columns(row, required, location, hint)
+            yield Row(location, {name: cell_of(row[name], location, name) for name in required})
 
 
 def refuse_spellings(labels: Iterable[str], where: str, key: str) -> None:
@@ -269,11 +269,11 @@ def refuse_spellings(labels: Iterable[str], where: str, key: str) -> None:
     for label in sorted(counts):
         spellings.setdefault(" ".join(normalize("NFKC", label).casefold().split()), []).append(label)
     if several := [same for same in spellings.values() if len(same) > 1]:
-        listed = "; ".join(
+        groups = "; ".join(
             " and ".join(f"{shown(label)} ({counts[label]:,} rows)" for label in same) for same in several[:_LISTED]
         )
         unless = f", or list them in {key} if they are different" if key else ""
-        raise DataError(f"{where}: labels differ only in case or blanks: {listed}; write each in one way{unless}")
+        raise DataError(f"{where}: labels differ only in case or blanks: {groups}; write each in one way{unless}")
 
 
 def _number(cell: str, missing: float | None) -> float:

@@ -72,8 +72,8 @@ def found_in(folder: Path, *patterns: str) -> list[Path]:
 
     What operating systems and archivers made is left out (:func:`is_made`).
     """
-    found = {path for pattern in patterns for path in folder.glob(pattern)}
-    return sorted(path for path in found if not is_made(path.relative_to(folder)))
+    paths = {path for pattern in patterns for path in folder.glob(pattern)}
+    return sorted(path for path in paths if not is_made(path.relative_to(folder)))
 
 
 def refuse_several(folder: Path, readings: Mapping[str, bool], advice: str) -> None:
@@ -88,8 +88,8 @@ def refuse_several(folder: Path, readings: Mapping[str, bool], advice: str) -> N
     advice : str
         What to do, for the message.
     """
-    if len(found := [name for name, there in readings.items() if there]) > 1:
-        raise DataError(f"{folder}: has {' and '.join(found)}, and could be read in {len(found)} ways; {advice}")
+    if len(kinds := [name for name, applies in readings.items() if applies]) > 1:
+        raise DataError(f"{folder}: has {' and '.join(kinds)}, and could be read in {len(kinds)} ways; {advice}")
 
 
 def refuse_copies(paths: Iterable[Path]) -> None:
@@ -150,16 +150,16 @@ def zipped_texts(path: Path) -> list[str]:
     """
     try:
         with ZipFile(path) as archive:
-            found = [
+            members = [
                 member
                 for member in archive.infolist()
                 if member.filename.endswith((".txt", ".vec")) and not is_made(PurePath(member.filename))
             ]
     except (*UNREADABLE, ValueError) as error:
         raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
-    if locked := [member.filename for member in found if member.flag_bits & 1]:
+    if locked := [member.filename for member in members if member.flag_bits & 1]:
         raise DataError(f"{path}: {locked[0]} has a password; unpack the archive")
-    return [member.filename for member in found]
+    return [member.filename for member in members]
 
 
 def read_json(path: Path, *, constants: bool = False) -> Any:
@@ -186,10 +186,10 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         raise ValueError(f"{prefix[:_PARTS]}...: tables are nested in more than {_PARTS} others")
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        found = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-        if twice := sorted(flat.keys() & found.keys()):
+        entries = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        if twice := sorted(flat.keys() & entries.keys()):
             raise ValueError(f"{', '.join(twice)}: set twice; keep one of the two")
-        flat |= found
+        flat |= entries
     return flat
 
 
@@ -246,12 +246,12 @@ def from_json(text: str | bytes, *, constants: bool = False) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in table:
             raise ValueError(f"an object has the name {shown(name)} twice; keep one of the two")
-        found[name] = value
-    return found
+        table[name] = value
+    return table
 
 
 def _no_constant(name: str) -> Any:

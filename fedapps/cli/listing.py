@@ -1,5 +1,6 @@
 """What ``fedapps list`` prints: an overview, the keys of the run config, or one task, method or recipe."""
 
+import argparse
 import os
 import shutil
 import sys
@@ -17,6 +18,21 @@ from fedapps.registry.tasks import task_class, task_lines, task_names
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30
 _FILE = 30  # the width of the names of files
+
+
+def list_names(arguments: argparse.Namespace) -> int:
+    """Print tasks, methods and recipes, or the keys of the run config, or what is known of one name."""
+    if (arguments.task or arguments.methods) and not arguments.keys:
+        raise ValueError("--task and --methods choose the keys to list: add --keys")
+    if arguments.name:
+        print(described_name(arguments.name))
+    elif arguments.for_task:
+        from fedapps.launch.choice import choice_text
+
+        print(choice_text(arguments.for_task))
+    else:
+        print(keys_text(arguments.task, arguments.methods) if arguments.keys else overview())
+    return 0
 
 
 def overview() -> str:
@@ -126,13 +142,13 @@ def recipe_text(recipe: str) -> str:
 
 def _recipe_keys() -> dict[str, Mapping[str, object]]:
     """The keys that each recipe sets, by its name; those of a pipeline by ``RECIPE:STAGE``."""
-    found: dict[str, Mapping[str, object]] = {}
+    by_recipe: dict[str, Mapping[str, object]] = {}
     for name in recipes():
         if pipeline := read_pipeline(RECIPES / f"{name}.toml"):
-            found |= {f"{name}:{stage}": {**pipeline.keys, **keys} for stage, keys in pipeline.stages.items()}
+            by_recipe |= {f"{name}:{stage}": {**pipeline.keys, **keys} for stage, keys in pipeline.stages.items()}
         else:
-            found[name] = read_recipe(RECIPES / f"{name}.toml")
-    return found
+            by_recipe[name] = read_recipe(RECIPES / f"{name}.toml")
+    return by_recipe
 
 
 def _facts(facts: Mapping[str, str]) -> list[str]:

@@ -1,14 +1,12 @@
-"""The commands for trained models: for each a function that adds its parser, and one that does the work."""
+"""The parsers of the commands for trained models."""
 
 import argparse
-from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from .arguments import Commands, Parser, add_command, add_json, add_method_files
 
 
 def add_trained(commands: Commands) -> None:
-    """Add the parsers of all commands of :data:`COMMANDS`."""
+    """Add the parsers of all commands for trained models."""
     _add_predict(commands)
     _add_evaluate(commands)
     _add_adapt(commands)
@@ -37,18 +35,6 @@ def _add_predict(commands: Commands) -> None:
     )
 
 
-def predict(given: argparse.Namespace) -> int:
-    """Write the model's answers."""
-    from fedapps.trained.load import load_model
-    from fedapps.trained.predict import STDIN, PredictionFiles
-
-    if unknown := [text for text in given.rest if text.startswith("-") and text != STDIN]:
-        given.refuse(f"unrecognized arguments: {' '.join(unknown)}")
-    files = PredictionFiles.read([*given.inputs, *given.rest], given.output, given.batch_size)
-    files.write(load_model(given.run, given.method, given.node, given.round, given.device))
-    return 0
-
-
 def _add_evaluate(commands: Commands) -> None:
     command = add_command(
         commands, "evaluate", "Evaluate the models of a run on data that no node had.",
@@ -69,31 +55,6 @@ def _add_evaluate(commands: Commands) -> None:
     add_json(command, "all metrics")
 
 
-def evaluate(given: argparse.Namespace) -> int:
-    """Print the metrics of the models on the data, and write them if asked for."""
-    import json
-
-    from fedapps.base.atomic import write_whole
-    from fedapps.base.options import listed
-    from fedapps.registry.expressions import split_expressions
-    from fedapps.trained.evaluate import as_json, evaluate_run, evaluation_text
-
-    rows = list(
-        evaluate_run(
-            given.run,
-            given.data_dir,
-            methods=split_expressions(given.methods),
-            nodes=listed(given.nodes),
-            round=given.round,
-            device=given.device,
-        )
-    )
-    print(evaluation_text(rows, len(given.data_dir)))
-    if given.json:
-        write_whole(Path(given.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
-    return 0
-
-
 def _add_adapt(commands: Commands) -> None:
     command = add_command(
         commands, "adapt", "Adapt a model to the data of a node that took no part in the run.",
@@ -112,36 +73,6 @@ def _add_adapt(commands: Commands) -> None:
         "--learning-rate", type=float, default=0.0, metavar="RATE", help="in place of the method's (default: its own)"
     )
     command.add_argument("--output", metavar="FOLDER", help="write the model folder (default: only print)")
-
-
-def adapt(given: argparse.Namespace) -> int:
-    """Adapt a model to a new node's data, print its metrics before and after, and write it."""
-    from fedapps.base.report.formats import number
-    from fedapps.base.report.tables import text_table
-    from fedapps.trained.adapt import adapt_model
-    from fedapps.trained.intervals import numbers
-
-    models = {
-        f"{epochs} epochs": adapt_model(
-            given.run,
-            given.data_dir,
-            given.method,
-            epochs=epochs,
-            learning_rate=given.learning_rate,
-            round=given.round,
-            device=given.device,
-            output=given.output if epochs == given.epochs else None,
-        )
-        for epochs in dict.fromkeys((0, given.epochs))
-    }
-    metrics = {name: numbers(model.origin.metrics) for name, model in models.items()}
-    names = next(iter(metrics.values()))
-    origin = next(iter(models.values())).origin
-    print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
-    print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))
-    if given.output:
-        print(f"model: {Path(given.output).expanduser()}")
-    return 0
 
 
 def _add_export(commands: Commands) -> None:
@@ -179,25 +110,6 @@ def _add_export(commands: Commands) -> None:
     )
 
 
-def export(given: argparse.Namespace) -> int:
-    """Export a trained model and print what was written."""
-    from fedapps.base.atomic import check_replaceable
-    from fedapps.trained.export import export_model
-    from fedapps.trained.load import load_model
-
-    check_replaceable(Path(given.output).expanduser())
-    model = load_model(given.run, given.method, given.node, given.round, given.device)
-    if given.index:
-        model.keep_index(Path(given.index))
-    example = model.data(given.data_dir) if given.data_dir else None
-    print(
-        export_model(
-            model, given.format, given.output, tolerance=given.tolerance, licence=given.licence, example=example
-        )
-    )
-    return 0
-
-
 # -- common arguments --------------------------------------------------------------------------------------------
 
 
@@ -224,12 +136,3 @@ def _round(text: str) -> int | str:
     if text != "best" and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: must be the number of a round, or best")
     return text if text == "best" else int(text)
-
-
-#: By the name of the command, what it does.
-COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
-    "predict": predict,
-    "evaluate": evaluate,
-    "adapt": adapt,
-    "export": export,
-}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
@@ -86,7 +86,7 @@ class Plan(JobPlan):
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         chosen = tuple(labels(named))
         vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
-        follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
+        follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
         return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, seed_keys=follow)
 
     def configs(self) -> list[Config]:
@@ -157,6 +157,17 @@ def read_value(key: str, text: str) -> Value:
         except ValueError:
             continue
     return text.strip("'\"")
+
+
+def assignments(pairs: Sequence[str], argument: str = "--set") -> dict[str, Value]:
+    """The values of ``--set``, or another argument. Raises ``ValueError`` for a pair that is not ``key=value``."""
+    keys_by_name: dict[str, Value] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{argument} {pair!r}: write it as key=value")
+        keys_by_name[key.strip()] = read_value(key.strip(), text.strip())
+    return keys_by_name
 
 
 def _check_values(vary: Vary) -> None:

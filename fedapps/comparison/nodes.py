@@ -44,7 +44,7 @@ class RecipeNodes:
     """The nodes of a recipe for each value of the varied key, or for the value ``None`` if no key is varied."""
 
     vary: Vary | None
-    found: Mapping[Value | None, NodesFound]
+    of_values: Mapping[Value | None, NodesFound]
 
     @classmethod
     def read(cls, recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> "RecipeNodes":
@@ -77,8 +77,8 @@ def nodes_text(nodes: RecipeNodes) -> str:
 
     It has a row for each value of the varied key.
     """
-    texts = [_table(nodes.vary, nodes.found)]
-    for value, of_value in nodes.found.items():
+    texts = [_table(nodes.vary, nodes.of_values)]
+    for value, of_value in nodes.of_values.items():
         lines = [*of_value.remarks, *_groups(of_value.nodes)]
         texts += [f"{value}: {line}" for line in lines] if nodes.vary else lines
     return "\n".join(texts)
@@ -110,7 +110,7 @@ def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
     """
     if nodes.vary:
         raise ValueError(f"--write: writes one world, but {nodes.vary.key} has several values; choose one with --set")
-    (world,) = nodes.found.values()
+    (world,) = nodes.of_values.values()
     parts = [world.task.own_files(world.folder, node, len(world.nodes)) for node in range(len(world.nodes))]
     if not all(parts):
         raise ValueError(f"--write: the files of the task {world.task.name} do not belong to single nodes; divide them")
@@ -172,7 +172,7 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     """
     from matplotlib.figure import Figure
 
-    counts = {value: node_counts(found) for value, found in nodes.found.items()}
+    counts = {value: node_counts(data) for value, data in nodes.of_values.items()}
     kinds = list(
         dict.fromkeys(kind for of_value in counts.values() for of_node in of_value.values() for kind in of_node)
     )

@@ -205,14 +205,14 @@ def _expression(text: str) -> Expression:
 
 
 def _arguments(expression: Expression, names: list[str]) -> dict[str, str]:
-    given = dict(expression.arguments)
-    if set(given) != set(names):
-        raise ValueError(f"{expression.name} takes {' and '.join(names)}, not {', '.join(given) or 'nothing'}")
-    return given
+    arguments = dict(expression.arguments)
+    if set(arguments) != set(names):
+        raise ValueError(f"{expression.name} takes {' and '.join(names)}, not {', '.join(arguments) or 'nothing'}")
+    return arguments
 
 
 def _numbers(expression: Expression, names: list[str]) -> dict[str, float]:
-    given = _arguments(expression, names)
-    if bad := [f"{name} = {text}" for name, text in given.items() if not _is_number(text)]:
+    arguments = _arguments(expression, names)
+    if bad := [f"{name} = {text}" for name, text in arguments.items() if not _is_number(text)]:
         raise ValueError(f"{', '.join(bad)}: must be a number")
-    return {name: float(text) for name, text in given.items()}
+    return {name: float(text) for name, text in arguments.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
+from fedapps.tasks.roles import missing
 
 from .clock import clock_conflicts
 from .pace_conflicts import pace_conflicts
@@ -80,8 +81,6 @@ def _lacks(label: str, method: Method, task: Task, files_exist: bool) -> Iterato
     """What of the method's needs the task's model does not have."""
     if not method.needs or (method.needs_model and not files_exist):
         return
-    from fedapps.tasks.roles import missing
-
     for reason in filter(None, (missing(task, role) for role in method.needs)):
         yield (
             {"methods", "task"},
@@ -192,22 +191,22 @@ def _stage_conflicts(run: RunConfig, methods: Mapping[str, Method], stages: int)
 
 
 def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
-    given = f"collect-after = {run.collect_after}"
+    setting = f"collect-after = {run.collect_after}"
     if run.collect_after >= run.rounds:
         yield (
             {"collect_after", "rounds"},
-            f"{given}: must be below rounds = {run.rounds}, or nothing is learned from what was collected",
+            f"{setting}: must be below rounds = {run.rounds}, or nothing is learned from what was collected",
         )
     if run.collect_after % run.evaluate_every:
         yield (
             {"collect_after", "evaluate_every"},
-            f"evaluate-every = {run.evaluate_every}: must divide {given}, because nodes collect data when they "
+            f"evaluate-every = {run.evaluate_every}: must divide {setting}, because nodes collect data when they "
             "evaluate",
         )
     if run.fraction_evaluate < 1:
         yield (
             {"collect_after", "fraction_evaluate"},
-            f"fraction-evaluate = {run.fraction_evaluate:g}: must be 1 with {given}, because nodes collect data when "
+            f"fraction-evaluate = {run.fraction_evaluate:g}: must be 1 with {setting}, because nodes collect data when "
             "they evaluate, and cannot train in the next stage without",
         )
 

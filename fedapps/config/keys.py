@@ -31,14 +31,14 @@ def options_by_key(prefix: str, options: type) -> dict[str, Any]:
 
 def declared() -> dict[str, Any]:
     """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers."""
-    found = options_by_key("", RunConfig)
+    by_key = options_by_key("", RunConfig)
     for name in own_tasks():
-        found |= options_by_key(f"{name}.", task_class(name).Options)
+        by_key |= options_by_key(f"{name}.", task_class(name).Options)
     for name, kind in METHODS.own.items():
-        found |= options_by_key(f"{name}.", kind.Options)
+        by_key |= options_by_key(f"{name}.", kind.Options)
     for name, tracker in TRACKERS.own.items():
-        found |= options_by_key(f"{name}.", tracker.Options)
-    return found
+        by_key |= options_by_key(f"{name}.", tracker.Options)
+    return by_key
 
 
 def defaults() -> dict[str, Any]:
@@ -48,14 +48,14 @@ def defaults() -> dict[str, Any]:
 
 def all_keys() -> dict[str, Any]:
     """The fields of every key: the declared ones, and those of other packages."""
-    found = declared()
+    by_key = declared()
     for name, task in usable_tasks().items():
-        found |= options_by_key(f"{name}.", task.Options)
+        by_key |= options_by_key(f"{name}.", task.Options)
     for name, method in METHODS.usable().items():
-        found |= options_by_key(f"{name}.", method.Options)
+        by_key |= options_by_key(f"{name}.", method.Options)
     for name, tracker in TRACKERS.usable().items():
-        found |= options_by_key(f"{name}.", tracker.Options)
-    return found
+        by_key |= options_by_key(f"{name}.", tracker.Options)
+    return by_key
 
 
 def path_keys() -> set[str]:
@@ -100,7 +100,7 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
 
 
-def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_extra(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The flat run config with the keys of ``extra`` beside the others.
 
     Raises
@@ -108,9 +108,9 @@ def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:
     ValueError
         ``extra`` is no TOML inline table, or has a key that must stand beside it.
     """
-    text = str(given.get("extra", "")).strip()
+    text = str(keys.get("extra", "")).strip()
     if not text:
-        return dict(given)
+        return dict(keys)
     try:
         table = tomllib.loads(f"extra = {{{text}}}")
         extra = flattened(table.pop("extra"))
@@ -121,9 +121,9 @@ def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:
             f"extra = {text!r}: must be keys of a TOML inline table, such as tabular.alpha = 0.3, tabular.name = "
             f"'digits' ({error})"
         ) from None
-    if twice := sorted(extra.keys() & (given.keys() | declared().keys())):
+    if twice := sorted(extra.keys() & (keys.keys() | declared().keys())):
         raise ValueError(f"extra: {', '.join(twice)}: set this beside extra, which is for keys of other packages")
-    return {**given, **extra}
+    return {**keys, **extra}
 
 
 def for_flower(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ def pace_conflicts(run: RunConfig, label: str, method: Method, stages: int) -> I
     if pace.mode == "async":
         yield from _asynchronous_conflicts(run, label, method, stages)
     elif pace.closing.early:
-        given = f"over-selection = {pace.over_selection:g}, deadline = {pace.deadline:g}"
+        settings = f"over-selection = {pace.over_selection:g}, deadline = {pace.deadline:g}"
         early = {
             "collect_after": (run.collect_after > 0, "0", "nodes that are late would not collect data"),
             "in_flight": (run.in_flight > 0, "0", "messages that leave when others have replied are late themselves"),
             "drop_nodes": (run.drop_nodes, "false", "the node that is left out would take the place of a late one"),
         }
-        yield from _refusals(f"{given}", "over_selection", early)
+        yield from _refusals(f"{settings}", "over_selection", early)
     if pace.mode == "sync" and pace.over_selection > 1:
         over = {
             "sampling": (run.sampling == "poisson", "'fixed'", "chance decides how many nodes take part"),
@@ -90,7 +90,7 @@ def _one_version(hooks: list[str]) -> str:
     return f"whose strategy takes all updates of a step to come from one model ({', '.join(hooks)})"
 
 
-def _refusals(given: str, field: str, cases: Mapping[str, tuple[bool, str, str]]) -> Iterator[Conflict]:
+def _refusals(settings: str, field: str, cases: Mapping[str, tuple[bool, str, str]]) -> Iterator[Conflict]:
     for name, (refused, allowed, reason) in cases.items():
         if refused:
-            yield {field, name}, f"{name.replace('_', '-')}: must be {allowed} with {given}, because {reason}"
+            yield {field, name}, f"{name.replace('_', '-')}: must be {allowed} with {settings}, because {reason}"

@@ -101,12 +101,12 @@ class Config:
         return flat | options | dict(self.blocks) | tracker_keys(self.trackers)
 
 
-def parse(given: Mapping[str, Any], *, files_exist: bool = True, on_node: bool = False) -> Config:
+def parse(keys: Mapping[str, Any], *, files_exist: bool = True, on_node: bool = False) -> Config:
     """Check a flat run config and fill in the defaults.
 
     Parameters
     ----------
-    given : mapping
+    keys : mapping
     files_exist : bool
         Whether the files that options name exist already. If not, no model is built, because that may read them.
     on_node : bool
@@ -118,30 +118,30 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True, on_node: bool =
         With one line per error: unknown keys, wrong types, values out of range, unknown tasks and methods, and
         combinations that cannot work.
     """
-    config, errors, refused = _read(given, others=True, tracked=not on_node)
+    config, errors, refused = _read(keys, others=True, tracked=not on_node)
     if config is not None:
-        found = config.conflicts(files_exist=files_exist)
-        errors += [message for settings, message in found if not {key_of(s) for s in settings} & refused]
+        conflicting = config.conflicts(files_exist=files_exist)
+        errors += [message for settings, message in conflicting if not {key_of(s) for s in settings} & refused]
     if config is None or errors:
         raise _config_error(errors)
     return config
 
 
-def read(given: Mapping[str, Any]) -> Config:
+def read(keys: Mapping[str, Any]) -> Config:
     """As :func:`parse`, without checks of combinations (:attr:`Config.checked`) and keys of trackers and other tasks.
 
     A node reads its run config so: it need not import other tasks, nor have the packages of trackers.
     """
-    config, errors, _ = _read(given, others=False, tracked=False)
+    config, errors, _ = _read(keys, others=False, tracked=False)
     if config is None or errors:
         raise _config_error(errors)
     return config
 
 
-def _read(given: Mapping[str, Any], *, others: bool, tracked: bool) -> tuple[Config | None, list[str], set[str]]:
+def _read(keys: Mapping[str, Any], *, others: bool, tracked: bool) -> tuple[Config | None, list[str], set[str]]:
     """The config as far as it can be read, errors, and the keys of the run that were refused."""
     try:
-        flat, of_trackers = split_keys(with_extra(given))
+        flat, of_trackers = split_keys(with_extra(keys))
     except ValueError as error:
         return None, [str(error)], set()
     general, of_tasks, of_methods, errors = _sorted_keys(flat)
@@ -192,8 +192,8 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
     errors: list[str] = []
     known = run.task in task_names()
     if not known:
-        listed = ", ".join(task_names())
-        errors.append(f"task = {run.task!r}: must be one of {listed}{did_you_mean_or_install(run.task, task_names())}")
+        names = ", ".join(task_names())
+        errors.append(f"task = {run.task!r}: must be one of {names}{did_you_mean_or_install(run.task, task_names())}")
     named = [key.partition(".")[0] for key in of_tasks] if others else []
     for name in dict.fromkeys([*([run.task] if known else []), *named]):
         prefix = f"{name}."
@@ -227,28 +227,28 @@ def _methods(
             of_blocks += parse_options(method_class(name).Options, own, f"{name}.")[1]
         except ValueError as error:  # a package that cannot be imported
             errors.append(f"methods: {error}")
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     own_keys: dict[str, dict[str, Any]] = {}
     for expression in expressions:
-        if expression.label in found:
+        if expression.label in methods:
             errors.append(f"methods: {expression.label!r} is given twice")
             continue
         try:
-            found[expression.label] = build_method(expression, of_methods)
+            methods[expression.label] = build_method(expression, of_methods)
             own_keys[expression.label] = read_own_keys(resolved(expression).run)
         except ValueError as error:
             errors += [f"methods: {line}" for line in str(error).splitlines() if line not in of_blocks]
         if set(expression.label) & set("/\\"):
             errors.append(f"methods: {expression.label!r}: must not contain / or \\, because it names folders")
-    return found, own_keys, list(dict.fromkeys([*errors, *of_blocks]))
+    return methods, own_keys, list(dict.fromkeys([*errors, *of_blocks]))
 
 
-def read_own_keys(given: Mapping[str, str]) -> dict[str, Any]:
+def read_own_keys(keys: Mapping[str, str]) -> dict[str, Any]:
     """Read the keys of the run that a method sets for itself.
 
     Parameters
     ----------
-    given : mapping of str to str
+    keys : mapping of str to str
         Texts by key, without the prefix ``run.``.
 
     Returns
@@ -263,10 +263,10 @@ def read_own_keys(given: Mapping[str, str]) -> dict[str, Any]:
     """
     others = [
         f"{RUN_PREFIX}{key} = {text}: a method can set {', '.join(METHOD_KEYS)} for itself; set {key} for the whole run"
-        for key, text in given.items()
+        for key, text in keys.items()
         if key not in METHOD_KEYS
     ]
-    typed = {key: typed_argument(RunConfig, key, text) for key, text in given.items() if key in METHOD_KEYS}
+    typed = {key: typed_argument(RunConfig, key, text) for key, text in keys.items() if key in METHOD_KEYS}
     values, errors = parse_options(RunConfig, typed, RUN_PREFIX)
     if others or errors:
         raise ValueError("\n".join([*others, *errors]))

@@ -69,11 +69,11 @@ class Pipeline:
         """
         runs: list[StageRun] = []
         for stage in self.stages:
-            given = self._given(stage, overrides)
+            keys = self._given(stage, overrides)
             earlier = {run.stage: folder / run.stage for run in runs}
-            filled = {key: self._filled(stage, key, value, earlier) for key, value in given.items()}
-            place = {"name": stage, "output-dir": str(folder)}
-            runs.append(StageRun(stage, filled | place, frozenset(key for key in given if given[key] != filled[key])))
+            filled = {key: self._filled(stage, key, value, earlier) for key, value in keys.items()}
+            output = {"name": stage, "output-dir": str(folder)}
+            runs.append(StageRun(stage, filled | output, frozenset(key for key in keys if keys[key] != filled[key])))
         return runs
 
     def alone(self, stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,14 +86,14 @@ class Pipeline:
         """
         if stage not in self.stages:
             raise ValueError(f"recipe {self.recipe}: no stage {stage!r}; its stages are {', '.join(self.stages)}")
-        given = self._given(stage, overrides)
-        for key, value in given.items():
+        keys = self._given(stage, overrides)
+        for key, value in keys.items():
             if key not in overrides and (others := _placeholders(value)):
                 raise ValueError(
                     f"recipe {self.recipe}:{stage}: {key} = {value!r}: {{{others[0]}}} is the run folder of another "
                     f"stage; add --set {key}=FILE, or run the whole pipeline with `fedapps run {self.recipe}`"
                 )
-        return given
+        return keys
 
     def _given(self, stage: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.keys, **self.stages[stage], **overrides}

@@ -44,17 +44,17 @@ def read_recipe(recipe: Path, overrides: Mapping[str, Value] | None = None) -> d
         stage does not exist or needs a file of another stage. The message names the recipe.
     """
     path, stage = _path_and_stage(recipe)
-    found = _read(path, ())
-    if stage and not found.stages:
+    content = _read(path, ())
+    if stage and not content.stages:
         raise ValueError(f"recipe {recipe}: {path} has no pipeline, so there is no stage {stage!r}; leave out :{stage}")
     if stage:
-        return found.pipeline(path).alone(stage, overrides or {})
-    if found.stages:
+        return content.pipeline(path).alone(stage, overrides or {})
+    if content.stages:
         raise ValueError(
-            f"recipe {path}: a pipeline of {len(found.stages)} runs; name one of its stages as RECIPE:STAGE: "
-            + ", ".join(f"{path}:{name}" for name in found.stages)
+            f"recipe {path}: a pipeline of {len(content.stages)} runs; name one of its stages as RECIPE:STAGE: "
+            + ", ".join(f"{path}:{name}" for name in content.stages)
         )
-    return {**_without_compare(found.keys), **(overrides or {})}
+    return {**_without_compare(content.keys), **(overrides or {})}
 
 
 def read_pipeline(recipe: Path) -> Pipeline | None:
@@ -66,8 +66,8 @@ def read_pipeline(recipe: Path) -> Pipeline | None:
         If the file or its base does not exist, or cannot be read.
     """
     path, stage = _path_and_stage(recipe)
-    found = _read(path, ())
-    return None if stage or not found.stages else found.pipeline(path)
+    content = _read(path, ())
+    return None if stage or not content.stages else content.pipeline(path)
 
 
 def recipe_comparison(recipe: Path, key: str) -> str:
@@ -81,8 +81,8 @@ def recipe_comparison(recipe: Path, key: str) -> str:
         value of the seed.
     """
     path, stage = _path_and_stage(recipe)
-    found = _read(path, ())
-    return str({**found.keys, **found.stages.get(stage, {})}.get(f"compare.{key}", ""))
+    content = _read(path, ())
+    return str({**content.keys, **content.stages.get(stage, {})}.get(f"compare.{key}", ""))
 
 
 @cache
@@ -94,8 +94,8 @@ def packaged_keys(name: str) -> Mapping[str, Value] | None:
     stem, _, stage = name.partition(":")
     if not (RECIPES / f"{stem}.toml").exists():
         return None
-    found = _read(RECIPES / f"{stem}.toml", ())
-    return _without_compare({**found.keys, **found.stages.get(stage, {})})
+    content = _read(RECIPES / f"{stem}.toml", ())
+    return _without_compare({**content.keys, **content.stages.get(stage, {})})
 
 
 def recipe_name(recipe: Path) -> str:
@@ -133,7 +133,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> _Content:
         path = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
     if not path.exists():
         named = f"base = {path.name!r} of {above[-1]}: " if above else ""
-        files = [found.name for found in path.parent.glob("*.toml")]
+        files = [file.name for file in path.parent.glob("*.toml")]
         meant = did_you_mean(path.name, [*files, *recipes()])
         raise ValueError(
             f"{named}no recipe {path}" + (meant or f": give a run-config file or one of {', '.join(recipes())}")

@@ -6,7 +6,7 @@ from math import cos, floor, isfinite, pi
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.options import listed, option, option_fields
+from fedapps.base.options import option, option_fields, split_names
 from fedapps.clients.data import DataSource, find_source, world_name
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
@@ -283,17 +283,17 @@ def read_allowed_groups(text: str) -> dict[str, frozenset[str]]:
     ValueError
         The text has another form, or a kind is given twice.
     """
-    found: dict[str, frozenset[str]] = {}
+    groups: dict[str, frozenset[str]] = {}
     for part in filter(str.strip, text.split(";")):
-        kind, colon, listed = part.partition(":")
-        kind, labels = kind.strip(), frozenset(filter(None, map(str.strip, listed.split(","))))
-        if not (kind and colon and labels) or kind in found:
+        kind, colon, names = part.partition(":")
+        kind, labels = kind.strip(), frozenset(filter(None, map(str.strip, names.split(","))))
+        if not (kind and colon and labels) or kind in groups:
             raise ValueError(
                 f"allowed-groups = {text!r}: must be a kind of group, a colon and its labels, separated by commas; "
                 "several kinds are separated by semicolons, such as city: berlin, tokyo; continent: europe, asia"
             )
-        found[kind] = labels
-    return found
+        groups[kind] = labels
+    return groups
 
 
 def read_limits(text: str) -> dict[int, float]:
@@ -342,7 +342,7 @@ def held_out_of(run: RunConfig) -> HeldOut:
     try:
         share = float(text or 0)
     except ValueError:
-        held_out = HeldOut(keys=tuple(dict.fromkeys(listed(text))), seed=run.seed)
+        held_out = HeldOut(keys=tuple(dict.fromkeys(split_names(text))), seed=run.seed)
         count = len(held_out.keys)
     else:
         if text and not 0 < share < 1:

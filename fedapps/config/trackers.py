@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedapps import trackers
-from fedapps.base.options import key_of, listed, parse_options
+from fedapps.base.options import key_of, parse_options, split_names
 from fedapps.registry.classes import Registry
 from fedapps.trackers.base import Tracker
 
@@ -19,7 +19,7 @@ def split_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     The key ``trackers`` is among the former. Trackers that it names may be unknown here, because nodes need no tracker.
     """
     named = flat.get("trackers")
-    owners = {*TRACKERS.names(), *(listed(named) if isinstance(named, str) else ())}
+    owners = {*TRACKERS.names(), *(split_names(named) if isinstance(named, str) else ())}
     own = {key: value for key, value in flat.items() if "." in key and key.partition(".")[0] in owners}
     return {key: value for key, value in flat.items() if key not in own}, own
 
@@ -34,9 +34,9 @@ def read_trackers(named: str, keys: Mapping[str, Any]) -> tuple[dict[str, Tracke
     keys : mapping
         The second result of :func:`split_keys`.
     """
-    found: dict[str, Tracker] = {}
+    trackers: dict[str, Tracker] = {}
     errors: list[str] = []
-    for name in dict.fromkeys((*listed(named), *(key.partition(".")[0] for key in keys))):
+    for name in dict.fromkeys((*split_names(named), *(key.partition(".")[0] for key in keys))):
         own = {key.removeprefix(f"{name}."): value for key, value in keys.items() if key.startswith(f"{name}.")}
         try:
             kind = TRACKERS.find(name)
@@ -45,12 +45,12 @@ def read_trackers(named: str, keys: Mapping[str, Any]) -> tuple[dict[str, Tracke
             continue
         arguments, bad = parse_options(kind.Options, own, f"{name}.")
         errors += bad
-        if name in listed(named) and not bad:
+        if name in split_names(named) and not bad:
             tracker = kind(kind.Options(**arguments))
             if conflict := tracker.conflict():
                 errors.append(f"trackers = {named!r}: {name} {conflict}")
-            found[name] = tracker
-    return found, errors
+            trackers[name] = tracker
+    return trackers, errors
 
 
 def tracker_keys(trackers: Mapping[str, Tracker]) -> dict[str, Any]:

@@ -74,13 +74,13 @@ def check(
     ConfigError
         If the run config is invalid.
     """
-    given, folder = resolve(read_recipe(recipe, overrides), "runs"), data_dir.expanduser().absolute()
+    keys, folder = resolve(read_recipe(recipe, overrides), "runs"), data_dir.expanduser().absolute()
     try:
-        config = parse(given, on_node=True)
+        config = parse(keys, on_node=True)
     except ValueError as error:
         line = ""
         with suppress(DataError):
-            _, line = found_in_data(given, folder)
+            _, line = found_in_data(keys, folder)
         raise (ConfigError(f"{error}\n  in {folder}: {line}") if line else error) from None
     state = Path(state_dir or DEFAULT_STATE).expanduser()
     report = NodeCheck(config, folder, state, node_config or {})
@@ -136,26 +136,26 @@ class NodeCheck:
 
     def _data(self, task: Task) -> dict[str, NodeData]:
         """Load the node's data for each method."""
-        found: dict[str, NodeData] = {}
+        data_of: dict[str, NodeData] = {}
         for label, method in self.config.methods.items():
             if method.pools_data:
                 self._wrong(f"methods: {label} trains on the pooled data of all nodes, which no deployed node has")
                 continue
             try:
                 source = self.config.run.source(task, {"data-dir": str(self.data_dir)})
-                found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
+                data_of[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")
-        if found and (line := task.describe_data(self.data_dir, own=True)):
+        if data_of and (line := task.describe_data(self.data_dir, own=True)):
             self._say(f"read:   {line}")
-        for label, data in found.items():
+        for label, data in data_of.items():
             task_of_node = self.config.task_of(self.config.methods[label])
             sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
             groups = "".join(f", {kind} {label}" for kind, label in data.groups.items())
             self._say(f"data:   node {data.key}: {sizes or 'no examples'}{groups}")
             if not data.count("train"):
                 self._wrong(f"data: {self.data_dir} has no training examples: the run would exclude this node")
-        return found
+        return data_of
 
     def _device(self) -> None:
         run = self.config.run

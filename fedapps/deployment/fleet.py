@@ -57,22 +57,22 @@ class FleetData:
             If the options contradict each other or the run config, or nodes of a fleet cannot run it.
         """
         check_deployable(config)
-        found = _node_folders(folders) if folders else ()
-        count = (len(found) or config.run.num_nodes) if nodes is None else nodes
+        node_folders = _node_folders(folders) if folders else ()
+        count = (len(node_folders) or config.run.num_nodes) if nodes is None else nodes
         if count < 1:
             raise ValueError(f"--nodes {count}: must be at least 1")
-        if found and count != len(found):
-            raise ValueError(f"--nodes {count}: --node-data names {len(found)} folders; omit --nodes")
+        if node_folders and count != len(node_folders):
+            raise ValueError(f"--nodes {count}: --node-data names {len(node_folders)} folders; omit --nodes")
         if count < config.run.num_nodes:
             raise ValueError(
                 f"--nodes {count}: the run waits for num-nodes = {config.run.num_nodes}; add --set num-nodes={count}"
             )
-        if found and config.run.data_dir:
+        if node_folders and config.run.data_dir:
             raise ValueError(
                 f"--node-data, but data-dir = {config.run.data_dir!r}: give one of them, either a folder per node or "
                 "one folder with the data of all nodes"
             )
-        return cls(count, found)
+        return cls(count, node_folders)
 
     def check(self, config: Config) -> None:
         """Read the data of all nodes once; generate the simulated world if the cache does not have it yet.

@@ -42,9 +42,9 @@ def run_config_text(recipe: Path, overrides: Mapping[str, Any]) -> str:
     ValueError
         If the recipe or a key is invalid, or nodes with their own data cannot run it.
     """
-    given = read_recipe(recipe, overrides)
-    check_deployable(parse(given, files_exist=False))
-    return tomli_w.dumps(for_flower(given))
+    keys = read_recipe(recipe, overrides)
+    check_deployable(parse(keys, files_exist=False))
+    return tomli_w.dumps(for_flower(keys))
 
 
 def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, stream: bool) -> int:
@@ -73,10 +73,10 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     RunFailedError
         If the SuperLink does not take the run.
     """
-    given = read_recipe(recipe, overrides)
-    check_deployable(parse(given, files_exist=False))
+    keys = read_recipe(recipe, overrides)
+    check_deployable(parse(keys, files_exist=False))
     with app_folder() as app, tempfile.TemporaryDirectory(prefix="fedapps-submit-") as folder:
-        command = submission(app, Path(folder), for_flower(given), federation, stream=stream)
+        command = submission(app, Path(folder), for_flower(keys), federation, stream=stream)
         status = subprocess.run(command, check=False).returncode
     if status:
         raise RunFailedError(

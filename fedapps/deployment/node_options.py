@@ -39,27 +39,27 @@ def check_options(options: Sequence[str]) -> None:
         A file cannot be read or holds something else, the data folder is missing, a limit or a rule in the node
         config cannot be used, or the port is taken.
     """
-    given = _values(options)
-    if path := given.get(_KEY):
+    values = _values(options)
+    if path := values.get(_KEY):
         made = "create it on this machine with `fedapps keys node FOLDER NAME`, and register its .pub on the server"
         _check_file(_KEY, path, lambda content: load_ssh_private_key(content, None), "private key of a node", made)
-    if path := given.get(_TRUSTED):
+    if path := values.get(_TRUSTED):
         made = "copy ca.crt from the server's folder of certificates"
         _check_file(_TRUSTED, path, load_pem_x509_certificates, "certificate", made)
-    if config := given.get(_CONFIG):
+    if config := values.get(_CONFIG):
         _check_data(config)
         _check_rules(config)
-    _check_port(given.get(_HOST, _LOOPBACK), given.get(_PORT, _FLOWERS_PORT))
+    _check_port(values.get(_HOST, _LOOPBACK), values.get(_PORT, _FLOWERS_PORT))
 
 
 def _values(options: Sequence[str]) -> Mapping[str, str]:
     """The values of the options that are checked."""
-    found = {}
+    values = {}
     for option, after in zip(options, [*options[1:], ""], strict=True):
         name, equals, value = option.partition("=")
         if name in _OPTIONS:
-            found[name] = value if equals else after
-    return found
+            values[name] = value if equals else after
+    return values
 
 
 def _check_file(option: str, path: str, read: Callable[[bytes], Any], kind: str, made: str) -> None:
@@ -77,15 +77,15 @@ def _check_file(option: str, path: str, read: Callable[[bytes], Any], kind: str,
 
 def _check_data(config: str) -> None:
     """The folder of the node's data, if the node config names one."""
-    if not (found := _DATA.search(config)):
+    if not (match := _DATA.search(config)):
         return
     try:
-        folder = tomllib.loads(f"folder = {found[1]}")["folder"]
+        folder = tomllib.loads(f"folder = {match[1]}")["folder"]
     except tomllib.TOMLDecodeError:
         folder = None
     if not isinstance(folder, str):
         raise ValueError(
-            f'{_CONFIG}: data-dir={shown(found[1])}: must be in double quotes, such as data-dir="/data/car-7"'
+            f'{_CONFIG}: data-dir={shown(match[1])}: must be in double quotes, such as data-dir="/data/car-7"'
         )
     if not os.path.isdir(folder):  # a name that is too long is an error to pathlib
         raise ValueError(f"{_CONFIG}: data-dir={shown(folder)}: no such folder, or this user may not look into it")

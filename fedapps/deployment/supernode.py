@@ -88,16 +88,16 @@ class SuperNode:
         ValueError
             The file of the node config cannot be read, or has a value of another kind than Flower's.
         """
-        given = list(options)
-        for place, option in enumerate(options):
+        changed = list(options)
+        for index, option in enumerate(options):
             name, equals, value = option.partition("=")
-            after = place > 0 and options[place - 1] == _NODE_CONFIG
+            after = index > 0 and options[index - 1] == _NODE_CONFIG
             if option.endswith(".toml") and (after or (equals and name == _NODE_CONFIG)):
                 text = _as_text(Path(option if after else value).expanduser())
-                given[place] = text if after else f"{name}={text}"
+                changed[index] = text if after else f"{name}={text}"
         if self.plain:
-            return [_SUPERNODE, *given]
-        return [sys.executable, "-P", "-m", __name__, f"{self.poll_interval:g}", ",".join(self.libraries), *given]
+            return [_SUPERNODE, *changed]
+        return [sys.executable, "-P", "-m", __name__, f"{self.poll_interval:g}", ",".join(self.libraries), *changed]
 
 
 def _as_text(path: Path) -> str:

@@ -73,19 +73,19 @@ def choices(task: str) -> Iterator[Choice]:
 
 def choice_text(task: str) -> str:
     """The methods that apply to a task as a table, and below it those that do not, by reason."""
-    found = list(choices(task))
-    rows = [choice.cells for choice in found if not choice.refused]
+    all_choices = list(choices(task))
+    rows = [choice.cells for choice in all_choices if not choice.refused]
     title = f"methods for the task {task}; bytes are those of a node in a round, with the default model"
-    return "\n".join([title, _aligned([HEAD, *rows]), *remarks(found)])
+    return "\n".join([title, _aligned([HEAD, *rows]), *remarks(all_choices)])
 
 
-def remarks(found: Sequence[Choice]) -> list[str]:
+def remarks(all_choices: Sequence[Choice]) -> list[str]:
     """Which methods need keys of the run, and which do not apply, each by reason."""
     reasons: dict[str, list[str]] = {}
-    for choice in found:
+    for choice in all_choices:
         for key in choice.keys:
             reasons.setdefault(f"with {key}", []).append(choice.method)
-    for choice in found:
+    for choice in all_choices:
         if choice.refused:
             reasons.setdefault(f"not here, {choice.refused}", []).append(choice.method)
     return [f"{reason}: {', '.join(names)}" for reason, names in reasons.items()]

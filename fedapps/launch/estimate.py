@@ -110,10 +110,10 @@ def inline_advice(config: Config, seconds: float) -> str:
             return ""
     if inline * _SLOWER >= seconds:
         return ""
-    there, here = format_duration(seconds), format_duration(inline)
+    in_ray, in_process = format_duration(seconds), format_duration(inline)
     return (
-        f"in one process, all rounds take about {here}; in Ray they took {there}, because messages take longer than "
-        "training. Add --engine inline"
+        f"in one process, all rounds take about {in_process}; in Ray they took {in_ray}, because messages take longer "
+        "than training. Add --engine inline"
     )
 
 

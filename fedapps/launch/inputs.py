@@ -31,8 +31,8 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
         names = str(resolved[key]).split(",")
         resolved[key] = ",".join(_absolute(name.strip()) for name in names)
     if resolved.get("data-dir"):
-        found, line = found_in_data(resolved, Path(resolved["data-dir"]))
-        resolved |= found
+        of_data, line = found_in_data(resolved, Path(resolved["data-dir"]))
+        resolved |= of_data
         if line:
             print(line, file=sys.stderr)
     if not resolved.get("name"):
@@ -41,7 +41,7 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
     return resolved
 
 
-def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
+def found_in_data(keys: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
     """The keys of the task that are not given and that the data in a folder answer, such as the labels of texts; and a
     line for the user, empty if there are none.
 
@@ -50,13 +50,13 @@ def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any
     DataError
         The data are missing or malformed.
     """
-    task = str(given.get("task", RunConfig.task))
+    task = str(keys.get("task", RunConfig.task))
     if task not in task_names():
         return {}, ""
     prefix = f"{task}."
-    own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-    found, line = task_class(task).found_keys(own, folder)
-    return {prefix + key: value for key, value in found.items()}, line
+    own = {key.removeprefix(prefix): value for key, value in keys.items() if key.startswith(prefix)}
+    of_data, line = task_class(task).found_keys(own, folder)
+    return {prefix + key: value for key, value in of_data.items()}, line
 
 
 def _absolute(name: str) -> str:

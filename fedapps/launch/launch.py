@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from flwr.common.logger import update_console_handler
+
+from fedapps.app.client_app import app as client_app
+from fedapps.app.node import choose_device
+from fedapps.app.server_app import app as server_app
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.processes import usable_cores
 from fedapps.config.keys import for_flower
@@ -57,9 +63,9 @@ def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Pat
     RunFailedError
         If a method did not finish.
     """
-    given = resolve(overrides, output_dir)
-    with nullcontext() if overrides.get("name") else new_folder(given["output-dir"], "", given["name"]) as folder:
-        config = parse(given | ({"name": folder.name} if folder else {}))
+    keys = resolve(overrides, output_dir)
+    with nullcontext() if overrides.get("name") else new_folder(keys["output-dir"], "", keys["name"]) as folder:
+        config = parse(keys | ({"name": folder.name} if folder else {}))
         runner.check(config)
         runner.check_data(config)
         runner.run(config)
@@ -127,8 +133,6 @@ def check_machine(engine: str, run: RunConfig) -> None:
     if engine == "ray" and os.environ.get(RAY_ADDRESS):
         check_named_cluster()
         return
-    from fedapps.app.node import choose_device  # needs torch
-
     choose_device(run.device)
 
 
@@ -174,10 +178,10 @@ def _without_main_metric(config: Config) -> str:
     headline = config.task.headline
     if config.run.withhold_test or any(name in final for final in finals for name in headline):
         return ""
-    found = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})
+    names = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})
     reason = (
-        f"evaluate gives {', '.join(found)}; name one of them in `headline` of the task's class"
-        if found
+        f"evaluate gives {', '.join(names)}; name one of them in `headline` of the task's class"
+        if names
         else "no evaluation gave a metric; the log above has the reason"
     )
     return f"\nno main metric of the task ({', '.join(headline)}): {reason}"
@@ -193,11 +197,6 @@ def unfinished(config: Config) -> list[str]:
 def execute(config: Config, engine: str) -> None:
     """Run a federation with the engine ``inline`` (in this process) or ``ray`` (``flwr run``)."""
     if engine == "inline":
-        from flwr.common.logger import update_console_handler
-
-        from fedapps.app.client_app import app as client_app
-        from fedapps.app.server_app import app as server_app
-
         update_console_handler(colored=sys.stderr.isatty())
         flat = config.flat()
         run_inprocess(
@@ -218,7 +217,5 @@ def _gpus_per_node(config: Config) -> float:
     """GPUs that Ray reserves for each node: the available ones, divided among the nodes that run in parallel."""
     if config.run.device == "cpu":
         return 0.0
-    import torch
-
     at_a_time = max(1, usable_cores() // config.run.node_cpus)
     return min(1.0, torch.cuda.device_count() / at_a_time)

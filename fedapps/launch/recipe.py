@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.config.keys import path_keys
 from fedapps.config.parsing import parse
 from fedapps.config.pipelines import Pipeline, StageRun
@@ -113,17 +113,17 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
 
 def _run_stages(stages: Sequence[StageRun], finished: Set[str], runner: Runner, advice: str) -> None:
     for number, run in enumerate(stages, start=1):
-        place = f"stage {number} of {len(stages)}: {run.stage}"
+        heading = f"stage {number} of {len(stages)}: {run.stage}"
         if run.stage in finished:
-            print(f"\n{place} has already run to its end", flush=True)
+            print(f"\n{heading} has already run to its end", flush=True)
             continue
-        print(f"\n{place}", flush=True)
+        print(f"\n{heading}", flush=True)
         try:
             _run(run, runner)
         except RunFailedError as error:
-            raise RunFailedError(f"{error}\nthe pipeline failed in {place}; to resume it, {advice}") from error
+            raise RunFailedError(f"{error}\nthe pipeline failed in {heading}; to resume it, {advice}") from error
         except ValueError as error:
-            raise ValueError(f"{place}: {error}\nto resume the pipeline, {advice}") from error
+            raise ValueError(f"{heading}: {error}\nto resume the pipeline, {advice}") from error
 
 
 def _resumed(stages: Sequence[StageRun], folder: Path) -> list[StageRun]:
@@ -159,7 +159,7 @@ def _check(run: StageRun, runner: Runner) -> bool:
 
 def _run(run: StageRun, runner: Runner) -> None:
     for key in sorted(run.awaits & path_keys()):
-        for name in listed(run.config[key]):
+        for name in split_names(run.config[key]):
             if not Path(name).exists():
                 raise ValueError(
                     f"{key} = {name!r}: no such file, but all earlier stages have run to their end; name a file that "

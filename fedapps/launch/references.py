@@ -29,12 +29,12 @@ def find_references(config: Config) -> References:
     DataError
         If data are missing or invalid.
     """
-    place = {"partition-id": 0, "num-partitions": config.run.num_nodes}
-    folder = config.run.source(config.task, place).folder
+    partition = {"partition-id": 0, "num-partitions": config.run.num_nodes}
+    folder = config.run.source(config.task, partition).folder
     of_nodes = config.task.node_references(folder, config.run.num_nodes)
     return {
         **config.task.references(folder),
-        **{name: found for name, nodes in of_nodes.items() if (found := _over_nodes(config, nodes))},
+        **{name: means for name, nodes in of_nodes.items() if (means := _over_nodes(config, nodes))},
     }
 
 
@@ -46,11 +46,11 @@ def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
     mean = MetricMean(config.task.metric_means)
     for metrics in nodes:
         mean.add(MetricRecord(dict(metrics)), 1.0)
-    found = {name: float(value) for name, value in mean.result().items() if isinstance(value, int | float)}
-    rows = [{"round": stage, "evaluate": found} for stage in range(1, config.num_stages + 1)]
+    means = {name: float(value) for name, value in mean.result().items() if isinstance(value, int | float)}
+    rows = [{"round": stage, "evaluate": means} for stage in range(1, config.num_stages + 1)]
     averages = {measure_names(metric)[0] for metric in stage_metrics(rows)}
     measured = continual_metrics(rows, config.num_stages) if averages else {}
-    return {**found, **{name: value for name, value in measured.items() if name in averages}}
+    return {**means, **{name: value for name, value in measured.items() if name in averages}}
 
 
 def add_references(path: Path, references: References) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedapps.base.options import listed, option
+from fedapps.base.options import option, split_names
 from fedapps.base.seeding import generator
 from fedapps.clients.limits import limited_rank
 from fedapps.clients.local_part import LocalPart, NodeRound
@@ -63,7 +63,7 @@ class Flora(Method):
         )  # fmt: skip
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
-        if not all(rank.isdecimal() and int(rank) for rank in listed(self.options.ranks)):
+        if not all(rank.isdecimal() and int(rank) for rank in split_names(self.options.ranks)):
             setting = f"flora.ranks = {self.options.ranks!r}"
             yield {"methods"}, f"{setting}: must be whole numbers from 1, separated by commas"
 
@@ -83,7 +83,7 @@ class FloraPart(LocalPart):
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
         factors = node_round.task.roles.factors
         matrices = [p for name, p in model.named_parameters() if factors and fnmatchcase(name, factors.a)]
-        ranks = [int(rank) for rank in listed(self.options.ranks)] or [max((len(a) for a in matrices), default=0)]
+        ranks = [int(rank) for rank in split_names(self.options.ranks)] or [max((len(a) for a in matrices), default=0)]
         rank = limited_rank(int(generator(node_round.seed, _RANK, node_round.data.key).choice(ranks)))
         with torch.no_grad():
             for a in matrices:

@@ -59,8 +59,8 @@ def new_project(folder: Path, *, task: str = "", method: str = "", deployment: b
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    listed = "\n".join(f"  {folder / path}" for path in texts)
-    return f"{listed}\nnext: cd {folder}, and follow README.md"
+    file_lines = "\n".join(f"  {folder / path}" for path in texts)
+    return f"{file_lines}\nnext: cd {folder}, and follow README.md"
 
 
 def _texts(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:

@@ -71,8 +71,8 @@ class Registry(Generic[Kind]):
         if name in self.local() and name not in plugins(self.group):
             return self.local()[name]
         if name not in plugins(self.group):
-            listed = f"; known {self.plural}: {', '.join(self.names())}"
-            meant = did_you_mean_or_install(name, self.names(), listed)
+            known = f"; known {self.plural}: {', '.join(self.names())}"
+            meant = did_you_mean_or_install(name, self.names(), known)
             raise ValueError(f"{name!r} is unknown{meant}")
         kind: type[Kind] = load(plugins(self.group)[name], self.parent)
         return kind
@@ -128,10 +128,10 @@ def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, An
     return dict(sorted(statements.items()))
 
 
-def did_you_mean_or_install(name: str, known: Iterable[str], listed: str = "") -> str:
-    """As :func:`did_you_mean`; if no name is close, ``listed``, and how to make the name of another package known."""
+def did_you_mean_or_install(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """As :func:`did_you_mean`; ``otherwise`` if no name is close, and how to make a name of a package known."""
     install = "; if another package has it, install that, as with pip install -e FOLDER"
-    return did_you_mean(name, known) or listed + install
+    return did_you_mean(name, known) or otherwise + install
 
 
 def plugins(group: str) -> Mapping[str, EntryPoint]:

@@ -74,8 +74,8 @@ def named(methods: str | Iterable[str | Method | type[Method]], known: Iterable[
     return ",".join(method if isinstance(method, str) else _expression(method, installed) for method in methods)
 
 
-def _expression(given: Method | type[Method], installed: set[str]) -> str:
-    method = given() if isinstance(given, type) else given
+def _expression(source: Method | type[Method], installed: set[str]) -> str:
+    method = source() if isinstance(source, type) else source
     if method.name not in installed:
         _use_class(type(method))
     default = option_values(type(method).Options())

@@ -93,10 +93,10 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
     own = {key.removeprefix(prefix): value for key, value in blocks.items() if key.startswith(prefix)}
     arguments, errors = parse_options(kind.Options, own, prefix)
     typed = {key: typed_argument(kind.Options, key, text) for key, text in call.own.items()}
-    given, bad = parse_options(kind.Options, typed, prefix)
+    parsed, bad = parse_options(kind.Options, typed, prefix)
     if errors or bad:
         raise ValueError("\n".join([*errors, *bad]))
-    options: Any = kind.Options(**(arguments | given))
+    options: Any = kind.Options(**(arguments | parsed))
     return kind(options)
 
 

@@ -82,14 +82,14 @@ def task_class(name: str) -> "type[Task]":
         (own,) = (kind for kind in vars(module).values() if _is_task(kind, name, module))
         return own
     if name not in plugins(GROUP):
-        listed = ", ".join(task_names())
-        raise ValueError(f"task = {name!r}: must be one of {listed}{did_you_mean_or_install(name, task_names())}")
+        known = ", ".join(task_names())
+        raise ValueError(f"task = {name!r}: must be one of {known}{did_you_mean_or_install(name, task_names())}")
     other: type[Task] = load(plugins(GROUP)[name], Task)
     return other
 
 
 def _has_module(task: str, module: str) -> bool:
-    return any(found.name == module for found in iter_modules([f"{path}/{task}" for path in tasks.__path__]))
+    return any(info.name == module for info in iter_modules([f"{path}/{task}" for path in tasks.__path__]))
 
 
 def _is_task(kind: Any, name: str, module: ModuleType) -> bool:

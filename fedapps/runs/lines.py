@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.atomic import told, write_whole
+from fedapps.base.atomic import naming_errors, write_whole
 
 _SHOWN = 5
 
@@ -19,7 +19,7 @@ def append_whole(path: Path, lines: bytes) -> None:
     UnwritableError
         The file cannot be written. Its last line may be incomplete.
     """
-    with told(path), path.open("ab") as file:
+    with naming_errors(path), path.open("ab") as file:
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())

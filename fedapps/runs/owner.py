@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fedapps.base.atomic import UnwritableError, temporary_name, told
+from fedapps.base.atomic import UnwritableError, naming_errors, temporary_name
 from fedapps.base.processes import machine, start_time, still_runs
 
 try:
@@ -168,14 +168,14 @@ def owned(folder: Path) -> Iterator[Ownership]:
         The owner's file cannot be written.
     """
     path = folder / OWNER_FILE
-    with told(path):
+    with naming_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
     try:
         _acquire(path, lock)
         _check_renames(folder)
         owner = Owner.this_process()
-        with told(path):
+        with naming_errors(path):
             _write_new(path, owner)
         ownership = Ownership(path, owner)
         try:
@@ -256,7 +256,7 @@ def _check_owner(path: Path) -> Owner | None:
     """The dead owner that the file names, ``None`` without a file; raise :class:`FolderInUseError` for a living one."""
     owner = Owner.read(path)
     if owner is not None:
-        with told(path):
+        with naming_errors(path):
             if owner.lives(path):
                 raise owner.in_use(path)
     return owner

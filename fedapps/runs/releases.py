@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.atomic import append_line, synced, told
+from fedapps.base.atomic import append_line, naming_errors, synced
 from fedapps.strategies import Callback, Run
 
 
@@ -48,7 +48,7 @@ class ReleaseLedger(Callback):
         if self._number is None:
             self._number = sum(self.by_round().values())
         row = {"method": self.method, "round": server_round, "attempt": attempt, "number": self._number + 1}
-        with told(self.path), self.path.open("ab+") as file:
+        with naming_errors(self.path), self.path.open("ab+") as file:
             append_line(file, json.dumps(row).encode())
             if not self._number:
                 with suppress(OSError):  # some network shares cannot sync a folder

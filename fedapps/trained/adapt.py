@@ -48,7 +48,7 @@ def adapt_model(
     """Adapt a model to the data of a new node; :func:`fedapps.api.adapt` describes it."""
     if epochs < 0 or not learning_rate >= 0:
         raise ValueError(f"epochs = {epochs}, learning-rate = {learning_rate:g}: both must be at least 0")
-    place, path, folder = choose_device(device), Path(run).expanduser(), Path(data_dir).expanduser()
+    torch_device, path, folder = choose_device(device), Path(run).expanduser(), Path(data_dir).expanduser()
     if not folder.is_dir():
         raise ValueError(f"data-dir = {str(data_dir)!r}: no such folder; give the folder with the node's data")
     with flower_identity():
@@ -59,7 +59,7 @@ def adapt_model(
         message = start.message(data, epochs)
     with threads_kept():
         torch.set_num_threads(start.config.run.node_cpus)
-        node, settings = start.node(data, message, place)
+        node, settings = start.node(data, message, torch_device)
         adapted = node.adapt(received_arrays(message), settings, learning_rate)
     model = start.model(adapted.model, data, epochs)
     model.origin = replace(model.origin, metrics=model.evaluate())

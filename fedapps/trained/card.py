@@ -136,13 +136,13 @@ def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
 
 
 def _metrics(origin: Origin) -> list[dict[str, Any]]:
-    found = []
+    metrics = []
     for name in columns(name for name in origin.metrics if not name.startswith(STALE_METRICS_PREFIX)):
         value, over = origin.metrics[name], origin.spread.get(name, {})
         if isinstance(value, (int, float)):
             shown = describe(name)
             limits = [format_number(over[limit]) for limit in ("low", "high") if limit in over]
-            found.append(
+            metrics.append(
                 {
                     "name": name,
                     "label": shown.label,
@@ -153,7 +153,7 @@ def _metrics(origin: Origin) -> list[dict[str, Any]]:
                     "nodes": str(int(over["nodes"])) if over else "",
                 }
             )
-    return found
+    return metrics
 
 
 def _private(model: TrainedModel) -> Iterator[str]:

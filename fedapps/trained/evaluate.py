@@ -17,7 +17,7 @@ from fedapps.tasks.trained import TrainedModel
 
 from .intervals import mean_and_interval, numbers, over_examples
 from .load import NoSharedModelError, load_from, load_model
-from .stored_run import StoredRun, listed
+from .stored_run import StoredRun, first_names
 
 SHARED = "shared"
 ALL_NODES = "all nodes"
@@ -81,7 +81,9 @@ def evaluate_run(
     for label in [stored.method(method) for method in methods] or stored.config.methods:
         keys = stored.nodes(label)
         if unknown := [key for key in nodes if key not in keys]:
-            raise ValueError(f"node = {unknown[0]!r}: method {label!r} has no such node; its nodes are {listed(keys)}")
+            raise ValueError(
+                f"node = {unknown[0]!r}: method {label!r} has no such node; its nodes are {first_names(keys)}"
+            )
         shared = None
         with suppress(NoSharedModelError):
             shared = load_from(stored, label, None, round, device)
@@ -120,14 +122,14 @@ def _evaluated(model: TrainedModel, folders: Sequence[str | Path]) -> EvaluatedM
         data = model.data(folder)
         metrics = model.evaluate(data)
         if not numbers(metrics):
-            raise DataError(f"{folder}: has no test data for this model; its splits: {listed(data.splits)}")
+            raise DataError(f"{folder}: has no test data for this model; its splits: {first_names(data.splits)}")
         measured.append(metrics)
     if len(measured) == 1:
         limits = over_examples(measured[0])
-        found = {name: {"mean": value, **limits.get(name, {})} for name, value in numbers(measured[0]).items()}
+        estimates = {name: {"mean": value, **limits.get(name, {})} for name, value in numbers(measured[0]).items()}
     else:
-        found = _over(list(map(numbers, measured)))
-    return EvaluatedModel(model.task.name, model.origin.method, model.origin.node or SHARED, found)
+        estimates = _over(list(map(numbers, measured)))
+    return EvaluatedModel(model.task.name, model.origin.method, model.origin.node or SHARED, estimates)
 
 
 def _mean(rows: Sequence[EvaluatedModel]) -> EvaluatedModel:
@@ -138,8 +140,8 @@ def _mean(rows: Sequence[EvaluatedModel]) -> EvaluatedModel:
 def _over(values: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Means and intervals of the metrics that all have."""
     common = [name for name in values[0] if all(name in of_one for of_one in values)]
-    found = {name: mean_and_interval([of_one[name] for of_one in values]) for name in common}
-    return {name: {key: value for key, value in of.items() if key != "nodes"} for name, of in found.items()}
+    intervals = {name: mean_and_interval([of_one[name] for of_one in values]) for name in common}
+    return {name: {key: value for key, value in of.items() if key != "nodes"} for name, of in intervals.items()}
 
 
 def _same(model: TrainedModel, other: TrainedModel) -> bool:

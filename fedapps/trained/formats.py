@@ -90,15 +90,15 @@ class Onnx(Format):
 
     def write(self, request: Request) -> Written:
         network = request.model.network(request.example)
-        found = write_onnx(network, request.folder / "model.onnx")
-        found.check(request.tolerance, "the ONNX model, run in onnxruntime,")
+        compared = write_onnx(network, request.folder / "model.onnx")
+        compared.check(request.tolerance, "the ONNX model, run in onnxruntime,")
         described = _write_description(request, self.name, network)
         feed = ", ".join(f'"{name}": {name}' for name in network.input_names)
         use = (
             'import onnxruntime\n\nsession = onnxruntime.InferenceSession("model.onnx")\n'
             f"{_outputs(network)} = session.run(None, {{{feed}}})"
         )
-        return Written({"model.onnx": "the network"} | described, use, network, found)
+        return Written({"model.onnx": "the network"} | described, use, network, compared)
 
 
 class TorchProgram(Format):
@@ -109,14 +109,14 @@ class TorchProgram(Format):
 
     def write(self, request: Request) -> Written:
         network = request.model.network(request.example)
-        found = write_torch(network, request.folder / "model.pt2")
-        found.check(request.tolerance, "the program of torch.export")
+        compared = write_torch(network, request.folder / "model.pt2")
+        compared.check(request.tolerance, "the program of torch.export")
         described = _write_description(request, self.name, network)
         use = (
             'import torch\n\nnetwork = torch.export.load("model.pt2").module()\n'
             f"{_outputs(network)} = network({', '.join(network.input_names)})"
         )
-        return Written({"model.pt2": "the network"} | described, use, network, found)
+        return Written({"model.pt2": "the network"} | described, use, network, compared)
 
 
 class Safetensors(Format):
@@ -139,17 +139,17 @@ class HuggingFace(Format):
     library = "transformers"
 
     def write(self, request: Request) -> Written:
-        found = request.model.pretrained()
-        if found is None:
+        pretrained = request.model.pretrained()
+        if pretrained is None:
             raise ValueError(
                 f"format = 'huggingface': the model of task {request.model.task.name!r} is none of the library "
                 "transformers; use 'onnx', 'torch' or 'safetensors'"
             )
-        found.model.save_pretrained(request.folder)
-        found.tokenizer.save_pretrained(request.folder)
-        kind = type(found.model)
+        pretrained.model.save_pretrained(request.folder)
+        pretrained.tokenizer.save_pretrained(request.folder)
+        kind = type(pretrained.model)
         back = kind.from_pretrained(request.folder).eval()
-        compared = difference(request.model.network(), lambda inputs: found.run(back, inputs))
+        compared = difference(request.model.network(), lambda inputs: pretrained.run(back, inputs))
         compared.check(request.tolerance, f"the {kind.__name__} of transformers")
         use = (
             "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
@@ -169,7 +169,7 @@ def _write_description(request: Request, name: str, network: Network) -> dict[st
     content = {
         "format": name,
         "task": model.task.name,
-        "inputs": [described(given, label, network) for given, label in pairs],
+        "inputs": [described(example, label, network) for example, label in pairs],
         "outputs": list(network.output_names),
         "outside": network.outside,
         "facts": dict(model.facts),
@@ -180,8 +180,8 @@ def _write_description(request: Request, name: str, network: Network) -> dict[st
     return {CONFIG: "inputs and outputs, and what inputs need"} | ({f"{FILES}/": FILES_HELP} if files else {})
 
 
-def described(given: Tensor, name: str, network: Network) -> dict[str, Any]:
+def described(example: Tensor, name: str, network: Network) -> dict[str, Any]:
     """The name, type and shape of an input; a size that may differ is given by its label."""
     labels = network.dynamic.get(name, {})
-    shape = [labels.get(dim, size) for dim, size in enumerate(given.shape)]
-    return {"name": name, "dtype": str(given.dtype).removeprefix("torch."), "shape": shape}
+    shape = [labels.get(dim, size) for dim, size in enumerate(example.shape)]
+    return {"name": name, "dtype": str(example.dtype).removeprefix("torch."), "shape": shape}

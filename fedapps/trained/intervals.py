@@ -48,15 +48,15 @@ def over_examples(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     These are the metrics with a count beside them, ``accuracy`` with ``accuracy.count``, whose product with it is a
     whole number. All others have no interval here.
     """
-    found = {}
+    limits = {}
     for name, value in metrics.items():
         count = metrics.get(name + _COUNT)
         if not (isinstance(value, float) and isinstance(count, (int, float)) and count > 0 and 0 <= value <= 1):
             continue
         if isfinite(value) and abs(value * count - round(value * count)) < 1e-6 * count:
             low, high = share_interval(value, count)
-            found[name] = {"low": low, "high": high}
-    return found
+            limits[name] = {"low": low, "high": high}
+    return limits
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -30,7 +30,7 @@ from fedapps.tasks.base import DataError, NodeData, Task
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
-from .stored_run import StoredRun, listed
+from .stored_run import StoredRun, first_names
 
 
 class NoSharedModelError(ValueError):
@@ -62,21 +62,21 @@ def load_from(
 ) -> TrainedModel:
     """Load a model of a run; parameters and errors are those of :func:`load_model`."""
     chosen, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
-    place = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
+    torch_device = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
     with flower_identity():
-        found = _of_node(stored, label, snapshot, node, place) if node else shared_model(stored, label, snapshot)
-    return found.to(place)
+        model = _of_node(stored, label, snapshot, node, torch_device) if node else shared_model(stored, label, snapshot)
+    return model.to(torch_device)
 
 
 def check_same(origin: Origin, method: str | None, node: str | None, round: int | str | None) -> None:
     """Raise ``ValueError`` if a model folder has another model than the one that is asked for."""
-    for name, wanted, there in (
+    for name, wanted, actual in (
         ("method", method, origin.method), ("node", node, origin.node), ("round", round, origin.round),
     ):  # fmt: skip
-        if wanted is not None and wanted != there:
-            raise ValueError(f"{name} = {wanted!r}: the model folder has the model with {name} = {there!r}")
+        if wanted is not None and wanted != actual:
+            raise ValueError(f"{name} = {wanted!r}: the model folder has the model with {name} = {actual!r}")
 
 
 # -- the model that all nodes share ------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedMo
     if private:
         staying = method.private(stored.config.task).patterns or private
         raise NoSharedModelError(
-            f"method {label!r} has no model that all nodes share, because {listed(staying)} stays on the nodes: give "
-            f"one of the nodes {listed(stored.nodes(label))}"
+            f"method {label!r} has no model that all nodes share, because {first_names(staying)} stays on the nodes: "
+            f"give one of the nodes {first_names(stored.nodes(label))}"
         )
     load_arrays(module, arrays)
     return _trained(stored, label, snapshot, task, module, _shared_facts(stored, task), "")
@@ -130,45 +130,47 @@ def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device
     with threads_kept():
         node = _ReadingNode(message, context)
         client = node.client()
-        found = client.prepared_model(received_arrays(message), node.settings)
-        _check_state(stored, label, snapshot, client, found)
-        module = found.at(node.settings.stage)
+        prepared = client.prepared_model(received_arrays(message), node.settings)
+        _check_state(stored, label, snapshot, client, prepared)
+        module = prepared.at(node.settings.stage)
     facts = client.task.facts(client.data)
-    return _trained(stored, label, snapshot, client.task, module, facts, key, found.node_round.data)
+    return _trained(stored, label, snapshot, client.task, module, facts, key, prepared.node_round.data)
 
 
 def _place(stored: StoredRun, label: str, key: str) -> Mapping[str, Any]:
     """Where a simulated node has its data. A node with data of its own may have the key of one."""
-    known, unreadable, place = stored.nodes(label), "", None
+    known, unreadable, partition = stored.nodes(label), "", None
     if not stored.has_own_data(label, key):
         try:
-            place = stored.partition(label, key)
+            partition = stored.partition(label, key)
         except DataError as error:
             unreadable = f" (the data of the run cannot be read here: {error})"
-    if place is not None:
-        return {"partition-id": place, "num-partitions": stored.config.run.num_nodes}
+    if partition is not None:
+        return {"partition-id": partition, "num-partitions": stored.config.run.num_nodes}
     if key in known:
         raise ValueError(
             f"node = {key!r}: its data and its private state are on the node itself{unreadable}; take its model there "
             "(keep-model in its node config), or load the shared model by leaving node out"
         )
-    raise ValueError(f"node = {key!r}: method {label!r} has no such node; its nodes are {listed(known)}{unreadable}")
+    raise ValueError(
+        f"node = {key!r}: method {label!r} has no such node; its nodes are {first_names(known)}{unreadable}"
+    )
 
 
 def _check_state(
-    stored: StoredRun, label: str, snapshot: Snapshot, client: FederatedClient, found: PreparedModel
+    stored: StoredRun, label: str, snapshot: Snapshot, client: FederatedClient, prepared: PreparedModel
 ) -> None:
     """Raise ``ValueError`` if the model lacks private state that the node had after the round."""
     parts = client.parts.parts
     remembers = any(type(part).remember is not LocalPart.remember for part in parts)
-    if not remembers and not client.parts.private(found.model, found.node_round):
+    if not remembers and not client.parts.private(prepared.model, prepared.node_round):
         return
     key = client.data.key
     trained = [row["round"] for row in stored.rows(label, key) if row["phase"] == "train"]
     expected = max((number for number in trained if number <= snapshot.round), default=0)
     state = client.private
     assert isinstance(state, StoredState)
-    newest = state.newest(snapshot.round + 1, Attempts.read(found.node_round.settings.attempts))
+    newest = state.newest(snapshot.round + 1, Attempts.read(prepared.node_round.settings.attempts))
     if expected and (newest or 0) < expected:
         if newest:
             where = f"{state.folder} has that of round {newest}, but not of round {expected}; load an earlier round"

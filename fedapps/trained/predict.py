@@ -55,10 +55,10 @@ class PredictionFiles:
             raise ValueError(f"--output {output}: must end in {' or '.join(FORMATS)}")
         if batch_size < 1:
             raise ValueError(f"--batch-size {batch_size}: must be at least 1")
-        found = [None if name == STDIN else Path(name).expanduser() for name in inputs or [STDIN]]
-        if missing := [str(name) for name in found if name and not name.exists()]:
+        paths = [None if name == STDIN else Path(name).expanduser() for name in inputs or [STDIN]]
+        if missing := [str(name) for name in paths if name and not name.exists()]:
             raise ValueError(f"{missing[0]}: no such file or folder")
-        return cls(tuple(found), path, batch_size)
+        return cls(tuple(paths), path, batch_size)
 
     def write(self, model: TrainedModel) -> int:
         """Write one row for each example, in the order of the inputs, and return their number.

@@ -64,7 +64,7 @@ def captured(network: Network) -> ExportedProgram:
     """
     module = deepcopy(network.module).cpu().eval().requires_grad_(False)
     shapes = tuple(dict.fromkeys(network.dynamic.get(name, {}), Dim.DYNAMIC) or None for name in network.input_names)
-    inputs = tuple(torch.zeros_like(given) for given in network.inputs)
+    inputs = tuple(torch.zeros_like(example) for example in network.inputs)
     try:
         with _quiet(), _whole_lstms(), torch.no_grad():
             program = torch.export.export(_Positional(module), inputs, dynamic_shapes=(shapes,))
@@ -85,8 +85,8 @@ class _Positional(nn.Module):
         self.network = network
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        given = self.network(*inputs)
-        return given if isinstance(given, tuple) else (given,)
+        outputs = self.network(*inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def write_torch(network: Network, path: Path) -> Difference:
@@ -126,7 +126,7 @@ def write_onnx(network: Network, path: Path) -> Difference:
     program.save(path)
 
     def run(inputs: Sequence[Tensor]) -> Sequence[np.ndarray]:
-        named = dict(zip(network.input_names, (given.numpy() for given in inputs), strict=True))
+        named = dict(zip(network.input_names, (value.numpy() for value in inputs), strict=True))
         outputs: list[np.ndarray] = session.run(list(network.output_names), named)
         return outputs
 
@@ -140,10 +140,10 @@ def write_onnx(network: Network, path: Path) -> Difference:
 def _name_sizes(graph: Any, network: Network) -> None:
     """Give dynamic sizes of inputs, and the same sizes of outputs, the labels of the network."""
     labels = {}
-    for given, name in zip(graph.inputs, network.input_names, strict=True):
+    for value, name in zip(graph.inputs, network.input_names, strict=True):
         for dim, label in network.dynamic.get(name, {}).items():
-            labels[str(given.shape[dim])] = label
-            given.shape[dim] = label
+            labels[str(value.shape[dim])] = label
+            value.shape[dim] = label
     for output in graph.outputs:
         for dim, size in enumerate(output.shape):
             output.shape[dim] = labels.get(str(size), size)
@@ -155,19 +155,19 @@ def difference(network: Network, run: Run) -> Difference:
     Values that are not finite must be equal. A difference where the network gives only zeros is infinite relative to
     them.
     """
-    found = [Difference(0.0, 0.0)]
+    differences = [Difference(0.0, 0.0)]
     for inputs in checked_inputs(network):
         with torch.no_grad():
             wanted = network.module(*inputs)
         outputs = wanted if isinstance(wanted, tuple) else (wanted,)
-        found += [_between(a.numpy(), b) for a, b in zip(outputs, run(inputs), strict=True)]
-    return Difference(max(each.absolute for each in found), max(each.relative for each in found))
+        differences += [_between(a.numpy(), b) for a, b in zip(outputs, run(inputs), strict=True)]
+    return Difference(max(each.absolute for each in differences), max(each.relative for each in differences))
 
 
-def _between(wanted: np.ndarray, given: np.ndarray) -> Difference:
-    if wanted.shape != given.shape or wanted.dtype != given.dtype:
+def _between(wanted: np.ndarray, actual: np.ndarray) -> Difference:
+    if wanted.shape != actual.shape or wanted.dtype != actual.dtype:
         return Difference(math.inf, math.inf)
-    a, b = wanted.astype(np.float64), given.astype(np.float64)
+    a, b = wanted.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(a)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return Difference(math.inf, math.inf)
@@ -186,38 +186,38 @@ def checked_inputs(network: Network) -> Iterator[tuple[Tensor, ...]]:
     yield network.inputs
     yield tuple(_resized(network, 1))
     with torch_seed(0, "export"):
-        yield tuple(_random(given) for given in _resized(network, None))
+        yield tuple(_random(example) for example in _resized(network, None))
 
 
 def _resized(network: Network, batch: int | None) -> Iterator[Tensor]:
     """The inputs with another first dynamic size: ``batch`` rows, or more rows and larger other dynamic sizes."""
-    for name, given in zip(network.input_names, network.inputs, strict=True):
+    for name, example in zip(network.input_names, network.inputs, strict=True):
         for dim, label in network.dynamic.get(name, {}).items():
-            size = given.shape[dim]
+            size = example.shape[dim]
             if label == _batch_label(network):
                 rows = torch.arange(batch if batch is not None else 2 * size + 1) % size
-                given = given.index_select(dim, rows)
+                example = example.index_select(dim, rows)
             elif batch is None:
-                more = list(given.shape)
+                more = list(example.shape)
                 more[dim] = 2
-                given = torch.cat([given, given.new_zeros(more)], dim)
-        yield given
+                example = torch.cat([example, example.new_zeros(more)], dim)
+        yield example
 
 
 def _batch_label(network: Network) -> str:
     return next((label for sizes in network.dynamic.values() for dim, label in sizes.items() if dim == 0), "")
 
 
-def _random(given: Tensor) -> Tensor:
+def _random(example: Tensor) -> Tensor:
     """Random numbers within the range of each place over the first dimension."""
-    if not given.ndim or not given.numel():
-        return given
-    if given.dtype == torch.bool:
-        return given[torch.randperm(len(given))]
-    low, high = given.double().amin(0), given.double().amax(0)
-    if given.is_floating_point():
-        return (low + torch.rand(given.shape, dtype=torch.float64) * (high - low)).to(given.dtype)
-    return (low + torch.floor(torch.rand(given.shape, dtype=torch.float64) * (high - low + 1))).to(given.dtype)
+    if not example.ndim or not example.numel():
+        return example
+    if example.dtype == torch.bool:
+        return example[torch.randperm(len(example))]
+    low, high = example.double().amin(0), example.double().amax(0)
+    if example.is_floating_point():
+        return (low + torch.rand(example.shape, dtype=torch.float64) * (high - low)).to(example.dtype)
+    return (low + torch.floor(torch.rand(example.shape, dtype=torch.float64) * (high - low + 1))).to(example.dtype)
 
 
 @contextmanager

@@ -54,8 +54,8 @@ class StoredRun:
             It is no run folder. The message names the run folders in it, if there are any.
         """
         if not (path / "config.toml").is_file():
-            inside = [str(found.parent) for found in sorted(path.glob("*/config.toml"))]
-            hint = f"; it has the run folders {listed(inside)}" if inside else ""
+            inside = [str(file.parent) for file in sorted(path.glob("*/config.toml"))]
+            hint = f"; it has the run folders {first_names(inside)}" if inside else ""
             missing = "there is no such folder" if not path.is_dir() else "it has no config.toml"
             raise ValueError(f"{path} is neither a run folder nor a model folder: {missing}{hint}")
         return cls(path)
@@ -68,9 +68,9 @@ class StoredRun:
         of this machine.
         """
         path = self.path.absolute()
-        given = read_config(path) | {"name": path.name, "output-dir": str(path.parent)}
-        config = parse(given, on_node=True)
-        return config if config.run.has_data(config.task) else parse(given | {"cache-dir": ""}, on_node=True)
+        keys = read_config(path) | {"name": path.name, "output-dir": str(path.parent)}
+        config = parse(keys, on_node=True)
+        return config if config.run.has_data(config.task) else parse(keys | {"cache-dir": ""}, on_node=True)
 
     def source(self, task: Task, partition: int) -> DataSource:
         """Where a simulated node has its data.
@@ -153,19 +153,19 @@ class StoredRun:
         if not rounds:
             raise ValueError(f"{self.path}: method {method!r} has no checkpoint yet; wait for its first round")
         if wanted == "best":
-            if found := kept.best():
-                return found
+            if best_kept := kept.best():
+                return best_kept
             raise ValueError(
                 f"round = 'best': the run tracked no metric (track-metric), so it has no best round; there are {rounds}"
             )
         if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int)):
             raise ValueError(f"round = {wanted!r}: must be a round, 'best' or None for the last one")
-        found = kept.last() if wanted is None else kept.of_round(wanted)
-        if found is None:
+        snapshot = kept.last() if wanted is None else kept.of_round(wanted)
+        if snapshot is None:
             best = kept.best()
             further = f" and {best.round}, the best one" if best and best.round not in rounds else ""
             raise ValueError(f"round = {wanted}: its checkpoint is not kept; there are those of {rounds}{further}")
-        return found
+        return snapshot
 
     def partition(self, method: str, node: str) -> int | None:
         """The partition of a simulated node; ``None`` if no node of the simulation has this key."""
@@ -173,9 +173,9 @@ class StoredRun:
         count = run.num_nodes
         known = self.nodes(method)
         likely = known.index(node) if node in known and len(known) == count else 0
-        for place in (likely, *(other for other in range(count) if other != likely)):
-            if self.source(task, place).profile(task).key == node:
-                return place
+        for number in (likely, *(other for other in range(count) if other != likely)):
+            if self.source(task, number).profile(task).key == node:
+                return number
         return None
 
     def shared_arrays(self, method: str, snapshot: Snapshot) -> ArrayRecord:
@@ -220,7 +220,7 @@ class StoredRun:
         return next(iter(strategy.configure_evaluate(snapshot.round, arrays, settings, grid)), None)
 
 
-def listed(names: Iterable[str]) -> str:
+def first_names(names: Iterable[str]) -> str:
     """The first of some names, and how many more there are."""
     known = list(names)
     more = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""

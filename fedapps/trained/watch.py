@@ -10,12 +10,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from fedapps.tasks.trained import TrainedModel
+from fedapps.registry.tasks import task_class
+from fedapps.tasks.trained import TrainedModel
 
 logger = logging.getLogger(__name__)
 #: The link to the newest model, as :class:`fedapps.clients.kept_models.KeptModels` makes it.
@@ -147,10 +147,10 @@ class ModelWatch(Iterator["TrainedModel"]):
             return None
         path = os.path.realpath(link)
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:  # it leads nowhere
             return path, 0, 0
-        return path, found.st_ino, found.st_mtime_ns
+        return path, status.st_ino, status.st_mtime_ns
 
     def _refuse(self, version: _Version, problem: str, unexpected: Exception | None = None) -> None:
         """Report a model folder, unless a newer model has taken its place meanwhile."""
@@ -165,7 +165,4 @@ class ModelWatch(Iterator["TrainedModel"]):
 
 
 def _read_folder(folder: Path) -> TrainedModel:
-    from fedapps.registry.tasks import task_class
-    from fedapps.tasks.trained import TrainedModel
-
     return TrainedModel.read(folder, task_class)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
@@ -96,7 +96,7 @@ def tune_recipe(
     name = timed_name(f"tune-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-    follow = tuple(seed_keys) or listed(recipe_comparison(recipe, "seed-keys"))
+    follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
     after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),

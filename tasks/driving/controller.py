@@ -109,19 +109,19 @@ class Controller:
             swapping = lane_change_control(robot, self.scenario.human_lane, self._held_speed)
             chosen = torch.where(self._apart[:, None], swapping, chosen)
         self.steps += 1
-        found: np.ndarray = chosen.numpy().copy()
-        return found[0] if single else found
+        following: np.ndarray = chosen.numpy().copy()
+        return following[0] if single else following
 
-    def _checked(self, given: ArrayLike | Tensor, width: int, what: str) -> Tensor:
-        found = torch.tensor(finite_numbers(given, what), dtype=torch.float32)  # a copy, which stays as it is
-        if found.ndim not in (2, 3) or found.shape[-2:] != (self.setting.cars, width):
+    def _checked(self, numbers: ArrayLike | Tensor, width: int, what: str) -> Tensor:
+        tensor = torch.tensor(finite_numbers(numbers, what), dtype=torch.float32)  # a copy, which stays as it is
+        if tensor.ndim not in (2, 3) or tensor.shape[-2:] != (self.setting.cars, width):
             cars = self.setting.cars
             raise DataError(
-                f"{what} of shape {list(found.shape)}; expected [{cars}, {width}], or [S, {cars}, {width}] for S "
+                f"{what} of shape {list(tensor.shape)}; expected [{cars}, {width}], or [S, {cars}, {width}] for S "
                 "encounters"
             )
-        finite_numbers(found, what)  # as float32
-        return found
+        finite_numbers(tensor, what)  # as float32
+        return tensor
 
     def _note_gap(self, now: Tensor) -> None:
         gap = (now[:, ROBOT, 1] - now[:, HUMAN, 1]).abs()

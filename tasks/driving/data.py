@@ -14,18 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from fedapps.tasks.driving.world.files import World, read_world
 
 from fedapps.base.errors import DataError
 from fedapps.base.tables import CSV_ENDINGS, Table, read_table
 from fedapps.base.text_files import found_in, refuse_copies
 
 from .options import Road
-
-if TYPE_CHECKING:
-    from fedapps.tasks.driving.world.files import World
 
 STEP = 0.1  # seconds
 SPLITS = ("train", "validation", "test")
@@ -109,8 +106,6 @@ def read_folder(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 -
     DataError
         As :func:`read_sessions`, or ``world.json`` is malformed.
     """
-    from fedapps.tasks.driving.world.files import read_world
-
     recording = read_sessions(folder, road)
     try:
         return replace(recording, world=read_world(folder))
@@ -141,12 +136,12 @@ def read_file(path: Path, road: Road = Road()) -> Recording:  # noqa: B008 - imm
 def files_of(folder: Path, block: int, road: Road) -> list[Path]:
     """Return the files of a folder with the sessions of a block; none if one of them also has those of others."""
     paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
-    found = {path: set(read_file(path, road).blocks) for path in paths}
-    own = [path for path, blocks in found.items() if block in blocks]
-    return own if all(found[path] == {block} for path in own) else []
+    blocks_of = {path: set(read_file(path, road).blocks) for path in paths}
+    own = [path for path, blocks in blocks_of.items() if block in blocks]
+    return own if all(blocks_of[path] == {block} for path in own) else []
 
 
-def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
+def _joined(source: Path, paths: Sequence[Path], road: Road) -> Recording:
     """The sessions of some files."""
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()
@@ -156,7 +151,7 @@ def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
         kinds.add(kind)
         if len(kinds) > 1:
             raise DataError(
-                f"{place}: mixes files with and without throttle columns, with and without a gray car, or with and "
+                f"{source}: mixes files with and without throttle columns, with and without a gray car, or with and "
                 "without a column split; expected files of one kind"
             )
         if not kind[2] and path.name.split(".", 1)[0].lower() in _NAMES_OF_SPLITS:
@@ -172,7 +167,7 @@ def _joined(place: Path, paths: Sequence[Path], road: Road) -> Recording:
     if not blocks:
         blocks_left_out = ", ".join(map(str, sorted(road.demonstrations)))
         raise DataError(
-            f"{place}: holds only demonstration trials, which are left out (driving.demonstrations = "
+            f"{source}: holds only demonstration trials, which are left out (driving.demonstrations = "
             f"{blocks_left_out!r})"
         )
     return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
@@ -201,17 +196,17 @@ def _read_file(
     block_of, trial_of = table.integers("block"), table.integers("trial")
     blocks: dict[int, list[Session]] = {}
     begun: dict[tuple[int, int], int] = {}
-    found = _sessions(table)
-    _check_units(table, states, found, cars)
+    trials = _sessions(table)
+    _check_units(table, states, trials, cars)
     if not simulated:
-        firsts = [first for first, _ in found if int(block_of[first]) not in road.demonstrations]
+        firsts = [first for first, _ in trials if int(block_of[first]) not in road.demonstrations]
         _check_lanes(table, states, firsts, road)
-    for first, last in found:
+    for first, last in trials:
         key = int(block_of[first]), int(trial_of[first])
         if (row := begun.setdefault(key, first)) != first:
             raise DataError(
-                f"{table.place(first, 'trial')}: trial {key[1]} of block {key[0]} begins for the second time (first in "
-                f"line {table.lines[row]}); keep one of the two"
+                f"{table.location(first, 'trial')}: trial {key[1]} of block {key[0]} begins for the second time (first "
+                f"in line {table.lines[row]}); keep one of the two"
             )
         block, session = int(block_of[first]), (states[first:last], controls[first:last])
         if block in road.demonstrations and not simulated:
@@ -257,9 +252,9 @@ def _check_lanes(table: Table, states: np.ndarray, firsts: Sequence[int], road: 
     if len(wrong):
         row = firsts[wrong[0]]
         raise DataError(
-            f"{table.place(row, 'yr')}: in {len(wrong)} of {len(firsts)} trials robot and human start on the same side "
-            f"of the line between the lanes, here at y = {robot[wrong[0]]:.3g} and {human[wrong[0]]:.3g}; correct or "
-            f"remove these trials, or {advice}"
+            f"{table.location(row, 'yr')}: in {len(wrong)} of {len(firsts)} trials robot and human start on the same "
+            f"side of the line between the lanes, here at y = {robot[wrong[0]]:.3g} and {human[wrong[0]]:.3g}; correct "
+            f"or remove these trials, or {advice}"
         )
 
 

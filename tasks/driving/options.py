@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import listed, option
+from fedapps.base.options import option, split_names
 
 SCENARIOS = ("lane-swap", "three-cars", "trials")
 #: Training and test sessions per driver in the paper (Sections IV-B and IV-C).
@@ -116,7 +116,7 @@ class Options:
         DataError
             A block in ``demonstrations`` is no whole number.
         """
-        blocks = listed(self.demonstrations)
+        blocks = split_names(self.demonstrations)
         if wrong := [block for block in blocks if not block.isdecimal()]:
             raise DataError(
                 f"driving.demonstrations = {self.demonstrations!r}: {wrong[0]!r} is no block; list the numbers of "

@@ -154,24 +154,24 @@ class DrivingTrained(TrainedModel):
             between the lanes, towards the human's.
         """
         road = cast(DrivingTask, self.task).road
-        for given in inputs:
-            if not isinstance(given, Path):
+        for source in inputs:
+            if not isinstance(source, Path):
                 raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
-            read = read_sessions(given, road) if given.is_dir() else read_file(given, road)
-            recording = cast(DrivingTask, self.task).checked(given, read)
-            listed = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
-            for start in range(0, len(listed), batch_size):
-                some = listed[start : start + batch_size]
-                for (block, session), found in zip(some, self._after([session for _, session in some]), strict=True):
-                    mean = found.mean(axis=0)
+            read = read_sessions(source, road) if source.is_dir() else read_file(source, road)
+            recording = cast(DrivingTask, self.task).checked(source, read)
+            sessions_read = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
+            for start in range(0, len(sessions_read), batch_size):
+                some = sessions_read[start : start + batch_size]
+                for (block, session), samples in zip(some, self._after([session for _, session in some]), strict=True):
+                    mean = samples.mean(axis=0)
                     yield {
-                        "file": str(given),
+                        "file": str(source),
                         "block": block,
                         "session": session.number,
                         "seconds": [round(STEP * (step + 1), 1) for step in range(len(mean))],
                         "lateral": mean[:, 0].tolist(),
                         "along": mean[:, 1].tolist(),
-                        "samples": found.tolist(),
+                        "samples": samples.tolist(),
                     }
 
     def network(self, example: NodeData | None = None) -> Network:
@@ -210,24 +210,24 @@ class DrivingTrained(TrainedModel):
             controls = np.stack([session.controls[-seen:] for session in some])
             yield from self.forecast(motions, controls, noise=noise.expand(len(some), -1, -1))[..., :2]
 
-    def _noise(self, given: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
+    def _noise(self, noise: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
         latent = self._options.latent
-        if given is not None:
-            found = torch.as_tensor(finite_numbers(given, "noise"), dtype=torch.float32)
-            if found.ndim != 3 or found.shape[0] != count or found.shape[2] != latent:
-                raise DataError(f"noise of shape {list(found.shape)}; expected [{count}, K, {latent}]")
-            return found
+        if noise is not None:
+            tensor = torch.as_tensor(finite_numbers(noise, "noise"), dtype=torch.float32)
+            if tensor.ndim != 3 or tensor.shape[0] != count or tensor.shape[2] != latent:
+                raise DataError(f"noise of shape {list(tensor.shape)}; expected [{count}, K, {latent}]")
+            return tensor
         if samples < 1:
             raise DataError(f"samples = {samples}: must be at least 1")
         with torch_seed(seed, "driving", "forecast"):
             return torch.randn(count, samples, latent)
 
 
-def _checked(given: ArrayLike | Tensor, last: tuple[int, int], what: str, expected: str) -> Tensor:
+def _checked(numbers: ArrayLike | Tensor, last: tuple[int, int], what: str, expected: str) -> Tensor:
     """Numbers of float32 or float64 whose last two dimensions are ``last``."""
-    found = torch.as_tensor(finite_numbers(given, what))
-    found = found if found.dtype == torch.float64 else found.float()
-    if found.shape[-2:] != last or found.ndim not in (2, 3, 4):
-        raise DataError(f"{what} of shape {list(found.shape)}; expected {expected}, here {list(last)} at the end")
-    finite_numbers(found, what)  # as float32
-    return found
+    tensor = torch.as_tensor(finite_numbers(numbers, what))
+    tensor = tensor if tensor.dtype == torch.float64 else tensor.float()
+    if tensor.shape[-2:] != last or tensor.ndim not in (2, 3, 4):
+        raise DataError(f"{what} of shape {list(tensor.shape)}; expected {expected}, here {list(last)} at the end")
+    finite_numbers(tensor, what)  # as float32
+    return tensor

@@ -15,9 +15,9 @@ def write_digits(folder: Path) -> None:
     need("sklearn", "images", "images.dataset = 'digits'")
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = np.rint(found.images * (255 / 16)).astype(np.uint8)
-    np.savez(folder / "train.npz", images=images, labels=found.target.astype(np.int64))
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    np.savez(folder / "train.npz", images=images, labels=digits.target.astype(np.int64))
 
 
 def fetch(name: str, columns: Columns, folder: Path) -> None:
@@ -41,10 +41,10 @@ def fetch(name: str, columns: Columns, folder: Path) -> None:
 
     try:
         federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
-        found = {"train": federated.load_split("train")}
+        examples_of = {"train": federated.load_split("train")}
         for split in ("validation", "test"):
             with suppress(ValueError):  # there is no such split
-                found[split] = federated.load_split(split)
+                examples_of[split] = federated.load_split(split)
     except Exception as error:  # errors of the library, the client and the network have no common type
         raise DataError(
             f"images.dataset: {name!r} cannot be downloaded from the Hugging Face hub ({error}). If the hub is "
@@ -52,7 +52,7 @@ def fetch(name: str, columns: Columns, folder: Path) -> None:
             "network and data, set images.dataset = 'digits'"
         ) from error
     kept = [column for column in (columns.image, columns.label, columns.group) if column]
-    for split, examples in found.items():
+    for split, examples in examples_of.items():
         if missing := [column for column in kept if column not in examples.column_names]:
             raise DataError(
                 f"images.dataset: {name!r} has no column {', '.join(missing)}; found "

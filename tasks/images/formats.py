@@ -79,34 +79,34 @@ def read_folder(folder: Path, layout: Layout) -> Folder:
 
 @lru_cache(maxsize=4)
 def _read(folder: Path, stamped: tuple[tuple[str, Path, int], ...], layout: Layout) -> Folder:
-    found: dict[str, _Found] = {}
+    parts: dict[str, _Found] = {}
     for split in dict.fromkeys(split for split, _, _ in stamped):
         paths = [path for name, path, _ in stamped if name == split]
         kind = paths[0].suffix
         if kind == ".parquet":
             table = read_parquet(paths, layout.columns, label_named=layout.label_named)
-            found[split] = _Found(str(paths[0]), table, table.labels, table.names, table.groups)
+            parts[split] = _Found(str(paths[0]), table, table.labels, table.names, table.groups)
         elif kind == f".{_ARCHIVE}":
             for name, part in (pair for path in paths for pair in _arrays_of(path, split, layout)):
-                if (other := found.setdefault(name, part)) is not part:
+                if (other := parts.setdefault(name, part)) is not part:
                     raise DataError(f"{part.where}: {other.where} has the split {name}, too; keep one of the two")
         else:
-            found[split] = _pictures_below(paths[0])
-    classes = layout.labels or _classes_in([*found.values()])
+            parts[split] = _pictures_below(paths[0])
+    classes = layout.labels or _classes_in([*parts.values()])
     if len(classes) != layout.classes:
-        listed = ", ".join(classes[:9]) or "none"
+        names = ", ".join(classes[:9]) or "none"
         raise DataError(
-            f"{folder}: {len(classes)} classes ({listed}), but images.classes = {layout.classes}: list the names of "
+            f"{folder}: {len(classes)} classes ({names}), but images.classes = {layout.classes}: list the names of "
             "all classes in images.labels, or correct images.classes"
         )
     splits = {
         split: ImageSet(part.pictures, _numbers(part, classes, layout), part.groups)
-        for split, part in found.items()
+        for split, part in parts.items()
         if len(part.labels)
     }
     if "train" not in splits and "test" not in splits:
         raise DataError(f"{folder}: its files have no image of a split {' or '.join(SPLITS)}")
-    return Folder(classes, splits, {split: part.where for split, part in found.items()})
+    return Folder(classes, splits, {split: part.where for split, part in parts.items()})
 
 
 # -- labels --------------------------------------------------------------------------------------------------------
@@ -138,19 +138,19 @@ def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarr
             written = {int(name): name for name in classes}
         else:
             written = dict(enumerate(classes))
-        distinct, place = np.unique(labels, return_inverse=True)
+        distinct, kind_of = np.unique(labels, return_inverse=True)
         spelled = [written.get(int(label), str(label)) for label in distinct]
     else:
-        distinct, place = np.unique(labels.astype(str), return_inverse=True)
+        distinct, kind_of = np.unique(labels.astype(str), return_inverse=True)
         spelled = distinct.tolist()
     for label, name in enumerate(spelled):
         if name not in known:
-            image = int(np.flatnonzero(place == label)[0])
+            image = int(np.flatnonzero(kind_of == label)[0])
             raise DataError(
                 f"{part.where}, image {image}: label {name!r}; expected one of {', '.join(classes[:20])}, or its "
                 "number (images.labels, images.label-column)"
             )
-    return np.array([known[name] for name in spelled], dtype=np.int64)[place]
+    return np.array([known[name] for name in spelled], dtype=np.int64)[kind_of]
 
 
 # -- folders of classes --------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
         top, *below = path.relative_to(folder).parts
         tops[top] = tops.get(top, False) or len(below) > 1
     of_split = {name: split for split, names in SPLITS.items() for name in names}
-    found: dict[str, list[Path]] = {}
+    folders: dict[str, list[Path]] = {}
     for top in tops:
         if top not in of_split and top.lower() in _LIKE_SPLITS | of_split.keys():
             raise DataError(
@@ -199,19 +199,19 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
         if top in of_split and not tops[top]:
             raise DataError(f"{folder / top}: its images lie in no folder of a class; expected {top}/CLASS/*.png")
         if top in of_split:
-            found.setdefault(of_split[top], []).append(folder / top)
-    if found and (others := [top for top in tops if top not in of_split]):
+            folders.setdefault(of_split[top], []).append(folder / top)
+    if folders and (others := [top for top in tops if top not in of_split]):
         raise DataError(
             f"{folder}: {', '.join(others[:_NAMED])} hold images beside {', '.join(set(tops) & of_split.keys())}; move "
             "classes into the folder of their split, and remove other images"
         )
-    _one_name_each(folder, found)
-    return {split: found[split] for split in SPLITS if split in found} or ({"train": [folder]} if tops else {})
+    _one_name_each(folder, folders)
+    return {split: folders[split] for split in SPLITS if split in folders} or ({"train": [folder]} if tops else {})
 
 
-def _one_name_each(folder: Path, found: Mapping[str, Sequence[Path]]) -> None:
+def _one_name_each(folder: Path, paths_of: Mapping[str, Sequence[Path]]) -> None:
     """Raise :class:`DataError` if the files or folders of a split have several names, such as val and validation."""
-    for split, paths in found.items():
+    for split, paths in paths_of.items():
         refuse_several(folder, {path.name: True for path in paths}, f"keep one of them for the split {split}")
 
 
@@ -253,13 +253,13 @@ class _Array(Pictures):
             array = array.transpose(0, 2, 3, 1)
         if array.ndim == 4 and array.shape[3] == 1:
             array = array[..., 0]
-        place = f"{self.path}, {self.name}"
+        location = f"{self.path}, {self.name}"
         if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3):
-            raise DataError(f"{place}: shape {list(array.shape)}; expected [n, H, W], [n, H, W, 3] or [n, 3, H, W]")
+            raise DataError(f"{location}: shape {list(array.shape)}; expected [n, H, W], [n, H, W, 3] or [n, 3, H, W]")
         if array.dtype.kind == "f" and len(array) and array.min() >= 0 and array.max() <= 1:
             array = np.rint(array * 255).astype(np.uint8)
         if array.dtype != np.uint8:
-            raise DataError(f"{place}: pixels of type {array.dtype}; expected uint8, or floats from 0 to 1")
+            raise DataError(f"{location}: pixels of type {array.dtype}; expected uint8, or floats from 0 to 1")
         return np.ascontiguousarray(array)
 
     def __getitem__(self, index: int) -> Image.Image:
@@ -272,12 +272,12 @@ def _archives(folder: Path) -> dict[str, list[Path]]:
         split: [path for name in names for path in found_in(folder, f"{name}.{_ARCHIVE}")]
         for split, names in SPLITS.items()
     }
-    found = {split: paths for split, paths in named.items() if paths}
-    _one_name_each(folder, found)
+    paths_of = {split: paths for split, paths in named.items() if paths}
+    _one_name_each(folder, paths_of)
     single = found_in(folder, f"*.{_ARCHIVE}")
-    if len(single) > max(1, len(found)):
+    if len(single) > max(1, len(paths_of)):
         raise DataError(f"{folder}: {len(single)} files .npz; name them train.npz and test.npz, or keep one of them")
-    return found or ({"train": single} if single else {})
+    return paths_of or ({"train": single} if single else {})
 
 
 def _arrays_of(path: Path, split: str, layout: Layout) -> Iterator[tuple[str, _Found]]:
@@ -323,7 +323,7 @@ def _as_text(values: np.ndarray | None) -> np.ndarray | None:
 
 def _parquet_files(folder: Path) -> dict[str, list[Path]]:
     """The files of each split, named as on the Hugging Face hub (``train-00000-of-00001.parquet``)."""
-    found: dict[str, list[Path]] = {}
+    paths_of: dict[str, list[Path]] = {}
     for split, names in SPLITS.items():
         patterns = [f"**/{name}{ending}.parquet" for name in names for ending in ("", "-*", "/*")]
         if paths := found_in(folder, *patterns):
@@ -335,5 +335,5 @@ def _parquet_files(folder: Path) -> dict[str, list[Path]]:
                     f"{folder}: Parquet files of the split {split} in several folders ({named}); set data-dir to one "
                     "of them"
                 )
-            found[split] = paths
-    return found
+            paths_of[split] = paths
+    return paths_of

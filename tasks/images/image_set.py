@@ -50,10 +50,10 @@ class ImageSet:
             An image is damaged or not supported.
         """
         height, width, channels = size
-        found = np.empty((len(rows), channels, height, width), dtype=np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            found[place] = planes(self.pictures[row], size)
-        return found
+        pixels = np.empty((len(rows), channels, height, width), dtype=np.uint8)
+        for index, row in enumerate(rows.tolist()):
+            pixels[index] = planes(self.pictures[row], size)
+        return pixels
 
 
 def planes(image: Image.Image, size: tuple[int, int, int]) -> np.ndarray:

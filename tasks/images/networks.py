@@ -100,13 +100,13 @@ def check_network(options: Options, layout: Layout) -> None:
         network = image_classifier(options, layout.classes, ((0.0,) * channels, (1.0,) * channels)).eval()
         try:
             with torch.no_grad():
-                found = network(torch.zeros(2, channels, height, width))
+                logits = network(torch.zeros(2, channels, height, width))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise DataError(
                 f"images.model = {options.model!r} does not take images of {height}x{width} (images.height, "
                 f"images.width): {error}"
             ) from error
-    if not isinstance(found, Tensor) or found.shape != (2, layout.classes):
+    if not isinstance(logits, Tensor) or logits.shape != (2, layout.classes):
         raise DataError(f"images.model = {options.model!r}: gives no logits of {layout.classes} classes")
 
 

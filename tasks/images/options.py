@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import did_you_mean, listed, option
+from fedapps.base.options import did_you_mean, option, split_names
 
 from .published import DIGITS, PUBLISHED, Columns, PublishedImages, Statistics
 
@@ -167,14 +167,14 @@ class Options:
     def layout(self) -> Layout:
         """Return what images have in common. Raise :class:`DataError` if it is unknown."""
         known = self.known
-        labels = listed(self.labels) or (known.labels if known else ())
+        labels = split_names(self.labels) or (known.labels if known else ())
         if len(set(labels)) != len(labels):
             raise DataError(f"images.labels = {self.labels!r}: a label occurs twice; list each label once")
         classes = len(labels) or self.classes
-        given = f"images.dataset = {self.dataset!r} is not one of {', '.join(PUBLISHED)}"
+        problem = f"images.dataset = {self.dataset!r} is not one of {', '.join(PUBLISHED)}"
         if classes < 2:
             raise DataError(
-                f"{given}{did_you_mean(self.dataset, PUBLISHED)}: list its classes, at least 2, in images.labels, or "
+                f"{problem}{did_you_mean(self.dataset, PUBLISHED)}: list its classes, at least 2, in images.labels, or "
                 "set images.classes to their number"
             )
         if self.classes not in (0, classes):
@@ -184,7 +184,9 @@ class Options:
             )
         height, width, channels = known.size if known else (0, 0, 3)
         if not (self.height or height):
-            raise DataError(f"{given}: set images.height, and images.width and images.channels, to the size of images")
+            raise DataError(
+                f"{problem}: set images.height, and images.width and images.channels, to the size of images"
+            )
         size = (self.height or height, self.width or self.height or width, self.channels or channels)
         if min(size[:2]) < SMALLEST or size[2] == 2:
             raise DataError(
@@ -202,5 +204,5 @@ class Options:
                 self.group_column.strip() or columns.group,
             ),
             known is not None or bool(self.label_column.strip()),
-            known is not None and not listed(self.labels),
+            known is not None and not split_names(self.labels),
         )

@@ -45,10 +45,10 @@ class ParquetColumns(Pictures):
     def __getitem__(self, index: int) -> Image.Image:
         cell = self._cells[index].as_py()
         content = cell.get("bytes") if isinstance(cell, dict) else cell
-        place = f"{self.paths[0].parent}, {self.column} of image {index}"
+        location = f"{self.paths[0].parent}, {self.column} of image {index}"
         if not isinstance(content, bytes):
-            raise DataError(f"{place}: no bytes of an image; expected them, or a structure with the field bytes")
-        return decoded(content, place)
+            raise DataError(f"{location}: no bytes of an image; expected them, or a structure with the field bytes")
+        return decoded(content, location)
 
     @property
     def _cells(self) -> Any:
@@ -64,11 +64,11 @@ class ParquetColumns(Pictures):
 _LABELS = frozenset(["label", "labels", "target", "targets", "class", "classes", "y"])
 
 
-def refuse_other_labels(place: str, label: str, names: Iterable[str]) -> None:
+def refuse_other_labels(location: str, label: str, names: Iterable[str]) -> None:
     """Raise :class:`DataError` if beside the column or array ``label`` another one could be that of the labels."""
     if others := sorted(name for name in names if name != label and name.lower() in _LABELS):
         raise DataError(
-            f"{place}: {label} and {', '.join(others)} could be the labels; name one of them in images.label-column"
+            f"{location}: {label} and {', '.join(others)} could be the labels; name one of them in images.label-column"
         )
 
 

@@ -66,11 +66,11 @@ class NodeImages:
         """The labels ``most_frequent``, the class of most of the node's training images, and ``rotation`` in degrees,
         if images of nodes are turned.
         """
-        found = {} if self.turns is None else {"rotation": str(90 * self.turns)}
+        groups = {} if self.turns is None else {"rotation": str(90 * self.turns)}
         if "train" in self.splits:
             counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
-            found["most_frequent"] = self.classes[int(counts.argmax())]
-        return found
+            groups["most_frequent"] = self.classes[int(counts.argmax())]
+        return groups
 
     def require_readable(self) -> None:
         """Raise :class:`DataError` if image files of the node are damaged (:meth:`Pictures.require_readable`)."""
@@ -125,13 +125,15 @@ def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> 
         published = layout.published and labels == layout.labels
         layout = replace(layout, labels=labels, classes=len(labels), published=published)
     read = read_folder(folder, layout)
-    given = {split: Images(images, np.arange(len(images))) for split, images in read.splits.items()}
-    splits = {split: images for split, images in given.items() if split != "common"}
-    if "train" in given:
-        drawn = _held_out(given["train"].images, given["train"].rows, options, folder.resolve().name, (*splits,))
+    images_of = {split: Images(images, np.arange(len(images))) for split, images in read.splits.items()}
+    splits = {split: images for split, images in images_of.items() if split != "common"}
+    if "train" in images_of:
+        drawn = _held_out(
+            images_of["train"].images, images_of["train"].rows, options, folder.resolve().name, (*splits,)
+        )
         splits |= drawn
-    pool = splits.get("train", next(iter(given.values())))
-    return NodeImages(folder.resolve().name, read.classes, splits, given.get("common"), pool)
+    pool = splits.get("train", next(iter(images_of.values())))
+    return NodeImages(folder.resolve().name, read.classes, splits, images_of.get("common"), pool)
 
 
 def _key(partition: int) -> str:
@@ -209,15 +211,15 @@ def _natural(pool: Images, options: Options, num_nodes: int) -> tuple[list[str],
 
 
 def _held_out(
-    images: ImageSet, rows: Part, options: Options, key: str, given: tuple[str, ...] = ("train",)
+    images: ImageSet, rows: Part, options: Options, key: str, existing: tuple[str, ...] = ("train",)
 ) -> dict[str, Images]:
-    """Split a node's images at random; splits that are ``given`` keep their images. Empty splits are left out."""
+    """Split a node's images at random; splits that are ``existing`` keep their images. Empty splits are left out."""
     order = generator(options.partition_seed, "images.split", key).permutation(rows)
     shares = {"test": options.test_share, "validation": options.validation_share}
     parts: dict[str, Part] = {}
     start = 0
     for split, share in shares.items():
-        end = start + (0 if split in given else int(share * len(rows)))
+        end = start + (0 if split in existing else int(share * len(rows)))
         parts[split] = np.sort(order[start:end])
         start = end
     parts["train"] = np.sort(order[start:])

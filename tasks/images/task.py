@@ -235,7 +235,7 @@ class ImagesTask(Task):
         nodes = [node_images(folder, self.options, node, num_nodes) for node in range(num_nodes)]
         train = [node.splits["train"].labels for node in nodes]
         everywhere = _most_frequent(np.concatenate(train))
-        found: list[Metrics] = []
+        scores: list[Metrics] = []
         for node, own in zip(nodes, train, strict=True):
             asked = {"global": (node.common, everywhere), "local": (node.splits.get("test"), _most_frequent(own))}
             metrics: Metrics = {}
@@ -243,8 +243,8 @@ class ImagesTask(Task):
                 if images is not None and len(images):
                     metrics[f"test.{name}_accuracy"] = float((images.labels == label).mean())
                     metrics[f"test.{name}_accuracy.count"] = float(len(images))
-            found.append(metrics)
-        return {FREQUENT: found}
+            scores.append(metrics)
+        return {FREQUENT: scores}
 
     # -- learning ------------------------------------------------------------------------------------------
 
@@ -321,9 +321,9 @@ def _scores(prefix: str, model: nn.Module, examples: Batch, *, by_class: bool = 
     loss = 0.0
     for start in range(0, len(labels), CHUNK):
         logits = model(examples["image"][start : start + CHUNK].to(device))
-        given = labels[start : start + CHUNK].to(device)
-        right[start : start + CHUNK] = (logits.argmax(dim=1) == given).cpu()
-        loss += float(cross_entropy(logits, given, reduction="sum"))
+        target = labels[start : start + CHUNK].to(device)
+        right[start : start + CHUNK] = (logits.argmax(dim=1) == target).cpu()
+        loss += float(cross_entropy(logits, target, reduction="sum"))
     metrics: Metrics = {
         f"{prefix}accuracy": int(right.sum()) / len(labels),
         f"{prefix}loss": loss / len(labels),

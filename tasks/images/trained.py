@@ -69,26 +69,28 @@ class ImagesTrained(TrainedModel):
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
         size = self._task.layout.size
-        found = np.empty((len(images), len(self.classes)), dtype=np.float32)
+        probabilities = np.empty((len(images), len(self.classes)), dtype=np.float32)
         with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
             for start in range(0, len(images), batch_size):
                 some = [
-                    planes(picture_of(image, f"image {start + place}"), size)
-                    for place, image in enumerate(images[start : start + batch_size])
+                    planes(picture_of(image, f"image {start + index}"), size)
+                    for index, image in enumerate(images[start : start + batch_size])
                 ]
                 pixels = torch.from_numpy(np.stack(some)).to(self.device)
-                found[start : start + len(some)] = softmax(self.module(pixels), dim=1).cpu().numpy()
-        return Predictions.of(finite_answer(found, "probabilities"), self.classes)
+                probabilities[start : start + len(some)] = softmax(self.module(pixels), dim=1).cpu().numpy()
+        return Predictions.of(finite_answer(probabilities, "probabilities"), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
         """Yield ``image``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each image.
 
         An input is an image, a folder of images, or a stream with the path of an image on each line.
         """
-        paths = (path for given in inputs for path in _paths(given))
+        paths = (path for source in inputs for path in _paths(source))
         while some := list(islice(paths, batch_size)):
-            found = self.predict(some, batch_size)
-            yield from ({"image": str(path)} | row for path, row in zip(some, found.rows(self.classes), strict=True))
+            predictions = self.predict(some, batch_size)
+            yield from (
+                {"image": str(path)} | row for path, row in zip(some, predictions.rows(self.classes), strict=True)
+            )
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
         """As :meth:`fedapps.tasks.trained.TrainedModel.data`, with the model's classes."""
@@ -111,13 +113,13 @@ class ImagesTrained(TrainedModel):
         )
 
 
-def _paths(given: Path | TextIO) -> Iterator[Path]:
-    if not isinstance(given, Path):
-        yield from (Path(line.strip()) for line in given if line.strip())
-    elif given.is_dir():
-        found = [path for path in found_in(given, "**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
-        if not found:
-            raise DataError(f"{given}: no images; expected files that end in {', '.join(ENDINGS)}")
-        yield from found
+def _paths(source: Path | TextIO) -> Iterator[Path]:
+    if not isinstance(source, Path):
+        yield from (Path(line.strip()) for line in source if line.strip())
+    elif source.is_dir():
+        paths = [path for path in found_in(source, "**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
+        if not paths:
+            raise DataError(f"{source}: no images; expected files that end in {', '.join(ENDINGS)}")
+        yield from paths
     else:
-        yield given
+        yield source

@@ -140,17 +140,17 @@ def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeDat
     DataError
         A file is malformed, or no row belongs to the split train or test.
     """
-    found = read_rollouts(paths, validation_share)
+    rollouts = read_rollouts(paths, validation_share)
     inputs, targets = ([COLUMNS.index(name) for name in names] for names in (INPUTS, TARGETS))
     splits = {
         split: {
             "inputs": torch.tensor(table[:, inputs], dtype=torch.float32),
             "targets": torch.tensor(table[:, targets], dtype=torch.float32),
         }
-        for split, table in found.tables.items()
+        for split, table in rollouts.tables.items()
     }
-    weights = {split: table[:, COLUMNS.index("control_weight")] for split, table in found.tables.items()}
-    return NodeData(found.key, splits, found.groups, {"control-weights": weights})
+    weights = {split: table[:, COLUMNS.index("control_weight")] for split, table in rollouts.tables.items()}
+    return NodeData(rollouts.key, splits, rollouts.groups, {"control-weights": weights})
 
 
 class LqrTask(Task):
@@ -220,8 +220,8 @@ class LqrTask(Task):
         return self._profile(robot_files(folder))
 
     def _profile(self, files: list[Path]) -> NodeProfile:
-        found = read_rollouts(files, self.options.validation_share)
-        return NodeProfile(found.key, len(found.tables.get("train", ())), found.groups)
+        rollouts = read_rollouts(files, self.options.validation_share)
+        return NodeProfile(rollouts.key, len(rollouts.tables.get("train", ())), rollouts.groups)
 
     @property
     def validation_metric(self) -> str:

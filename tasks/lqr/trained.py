@@ -83,9 +83,9 @@ class LqrTrained(TrainedModel):
             As :meth:`control`.
         """
         A, B = self.dynamics
-        found = _state(state)
+        current = _state(state)
         with np.errstate(over="ignore", invalid="ignore"):  # reported as an error
-            following = found @ A.T + self._control(found) @ B.T
+            following = current @ A.T + self._control(current) @ B.T
         return finite_answer(following, "state")
 
     def _control(self, state: FloatArray) -> FloatArray:
@@ -115,8 +115,8 @@ def _array(parameter: torch.Tensor) -> FloatArray:
     return parameter.detach().cpu().numpy().astype(np.float64)
 
 
-def _state(given: ArrayLike) -> FloatArray:
-    state = finite_numbers(given, "state").astype(np.float64)
+def _state(values: ArrayLike) -> FloatArray:
+    state = finite_numbers(values, "state").astype(np.float64)
     if state.shape[-1:] != (2,) or state.ndim > 2:
         raise DataError(f"state: must have the shape [2] or [n, 2], not {list(state.shape)}")
     return state

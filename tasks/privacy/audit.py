@@ -95,8 +95,8 @@ def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress
     """
 
     def run(observation: Observation, body: nn.Module) -> Found:
-        found = invert(observation, body, start, settings, progress)
-        return Found(lambda table: found.read(observation.lengths, table), found.distance)
+        result = invert(observation, body, start, settings, progress)
+        return Found(lambda table: result.read(observation.lengths, table), result.distance)
 
     return Attack("tag" if settings.l1_weight else "dlg", run)
 
@@ -204,7 +204,7 @@ def audit(
         written = [[word for word in sentence if word not in ignored] for sentence in batch]
         observations: dict[tuple[object, ...], Observation] = {}
         searches: dict[tuple[object, ...], tuple[Found, float]] = {}
-        for place, (sharing, attacker) in enumerate(views):
+        for view, (sharing, attacker) in enumerate(views):
             shared = _what_is_shared(attack, sharing, victim)
             key = (id(attacker.body), *shared)
             if shared not in observations:
@@ -212,12 +212,12 @@ def audit(
             if key not in searches:
                 began = process_time()
                 searches[key] = attack.run(observations[shared], attacker.body), process_time() - began
-            found, spent = searches[key]
+            result, spent = searches[key]
             began = process_time()
-            texts = found.read(attacker.table)
-            seconds[place] += spent + process_time() - began
-            distances[place] += [] if found.distance is None else [found.distance]
-            recoveries[place] += pair(written, [[word for word in text if word not in ignored] for text in texts])
+            texts = result.read(attacker.table)
+            seconds[view] += spent + process_time() - began
+            distances[view] += [] if result.distance is None else [result.distance]
+            recoveries[view] += pair(written, [[word for word in text if word not in ignored] for text in texts])
     return [
         AuditResult(
             sharing.method, attacker.name, attack.name, batch_size, len(sentences), spent, tuple(words), tuple(final)

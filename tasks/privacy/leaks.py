@@ -116,11 +116,11 @@ def first_gradient(observation: Observation) -> Tensor:
     ValueError
         None of them is shared.
     """
-    found = [gradient for name, gradient in observation.gradients.items() if _is_first(name)]
-    if not found:
+    first = [gradient for name, gradient in observation.gradients.items() if _is_first(name)]
+    if not first:
         known = ", ".join(observation.gradients)
         raise ValueError(f"no first layer among {known}: must be an LSTM, BERT or DistilBERT that shares its encoder")
-    return torch.cat(found)
+    return torch.cat(first)
 
 
 def first_noise(observation: Observation) -> float:

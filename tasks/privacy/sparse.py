@@ -42,10 +42,10 @@ def word_frequencies(counts: Mapping[str, int], table: TokenTable) -> Tensor:
 
     The padding has 0. ``counts`` are the occurrences of words in public text.
     """
-    found = torch.tensor([counts.get(word, 0) + 1.0 for word in table.words], device=table.vectors.device)
+    frequencies = torch.tensor([counts.get(word, 0) + 1.0 for word in table.words], device=table.vectors.device)
     if table.padding is not None:
-        found[table.index[table.padding]] = 0
-    return found / found.sum()
+        frequencies[table.index[table.padding]] = 0
+    return frequencies / frequencies.sum()
 
 
 def occurrence(frequencies: Tensor, tokens: int) -> Tensor:
@@ -129,5 +129,5 @@ def word_powers(rows: Tensor, inputs: Tensor, noise: float = 0.0, start: Tensor 
         observed = (filtered @ covariance * filtered).sum(1).clamp(min=0)  # rounding can make it negative
         expected = (filtered * unit).sum(1)
         powers = powers * (observed / expected.clamp(min=_TINY)).sqrt()
-    found: Tensor = powers
-    return found
+    result: Tensor = powers
+    return result

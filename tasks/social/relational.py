@@ -110,7 +110,7 @@ def means(graphs: Batch) -> Tensor:
     Its rows are, for every target in the order of the nodes, one mean for each type in :data:`SOURCES`; the mean over
     no edges is 0.
     """
-    there = {kind: _there(graphs, kind) for kind in KINDS}
+    present = {kind: _there(graphs, kind) for kind in KINDS}
     links = {
         ("human", "human"): graphs["with_human"],
         ("human", "object"): graphs["with_object"].transpose(1, 2),
@@ -120,9 +120,9 @@ def means(graphs: Batch) -> Tensor:
     for target, sources in SOURCES.items():
         blocks = []
         for source in sources:
-            edges = links.get((source, target), there[target][:, :, None] * there[source][:, None])
+            edges = links.get((source, target), present[target][:, :, None] * present[source][:, None])
             shares = edges / edges.sum(dim=2, keepdim=True).clamp(min=1)
-            before, after = (sum(there[kind].shape[1] for kind in part) for part in _around(source))
+            before, after = (sum(present[kind].shape[1] for kind in part) for part in _around(source))
             blocks.append(pad(shares, (before, after)))
         rows.append(torch.stack(blocks, dim=2).flatten(1, 2))
     return torch.cat(rows, dim=1)

@@ -100,9 +100,9 @@ def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
     """
     files = participant_files(folder)
     if participant not in files:
-        found = ", ".join(files) or "none"
+        names = ", ".join(files) or "none"
         raise DataError(
-            f"{folder}: no file {participant}.json of participant {participant!r}; found {found} (social.participants "
+            f"{folder}: no file {participant}.json of participant {participant!r}; found {names} (social.participants "
             "names the participants of each node)"
         )
     path = files[participant]
@@ -120,15 +120,15 @@ def read_scenes(path: Path) -> tuple[RatedScene, ...]:
     return tuple(scene_of(values, f"{path}, line {line}") for line, values in json_lines(path))
 
 
-def scene_of(values: Mapping[str, Any], place: str = "scene") -> RatedScene:
+def scene_of(values: Mapping[str, Any], location: str = "scene") -> RatedScene:
     """Return the scene of an object as a line of a file has it; it needs no ``score`` and no ``identifier``.
 
     Raises
     ------
     DataError
-        It is malformed. The message begins with ``place``.
+        It is malformed. The message begins with ``location``.
     """
-    scene = _scene({"score": 0, "identifier": "", **values}, place)
+    scene = _scene({"score": 0, "identifier": "", **values}, location)
     return scene if "score" in values else replace(scene, score=nan)
 
 
@@ -152,51 +152,53 @@ def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
     return tuple(scenes)
 
 
-def _scene(values: Mapping[str, Any], place: str) -> RatedScene:
+def _scene(values: Mapping[str, Any], location: str) -> RatedScene:
     if missing := [name for name in FIELDS if name not in values]:
-        raise DataError(f"{place}: missing {', '.join(missing)}; expected {', '.join(FIELDS)}")
+        raise DataError(f"{location}: missing {', '.join(missing)}; expected {', '.join(FIELDS)}")
     score = values["score"]
     if not _is_number(score) or not 0 <= score <= 100:
-        raise DataError(f"{place}: score = {shown(score)}; expected a number from 0 to 100")
-    nodes = {_id(values["robot"], f"{place}: robot"): 0}
-    humans = tuple(_pose(human, nodes, f"{place}: humans") for human in _list(values, "humans", place))
-    objects = tuple(_pose(thing, nodes, f"{place}: objects") for thing in _list(values, "objects", place))
-    links = {_link(link, nodes, len(humans), place): None for link in _list(values, "links", place)}
-    room = [_corner(point, place) for point in _list(values, "room", place)]
+        raise DataError(f"{location}: score = {shown(score)}; expected a number from 0 to 100")
+    nodes = {_id(values["robot"], f"{location}: robot"): 0}
+    humans = tuple(_pose(human, nodes, f"{location}: humans") for human in _list(values, "humans", location))
+    objects = tuple(_pose(thing, nodes, f"{location}: objects") for thing in _list(values, "objects", location))
+    links = {_link(link, nodes, len(humans), location): None for link in _list(values, "links", location)}
+    room = [_corner(point, location) for point in _list(values, "room", location)]
     if len(room) > 1 and room[0] == room[-1]:
         room.pop()
     if len(set(room)) < 3:
-        raise DataError(f"{place}: room = {shown(values['room'])}; expected at least 3 different points")
+        raise DataError(f"{location}: room = {shown(values['room'])}; expected at least 3 different points")
     width = 100 * max(max(side) - min(side) for side in zip(*room, strict=True))
     if width < SMALLEST_ROOM:
-        raise DataError(f"{place}: the room is {width:g} cm wide; expected centimetres, not metres")
+        raise DataError(f"{location}: the room is {width:g} cm wide; expected centimetres, not metres")
     if not isinstance(values["identifier"], (str, int)):
-        raise DataError(f"{place}: identifier = {shown(values['identifier'])}; expected a string")
+        raise DataError(f"{location}: identifier = {shown(values['identifier'])}; expected a string")
     return RatedScene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
 
 
-def _list(values: Mapping[str, Any], name: str, place: str) -> list[Any]:
+def _list(values: Mapping[str, Any], name: str, location: str) -> list[Any]:
     members = values[name]
     if not isinstance(members, list):
-        raise DataError(f"{place}: {name} = {shown(members)}; expected a list")
+        raise DataError(f"{location}: {name} = {shown(members)}; expected a list")
     return members
 
 
-def _id(values: Any, place: str) -> int:
+def _id(values: Any, location: str) -> int:
     number = values.get("id") if isinstance(values, dict) else None
     if not isinstance(number, int) or isinstance(number, bool):
-        raise DataError(f"{place}: {shown(values)}; expected an object whose id is a whole number")
+        raise DataError(f"{location}: {shown(values)}; expected an object whose id is a whole number")
     return number
 
 
-def _pose(values: Any, nodes: dict[int, int], place: str) -> Pose:
-    number = _id(values, place)
+def _pose(values: Any, nodes: dict[int, int], location: str) -> Pose:
+    number = _id(values, location)
     if number in nodes:
-        raise DataError(f"{place}: id = {number} twice; expected another than {', '.join(map(str, nodes))}")
+        raise DataError(f"{location}: id = {number} twice; expected another than {', '.join(map(str, nodes))}")
     for name, unit in (("xPos", "centimetres"), ("yPos", "centimetres"), ("orientation", "degrees")):
         if not _is_number(values.get(name)):
-            found = shown(values.get(name))
-            raise DataError(f"{place}: id {number}: {name} = {found}; expected a number of {unit} within {FARTHEST:g}")
+            written = shown(values.get(name))
+            raise DataError(
+                f"{location}: id {number}: {name} = {written}; expected a number of {unit} within {FARTHEST:g}"
+            )
     nodes[number] = len(nodes)
     turn = values["orientation"] / 180
     if abs(turn) > 1:
@@ -204,20 +206,20 @@ def _pose(values: Any, nodes: dict[int, int], place: str) -> Pose:
     return values["xPos"] / 100, values["yPos"] / 100, turn
 
 
-def _link(link: Any, nodes: Mapping[int, int], humans: int, place: str) -> tuple[int, int]:
+def _link(link: Any, nodes: Mapping[int, int], humans: int, location: str) -> tuple[int, int]:
     ends = link[:2] if isinstance(link, list) else []
     if len(ends) < 2 or ends[0] == ends[1] or any(type(end) is not int or not nodes.get(end) for end in ends):
         known = ", ".join(str(number) for number, node in nodes.items() if node) or "none"
-        raise DataError(f"{place}: links: {shown(link)}; expected two different ids of humans or objects: {known}")
+        raise DataError(f"{location}: links: {shown(link)}; expected two different ids of humans or objects: {known}")
     first, second = sorted(nodes[end] for end in ends)
     if first > humans:
-        raise DataError(f"{place}: links: {shown(link)} joins two objects; expected at least one human")
+        raise DataError(f"{location}: links: {shown(link)} joins two objects; expected at least one human")
     return first, second
 
 
-def _corner(point: Any, place: str) -> Point:
+def _corner(point: Any, location: str) -> Point:
     if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
-        raise DataError(f"{place}: room: {shown(point)}; expected [x, y], two numbers of centimetres")
+        raise DataError(f"{location}: room: {shown(point)}; expected [x, y], two numbers of centimetres")
     return point[0] / 100, point[1] / 100
 
 

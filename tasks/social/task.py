@@ -99,7 +99,7 @@ def traces(scene: RatedScene, rated: Callable[[Sequence[RatedScene]], np.ndarray
     first, last = np.ceil(room.min(axis=0) / SPACING), np.floor(room.max(axis=0) / SPACING)
     x, y = (SPACING * np.arange(low, high + 1) for low, high in zip(first, last, strict=True))
     places = np.stack(np.meshgrid(x, y), axis=-1)
-    score = rated([scene.seen_from(*place) for place in places.reshape(-1, 2)])
+    score = rated([scene.seen_from(*position) for position in places.reshape(-1, 2)])
     return {
         "scene.room": room,
         "scene.humans": np.array(scene.humans).reshape(-1, 3),
@@ -215,10 +215,10 @@ class SocialTask(Task):
         own = sorted(files, key=lambda participant: (participant not in named, _index(named, participant), participant))
         stages = self._stages(own)
         if not own or len(stages) != self.num_stages:
-            found = ", ".join(path.name for path in files.values()) or "none"
+            names = ", ".join(path.name for path in files.values()) or "none"
             raise DataError(
                 f"{folder}: expected {self.num_stages} files <participant>.json, one for each stage, or the files of "
-                f"all participants ({self.options.participants}); found {found}. Add or remove files, or change the "
+                f"all participants ({self.options.participants}); found {names}. Add or remove files, or change the "
                 "keys social.participants and social.together"
             )
         return Participants(folder, "+".join(own), stages)

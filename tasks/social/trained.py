@@ -48,7 +48,7 @@ class RelationalInputs(nn.Module):
         with_object: Tensor,
     ) -> Tensor:
         """Map b graphs to scores in (-1, 1), ``[b]``."""
-        found: Tensor = self.network(
+        scores: Tensor = self.network(
             robot=robot,
             human=human,
             object=object,
@@ -57,7 +57,7 @@ class RelationalInputs(nn.Module):
             with_human=with_human,
             with_object=with_object,
         )
-        return found
+        return scores
 
 
 class SocialTrained(TrainedModel):
@@ -89,15 +89,15 @@ class SocialTrained(TrainedModel):
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
         if isinstance(scenes, (str, Path)):
-            listed: Sequence[Scene] = read_scenes(Path(scenes).expanduser())
+            scene_list: Sequence[Scene] = read_scenes(Path(scenes).expanduser())
         else:
-            listed = [scenes] if isinstance(scenes, (RatedScene, Mapping)) else scenes
-            several(listed, "scenes", (RatedScene, Mapping))
-        found = [
-            scene if isinstance(scene, RatedScene) else scene_of(scene, f"scene {place}")
-            for place, scene in enumerate(listed)
+            scene_list = [scenes] if isinstance(scenes, (RatedScene, Mapping)) else scenes
+            several(scene_list, "scenes", (RatedScene, Mapping))
+        rated = [
+            scene if isinstance(scene, RatedScene) else scene_of(scene, f"scene {index}")
+            for index, scene in enumerate(scene_list)
         ]
-        parts = [found[start : start + batch_size] for start in range(0, len(found), batch_size)]
+        parts = [rated[start : start + batch_size] for start in range(0, len(rated), batch_size)]
         scored = [cast(SocialTask, self.task).rated(self.module, part, batch_size) for part in parts]
         return finite_answer(100 * np.concatenate([np.empty(0, dtype=np.float32), *scored]), "score")
 
@@ -112,10 +112,10 @@ class SocialTrained(TrainedModel):
         dict
             ``file``, ``identifier``, ``score`` (0 to 100), and ``rated``, the score in the file or ``None``.
         """
-        for given in inputs:
-            if not isinstance(given, Path):
+        for source in inputs:
+            if not isinstance(source, Path):
                 raise DataError("task 'social' reads scenes from files: name a file of JSON lines or a folder")
-            for path in participant_files(given).values() if given.is_dir() else [given]:
+            for path in participant_files(source).values() if source.is_dir() else [source]:
                 scenes = read_scenes(path)
                 for scene, score in zip(scenes, self.score(scenes, batch_size=batch_size).tolist(), strict=True):
                     rated = None if isnan(scene.score) else scene.score

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedapps.base.errors import DataError, need
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 
 from .options import ALL_LINEAR, Options
 
@@ -72,13 +72,13 @@ def _targets(encoder: Any, options: Options) -> list[str] | str | None:
     """The layers to adapt; ``None`` for those that PEFT chooses for the kind of encoder."""
     if options.adapter_targets == ALL_LINEAR:
         return ALL_LINEAR
-    return list(listed(options.adapter_targets)) or _FURTHER.get((encoder.config.model_type, options.adapter))
+    return list(split_names(options.adapter_targets)) or _FURTHER.get((encoder.config.model_type, options.adapter))
 
 
 def adapter_layers(module: nn.Module) -> list[tuple[str, Any]]:
     """The adapted layers of a model with their names; none without adapters."""
-    found = [(name, layer) for name, layer in module.named_modules() if hasattr(layer, "base_layer")]
-    return [(name, layer) for name, layer in found if hasattr(layer, "merge")]
+    layers = [(name, layer) for name, layer in module.named_modules() if hasattr(layer, "base_layer")]
+    return [(name, layer) for name, layer in layers if hasattr(layer, "merge")]
 
 
 def merged(model: Model) -> Model:

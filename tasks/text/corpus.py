@@ -85,23 +85,23 @@ def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
     for candidate in candidates:
         for compression in COMPRESSIONS:
             try:
-                found = [path for path in found_in(folder, candidate + compression) if path.is_file()]
+                paths = [path for path in found_in(folder, candidate + compression) if path.is_file()]
             except (ValueError, NotImplementedError) as error:  # two stars within a name, or an absolute path
                 raise DataError(
                     f"text.train-files or text.test-files = {candidate!r}: {error}; name files below {folder}, such as "
                     "train*.csv"
                 ) from error
-            if found:
-                matches.setdefault(candidate, found)
+            if paths:
+                matches.setdefault(candidate, paths)
     if not matches:
         return []
-    first, found = next(iter(matches.items()))
+    first, paths = next(iter(matches.items()))
     if others := [files[0].name for name, files in matches.items() if name != first and _stem(name) == _stem(first)]:
         raise DataError(
-            f"{folder}: has {found[0].name} and {others[0]}, and each could be meant; keep one of them, or name it in "
+            f"{folder}: has {paths[0].name} and {others[0]}, and each could be meant; keep one of them, or name it in "
             "text.train-files or text.test-files"
         )
-    return found
+    return paths
 
 
 def _stem(name: str) -> str:
@@ -133,11 +133,11 @@ def read_rows(path: Path, columns: Columns) -> Rows:
 
 def classes_of(rows: Sequence[Rows]) -> tuple[str, ...]:
     """Return the distinct labels, sorted by value if all are whole numbers, otherwise alphabetically."""
-    found = {label for part in rows for label in part.labels}
+    labels = {label for part in rows for label in part.labels}
     try:
-        return tuple(sorted(found, key=int))
+        return tuple(sorted(labels, key=int))
     except ValueError:
-        return tuple(sorted(found))
+        return tuple(sorted(labels))
 
 
 def class_indices(rows: Rows, classes: Sequence[str], hint: str = "text.labels") -> np.ndarray:
@@ -210,13 +210,13 @@ def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Cor
 
 def missing(folder: Path, which: str, candidates: Sequence[str], hint: str) -> DataError:
     """Return the error for missing texts, which lists what the folder has."""
-    there = [path.name for path in found_in(folder, "*") if path.is_file()]
-    found = ", ".join(there[:_LISTED]) + (", ..." if len(there) > _LISTED else "") or "no file"
-    if any(name.endswith(SHEETS) for name in there):
+    names = [path.name for path in found_in(folder, "*") if path.is_file()]
+    listing = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "") or "no file"
+    if any(name.endswith(SHEETS) for name in names):
         hint = f"{hint}; save spreadsheets as CSV in UTF-8"
     return DataError(
         f"{folder}: no {which} texts; expected a file {' or '.join(candidates)}, optionally with .gz or .xz; found "
-        f"{found} ({hint})"
+        f"{listing} ({hint})"
     )
 
 
@@ -239,14 +239,14 @@ def labels_in(folder: Path, candidates: Sequence[str], columns: Columns, hint: s
                 f"({len(blank)} in all)"
             )
     _refuse_spellings(rows)
-    found, count = classes_of(rows), sum(len(part.labels) for part in rows)
-    if len(found) < 2 or len(found) > max(_CLASSES, count // 10):
-        what = f"only the label {shown(found[0])}" if len(found) < 2 else f"{len(found):,} different labels"
+    classes, count = classes_of(rows), sum(len(part.labels) for part in rows)
+    if len(classes) < 2 or len(classes) > max(_CLASSES, count // 10):
+        what = f"only the label {shown(classes[0])}" if len(classes) < 2 else f"{len(classes):,} different labels"
         raise DataError(
             f"{files[0]}, column {columns.label}: {what} in {count:,} training texts; expected one of a few classes in "
             "each line (text.label-column names the column)"
         )
-    return found, count
+    return classes, count
 
 
 def _refuse_spellings(rows: Sequence[Rows]) -> None:
@@ -274,20 +274,20 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
         raise DataError(f"{training[0].path}: all texts are empty (text.text-columns names their columns)")
     if not layout.labels:
         _refuse_spellings(training)
-    found, classes = layout.labels or classes_of(training), layout.classes
-    if len(found) != classes:
+    labels, classes = layout.labels or classes_of(training), layout.classes
+    if len(labels) != classes:
         raise DataError(
-            f"{folder}: {len(found)} different labels in the training files ({', '.join(found[:9])}), but "
+            f"{folder}: {len(labels)} different labels in the training files ({', '.join(labels[:9])}), but "
             f"text.classes = {classes}: correct it, or list all labels in text.labels"
         )
     train_examples, test_examples = (
         Examples(
             tuple(text for part in rows for text in part.texts),
             np.concatenate(
-                [np.zeros(0, dtype=np.int64), *(class_indices(part, found, layout.label_hint) for part in rows)]
+                [np.zeros(0, dtype=np.int64), *(class_indices(part, labels, layout.label_hint) for part in rows)]
             ),
         )
         for rows in (training, testing)
     )
     train_files, test_files = (tuple(part.path for part in rows) for rows in (training, testing))
-    return Corpus(folder, found, train_examples, test_examples, train_files, test_files)
+    return Corpus(folder, labels, train_examples, test_examples, train_files, test_files)

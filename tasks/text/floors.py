@@ -69,10 +69,10 @@ def _most_frequent(corpus: Corpus, rows: Part) -> int:
     return int(np.bincount(corpus.train.labels[rows], minlength=len(corpus.classes)).argmax())
 
 
-def _measured(corpus: Corpus, common: Part, everywhere: np.ndarray, test: Part, here: np.ndarray) -> Metrics:
+def _measured(corpus: Corpus, common: Part, everywhere: np.ndarray, test: Part, own: np.ndarray) -> Metrics:
     """The metrics of a node; predictions are of all test texts, for the common ones and for the node's own."""
     metrics: Metrics = {}
-    for name, rows, predicted in (("global", common, everywhere), ("local", test, here)):
+    for name, rows, predicted in (("global", common, everywhere), ("local", test, own)):
         if len(rows):
             right = predicted[rows] == corpus.test.labels[rows]
             metrics |= {f"test.{name}_accuracy": float(right.mean()), f"test.{name}_accuracy.count": float(len(rows))}

@@ -57,8 +57,8 @@ def frozen_patterns(encoder: Any, name: str, frozen: int, *, embedding: bool) ->
 def only_layers(encoder: Any, name: str, start: int, stop: int | None) -> Iterator[None]:
     """Let the encoder within this context have the layers ``start`` to ``stop`` (exclusive) alone."""
     path, layers = layers_of(encoder, name)
-    place, _, last = path.rpartition(".")
-    holder = encoder.get_submodule(place)
+    parent, _, last = path.rpartition(".")
+    holder = encoder.get_submodule(parent)
     setattr(holder, last, layers[start:stop])
     try:
         yield

@@ -47,8 +47,8 @@ class LoopLSTM(nn.LSTM):
         for layer in range(self.num_layers):
             outputs = []
             for direction in directions:
-                place = len(ends)
-                start = (hx[0][place], hx[1][place]) if hx is not None else None
+                index = len(ends)
+                start = (hx[0][index], hx[1][index]) if hx is not None else None
                 output, end = self._scan(inputs, valid, f"l{layer}{direction}", start)
                 outputs.append(output)
                 ends.append(end)
@@ -73,9 +73,9 @@ class LoopLSTM(nn.LSTM):
             if valid is None:
                 hidden, cell, outputs[step] = new_hidden, new_cell, new_hidden
             else:
-                here = valid[:, step, None]
-                hidden, cell = torch.where(here, new_hidden, hidden), torch.where(here, new_cell, cell)
-                outputs[step] = torch.where(here, new_hidden, zeros)
+                active = valid[:, step, None]
+                hidden, cell = torch.where(active, new_hidden, hidden), torch.where(active, new_cell, cell)
+                outputs[step] = torch.where(active, new_hidden, zeros)
         return torch.stack([outputs[step] for step in steps], 1), (hidden, cell)
 
 

@@ -47,7 +47,7 @@ class SplitEmbedding(nn.Module):
     public, private : Tensor [rows, d]
         The initial vectors. Unused rows are allowed.
     places : Tensor int64 [numbers]
-        The place of each number's vector: row ``place`` of the public part, or row ``-1 - place`` of the private part.
+        The place of each number's vector: row ``row`` of the public part, or row ``-1 - row`` of the private part.
     """
 
     places: Tensor
@@ -72,10 +72,10 @@ class SplitEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the vectors ``[*ids.shape, d]`` of ``ids`` of any shape."""
-        place = self.places[ids.long()]
-        public = embedding(place.clamp(min=0), self.weight)
-        private = embedding((-1 - place).clamp(min=0), self.private)
-        return torch.where((place >= 0)[..., None], public, private)
+        row = self.places[ids.long()]
+        public = embedding(row.clamp(min=0), self.weight)
+        private = embedding((-1 - row).clamp(min=0), self.private)
+        return torch.where((row >= 0)[..., None], public, private)
 
 
 def places_of(private: Sequence[bool]) -> Tensor:
@@ -134,8 +134,8 @@ class LastStates(nn.LSTM):
     def untrimmed(self, inputs: Tensor, length: Tensor) -> Tensor:
         """As :meth:`forward`, on padded texts in their order and with all their padding."""
         last = (length - 1)[:, None, None]
-        place = torch.arange(inputs.shape[1], device=inputs.device)[None, :, None]
-        mirrored = inputs.gather(1, (last - place).clamp(min=0).expand_as(inputs))
+        position = torch.arange(inputs.shape[1], device=inputs.device)[None, :, None]
+        mirrored = inputs.gather(1, (last - position).clamp(min=0).expand_as(inputs))
         outputs = self._direction(inputs, ""), self._direction(mirrored, "_reverse")
         at_last = last.expand(-1, -1, self.hidden_size)
         return torch.cat([output.gather(1, at_last).squeeze(1) for output in outputs], dim=1)

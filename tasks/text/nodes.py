@@ -99,13 +99,13 @@ class CommonTest:
     """Test examples that are common to all nodes and stored once.
 
     ``translation`` int32 ``[words]`` maps their ids to those of one node; ``None`` if all nodes have the same ids.
-    ``found`` has what the model tested last gives, by its :func:`~fedapps.tasks.base.fingerprint`; all nodes with the
+    ``scores`` has what the model tested last gives, by its :func:`~fedapps.tasks.base.fingerprint`; all nodes with the
     same ids have the same mapping.
     """
 
     examples: Batch
     translation: Tensor | None
-    found: dict[bytes, Metrics] = field(default_factory=dict)
+    scores: dict[bytes, Metrics] = field(default_factory=dict)
 
 
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:

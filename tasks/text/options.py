@@ -8,7 +8,7 @@ from typing import Literal
 from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import listed, option
+from fedapps.base.options import option, split_names
 from fedapps.base.rows import FORMATS
 
 from .corpus import Columns, Layout
@@ -206,7 +206,7 @@ class Options:
     @property
     def own_start_names(self) -> tuple[str, ...]:
         """The files or encoders of ``own_starts``."""
-        return listed(self.own_starts)
+        return split_names(self.own_starts)
 
     @property
     def words_file(self) -> str:
@@ -296,7 +296,7 @@ class Options:
     def layout(self) -> Layout:
         """Return where the examples are. Raise :class:`DataError` if the number of classes is unknown."""
         known = PUBLISHED.get(self.dataset)
-        labels = listed(self.labels) or (known.labels if known else ())
+        labels = split_names(self.labels) or (known.labels if known else ())
         if len(set(labels)) != len(labels):
             raise DataError(f"text.labels = {self.labels!r}: a label occurs twice; list each label once")
         classes = len(labels) or self.classes
@@ -307,10 +307,12 @@ class Options:
                 "fedapps nodes RECIPE --set data-dir=FOLDER prints the line)"
             )
         if self.source != "files":
-            told = listed(self.labels) if self.source == "hub" else ()
+            own_labels = split_names(self.labels) if self.source == "hub" else ()
             numbers = tuple(str(label) for label in range(classes))
-            found = self.source == "hub" and known is None
-            return Layout(MADE, ("test.jsonl",), WRITTEN, told or (() if found else numbers), classes, self.hint)
+            unknown = self.source == "hub" and known is None
+            return Layout(
+                MADE, ("test.jsonl",), WRITTEN, own_labels or (() if unknown else numbers), classes, self.hint
+            )
         return Layout(
             self.train_candidates,
             (self.test_files,) if self.test_files else known.test if known else _any_format("test"),
@@ -319,7 +321,7 @@ class Options:
             classes,
             self.hint,
             "text.labels"
-            if listed(self.labels) or not known
+            if split_names(self.labels) or not known
             else f"those of text.dataset = {self.dataset!r}; for texts "
             "of your own, choose another name for text.dataset",
         )
@@ -329,7 +331,7 @@ class Options:
         """The columns of files that people have."""
         known = PUBLISHED.get(self.dataset)
         columns = known.columns if known else WRITTEN
-        return Columns(listed(self.text_columns) or columns.text, self.label_column.strip() or columns.label)
+        return Columns(split_names(self.text_columns) or columns.text, self.label_column.strip() or columns.label)
 
     @property
     def train_candidates(self) -> tuple[str, ...]:
@@ -361,7 +363,9 @@ class Options:
         """Return the training split, and the data set on the hub."""
         known = PUBLISHED.get(self.dataset)
         hub = known.hub if known else HubDataset(self.dataset, WRITTEN)
-        columns = Columns(listed(self.text_columns) or hub.columns.text, self.label_column.strip() or hub.columns.label)
+        columns = Columns(
+            split_names(self.text_columns) or hub.columns.text, self.label_column.strip() or hub.columns.label
+        )
         return self.train_files or "train", HubDataset(hub.name, columns, self.test_files or hub.test)
 
 

@@ -66,9 +66,9 @@ class OwnRows(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the vectors ``[*ids.shape, d]`` of ``ids`` of any shape."""
-        place = self.places[ids.long()]
-        own = embedding(place.clamp(min=0), self.weight)
-        return torch.where((place >= 0)[..., None], own, embedding(ids.long(), self.public))
+        row = self.places[ids.long()]
+        own = embedding(row.clamp(min=0), self.weight)
+        return torch.where((row >= 0)[..., None], own, embedding(ids.long(), self.public))
 
     def whole(self) -> Tensor:
         """Return all vectors ``[numbers, d]`` as one new table."""

@@ -48,22 +48,22 @@ def sequence_classifier(model: Transformer, classes: Sequence[str]) -> Any:
     config.num_labels = len(classes)
     config.id2label = dict(enumerate(classes))
     config.label2id = {name: label for label, name in enumerate(classes)}
-    found = AutoModelForSequenceClassification.from_config(config)
-    prefix = found.base_model_prefix
+    classifier = AutoModelForSequenceClassification.from_config(config)
+    prefix = classifier.base_model_prefix
     weights = {f"{prefix}.{name}": weight for name, weight in encoder.state_dict().items()}
     weights |= {f"{prefix}.embeddings.{name}": weight for name, weight in _embeddings(model).items()}
     weights |= {name: weight for name, weight in model.state_dict().items() if "classifier." in name}
-    if "classifier.out_proj.weight" in found.state_dict():  # RoBERTa calls its pooler a part of the classifier
+    if "classifier.out_proj.weight" in classifier.state_dict():  # RoBERTa calls its pooler a part of the classifier
         names = {f"{prefix}.pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
         weights = {_renamed(name, names): weight for name, weight in weights.items()}
     try:
-        found.load_state_dict(weights)
+        classifier.load_state_dict(weights)
     except RuntimeError as error:
         raise DataError(
-            f"{type(found).__name__} of the library transformers has other layers than this model, whose encoder is a "
-            f"{type(encoder).__name__}; use another format"
+            f"{type(classifier).__name__} of the library transformers has other layers than this model, whose encoder "
+            f"is a {type(encoder).__name__}; use another format"
         ) from error
-    return found.eval()
+    return classifier.eval()
 
 
 def _embeddings(model: Transformer) -> dict[str, Tensor]:
@@ -94,8 +94,8 @@ def pretrained_tokenizer(vocabulary: TokenizerVocabulary, length: int) -> Any:
     tokenizer.no_truncation()
     known = tokenizer.get_vocab()
     roles = {role: next(filter(known.__contains__, names), None) for role, names in _ROLES.items()}
-    given = {role: token for role, token in roles.items() if token is not None}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=length, **given)
+    special = {role: token for role, token in roles.items() if token is not None}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=length, **special)
 
 
 def logits_of(classifier: Any, inputs: Sequence[Tensor]) -> list[np.ndarray]:

@@ -92,14 +92,14 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
     """
     words_of = _splitter(vocabulary)
     known = set(vocabulary.words) - set(_UNKNOWN)
-    found = [
+    sentences = [
         Sentence(tuple(words), int(label))
         for text, label in zip(examples.texts, examples.labels, strict=True)
         for part in _END.split(text)
         if any(map(str.isdigit, part)) and (words := words_of(part)) and (own or known.issuperset(words))
     ]
-    chosen = choose_sentences([sentence.words for sentence in found], count, seed=seed)
-    return [found[index] for index in chosen]
+    chosen = choose_sentences([sentence.words for sentence in sentences], count, seed=seed)
+    return [sentences[index] for index in chosen]
 
 
 def choose_sentences(

@@ -73,8 +73,8 @@ def check_encoder(options: Options) -> None:
             )
 
 
-def _close(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
-    return bool((found - wanted).abs().max() <= tolerance * wanted.abs().max())
+def _close(states: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    return bool((states - wanted).abs().max() <= tolerance * wanted.abs().max())
 
 
 def with_states(examples: Batch, options: Options) -> Batch:
@@ -110,9 +110,9 @@ class _WithStates(Mapping[str, Tensor]):
         model, length = _model(replace(self._options, partition_seed=0)), self._examples["length"]
         states = torch.zeros(*self._examples["ids"].shape, model.classifier.in_features)
         for rows, ids in _by_length(self._examples):
-            found = model.frozen_states(ids, length[rows])
+            frozen = model.frozen_states(ids, length[rows])
             inside = torch.arange(ids.shape[1]) < length[rows][:, None]
-            states[rows, : ids.shape[1]] = found * inside[..., None]
+            states[rows, : ids.shape[1]] = frozen * inside[..., None]
         return states
 
 

@@ -485,8 +485,8 @@ class TextTask(Task):
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))
-            here = vectors_are_here(self.options, self.privacy, data.key)
-            if here and (vectors := node_vectors(self.options, self.privacy, data.key)):
+            has_vectors = vectors_are_here(self.options, self.privacy, data.key)
+            if has_vectors and (vectors := node_vectors(self.options, self.privacy, data.key)):
                 metrics["vocabulary.in_glove"] = vectors.share_of(words)
         return Evaluation(metrics)
 
@@ -528,14 +528,14 @@ def _on_common(model: nn.Module, common: CommonTest, *, private: bool) -> Metric
     It is not looked up for a model with a ``private`` embedding, because each node has another one.
     """
     key = b"" if private or model.training else fingerprint(model.state_dict().values())
-    if key and key in common.found:
-        return common.found[key]
+    if key and key in common.scores:
+        return common.scores[key]
     batches = (translated(batch, common.translation) for batch in _by_length(common.examples, CHUNK))
-    found = _accuracy("test.global_", model, batches)
+    metrics = _accuracy("test.global_", model, batches)
     if key:
-        common.found.clear()
-        common.found[key] = found
-    return found
+        common.scores.clear()
+        common.scores[key] = metrics
+    return metrics
 
 
 def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metrics:

@@ -76,13 +76,13 @@ class TextTrained(TrainedModel):
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
         examples = padded(self.vocabulary.encode(texts, self._task.options.length))
         order = examples["length"].argsort(stable=True)
-        found = torch.empty(len(texts), len(self.classes))
+        probabilities = torch.empty(len(texts), len(self.classes))
         with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
             for chosen in torch.split(order, batch_size) if len(texts) else ():
                 length = examples["length"][chosen]
                 ids = examples["ids"][chosen, : int(length.max())]
-                found[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
-        return Predictions.of(finite_answer(found.numpy(), "probabilities"), self.classes)
+                probabilities[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
+        return Predictions.of(finite_answer(probabilities.numpy(), "probabilities"), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield ``text``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each text.
@@ -93,11 +93,11 @@ class TextTrained(TrainedModel):
         """
         texts = (text for source in inputs for text in self._texts(source))
         while batch := list(islice(texts, batch_size)):
-            found = self.predict(batch, batch_size)
-            yield from ({"text": text} | row for text, row in zip(batch, found.rows(self.classes), strict=True))
+            predictions = self.predict(batch, batch_size)
+            yield from ({"text": text} | row for text, row in zip(batch, predictions.rows(self.classes), strict=True))
 
     def _texts(self, source: Path | TextIO) -> Iterator[str]:
-        given = self._task.layout.columns
+        layout = self._task.layout.columns
         table: Path | Iterable[str] = source
         if isinstance(source, Path):
             plain, is_json = source.suffix == PLAIN, ".jsonl" in source.suffixes
@@ -107,9 +107,9 @@ class TextTrained(TrainedModel):
         if plain:
             yield from _plain(table)
             return
-        columns = ("text",) if is_json and given.numbered else given.text  # an object has no numbered columns
+        columns = ("text",) if is_json and layout.numbered else layout.text  # an object has no numbered columns
         hint = "text.text-columns names the columns to read; a .txt file has a text on each line"
-        for row in stream_rows(table, columns, header=not given.numbered, hint=hint):
+        for row in stream_rows(table, columns, header=not layout.numbered, hint=hint):
             yield " ".join(row.cells[name] for name in columns)
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:

@@ -65,10 +65,10 @@ def embeddings_of(name: str, *, pretrained: bool) -> nn.Module:
 
 
 def _embeddings(encoder: Any, name: str) -> nn.Module:
-    found = getattr(encoder, "embeddings", None)
-    if not isinstance(found, nn.Module):
+    embeddings = getattr(encoder, "embeddings", None)
+    if not isinstance(embeddings, nn.Module):
         raise DataError(f"the encoder {name!r} has no module `embeddings`; use an encoder such as BERT or DistilBERT")
-    return found
+    return embeddings
 
 
 @lru_cache(maxsize=16)
@@ -165,8 +165,8 @@ def _unavailable(name: str, files: str, error: Exception) -> DataError:
 
 def facts_of(name: str) -> dict[str, Any]:
     """Return the configuration of an encoder as JSON, from which :func:`shaped` builds it on any machine."""
-    found: dict[str, Any] = json.loads(load_config(name).to_json_string())
-    return found
+    facts: dict[str, Any] = json.loads(load_config(name).to_json_string())
+    return facts
 
 
 def shaped(
@@ -345,10 +345,10 @@ def _split(embedding: Any, words: tuple[str, ...], options: Options) -> None:
 
 
 def _exchange(model: Transformer, dealt: str, options: Options, privacy: PrivateParameters, seed: int) -> None:
-    wanted, found = (load_config(name).hidden_size for name in (options.model, dealt))
-    if found != wanted:
+    wanted, width = (load_config(name).hidden_size for name in (options.model, dealt))
+    if width != wanted:
         raise DataError(
-            f"text.own-starts: the embeddings of {dealt!r} have {found} numbers per token, but the encoder text.model "
+            f"text.own-starts: the embeddings of {dealt!r} have {width} numbers per token, but the encoder text.model "
             f"= {options.model!r} expects {wanted}; name encoders of the same width"
         )
     with torch_seed(seed):

@@ -180,12 +180,12 @@ def _text(path: Path, width: int) -> tuple[dict[str, int], np.ndarray]:
     numbers = bytearray()  # the numbers of all vectors, which may take half a gigabyte and more
     read = 0
     with _lines(path, width) as (layout, lines):
-        found = width if layout.width == width else layout.first
+        own_width = width if layout.width == width else layout.first
         for line, text in lines:
-            if found != width:
+            if own_width != width:
                 raise DataError(
-                    f"{path}, line {line}: {found} numbers, but text.embedding-width = {width}: set it to the number "
-                    "of numbers per line"
+                    f"{path}, line {line}: {own_width} numbers, but text.embedding-width = {width}: set it to the "
+                    "number of numbers per line"
                 )
             read += 1
             word, values = _split(path, line, text, width)
@@ -242,13 +242,15 @@ def _binary(path: Path, limit: int = 0) -> tuple[Sequence[str], np.ndarray]:
     try:
         from gensim.models import KeyedVectors
 
-        found = KeyedVectors.load_word2vec_format(str(path), binary=True, unicode_errors="replace", limit=limit or None)
+        vectors = KeyedVectors.load_word2vec_format(
+            str(path), binary=True, unicode_errors="replace", limit=limit or None
+        )
     except (*UNREADABLE, *_UNPICKLABLE, AssertionError) as error:
         raise DataError(
             f"{path}: cannot be read as word vectors of word2vec: {error or type(error).__name__}; expected a file "
             "that word2vec or gensim's save_word2vec_format wrote"
         ) from error
-    return found.index_to_key, np.asarray(found.vectors, dtype=np.float32)
+    return vectors.index_to_key, np.asarray(vectors.vectors, dtype=np.float32)
 
 
 def _starts_with(path: Path, head: bytes) -> bool:

@@ -84,10 +84,10 @@ class WordVocabulary:
 
     def number(self, word: str) -> int:
         """Return the number of ``word``, or of the unknown word that stands for it."""
-        found = self.index.get(word)
-        if found is None and is_digits(word):
-            found = self.index.get(DIGITS)
-        return UNKNOWN if found is None else found
+        number = self.index.get(word)
+        if number is None and is_digits(word):
+            number = self.index.get(DIGITS)
+        return UNKNOWN if number is None else number
 
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Encode texts as in :class:`Vocabulary`; a text without words becomes one unknown word."""
@@ -184,14 +184,14 @@ def read_tokenizer(path: Path) -> TokenizerVocabulary:
     try:
         from_json(text)
         with panics_as_errors():
-            found = TokenizerVocabulary(Tokenizer.from_str(text))
-            (encoded,) = found.encode([_ANY], len(_ANY))  # without an unknown token, this is an error
-            numbers = found.tokenizer.get_vocab().values()
+            vocabulary = TokenizerVocabulary(Tokenizer.from_str(text))
+            (encoded,) = vocabulary.encode([_ANY], len(_ANY))  # without an unknown token, this is an error
+            numbers = vocabulary.tokenizer.get_vocab().values()
         if not numbers or max(numbers) > _GAPS * (len(numbers) + 100):
             raise ValueError(f"{len(numbers)} tokens with numbers up to {max(numbers, default=0)}")
         if max(encoded) > max(numbers):
             raise ValueError(f"it adds the token {max(encoded)}, but its last one is {max(numbers)}")
-        return found
+        return vocabulary
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{path}: expected the JSON of a tokenizer: {error}") from error
 

@@ -73,9 +73,9 @@ def read_graphs(folder: Path) -> Mapping[str, Graph]:
                 for member in archive:
                     wanted = member.isreg() and member.name.endswith(SUFFIX) and not is_made(PurePosixPath(member.name))
                     if wanted and (file := archive.extractfile(member)) is not None:
-                        place = f"{path}, {member.name}"
+                        location = f"{path}, {member.name}"
                         scan = Path(member.name).name.removesuffix(SUFFIX)
-                        _add(graphs, _graph(scan, file.read(), place), place)
+                        _add(graphs, _graph(scan, file.read(), location), location)
         except (*UNREADABLE, tarfile.TarError) as error:
             raise DataError(f"{path}: cannot be read: {error}; expected a tar archive of *{SUFFIX}") from error
     if not graphs:
@@ -85,13 +85,13 @@ def read_graphs(folder: Path) -> Mapping[str, Graph]:
     return dict(sorted(graphs.items()))
 
 
-def _add(graphs: dict[str, Graph], graph: Graph, place: str) -> None:
+def _add(graphs: dict[str, Graph], graph: Graph, location: str) -> None:
     if graph.scan in graphs:
-        raise DataError(f"{place}: house {graph.scan} has another graph beside this one; keep one of them")
+        raise DataError(f"{location}: house {graph.scan} has another graph beside this one; keep one of them")
     graphs[graph.scan] = graph
 
 
-def _graph(scan: str, content: bytes, place: str) -> Graph:
+def _graph(scan: str, content: bytes, location: str) -> Graph:
     try:
         entries = from_json(content)
         kept = _truths([entry["included"] for entry in entries], len(entries))
@@ -103,12 +103,12 @@ def _graph(scan: str, content: bytes, place: str) -> Graph:
         names = tuple(entry["image_id"] for entry, used in zip(entries, kept, strict=True) if used)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{place}: {type(error).__name__}: {error}; expected an array of viewpoints with image_id, pose of 16 "
+            f"{location}: {type(error).__name__}: {error}; expected an array of viewpoints with image_id, pose of 16 "
             "numbers, included, and visible and unobstructed with one value for each viewpoint"
         ) from error
     named = all(isinstance(name, str) for name in names)
     if not names or not named or len(set(names)) < len(names) or not np.isfinite(poses).all():
-        raise DataError(f"{place}: expected included viewpoints with different names and finite poses")
+        raise DataError(f"{location}: expected included viewpoints with different names and finite poses")
     inside = np.ix_(kept, kept)
     walkable = unobstructed[inside] | unobstructed[inside].T
     np.fill_diagonal(walkable, False)
@@ -119,7 +119,7 @@ def _graph(scan: str, content: bytes, place: str) -> Graph:
     step = float(np.median(np.linalg.norm(positions[starts] - positions[ends], axis=1))) if len(starts) else 1.0
     if not _STEP[0] <= step <= _STEP[1]:
         raise DataError(
-            f"{place}: viewpoints that one can walk between are {step:g} apart (median); expected poses in metres, "
+            f"{location}: viewpoints that one can walk between are {step:g} apart (median); expected poses in metres, "
             f"{_STEP[0]:g} to {_STEP[1]:g} apart"
         )
     return Graph(scan, names, positions, walkable, seen)
@@ -127,10 +127,10 @@ def _graph(scan: str, content: bytes, place: str) -> Graph:
 
 def _truths(values: list[Any], *shape: int) -> np.ndarray:
     """Nested lists of true and false, or 1 and 0, as a bool array of a shape."""
-    found = np.array(values)
-    if found.size and not (found.dtype.kind == "b" or (found.dtype.kind in "iu" and np.isin(found, (0, 1)).all())):
+    array = np.array(values)
+    if array.size and not (array.dtype.kind == "b" or (array.dtype.kind in "iu" and np.isin(array, (0, 1)).all())):
         raise ValueError("included, visible and unobstructed are not all true or false")
-    truths: np.ndarray = found.astype(bool).reshape(shape)
+    truths: np.ndarray = array.astype(bool).reshape(shape)
     return truths
 
 

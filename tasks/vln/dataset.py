@@ -100,13 +100,13 @@ class Dataset:
                     "that vln.stage = 'speaker' left as vln.speaker-file"
                 )
             rng = generator(options.sample_seed, "vln.paths", scan)
-            found = sample_paths(self.graphs[scan], options.sampled_paths, rng)
-            if not found and scan not in self.paths["train"]:
+            paths = sample_paths(self.graphs[scan], options.sampled_paths, rng)
+            if not paths and scan not in self.paths["train"]:
                 raise DataError(
                     f"house {scan}: too small for vln.stage = {options.stage!r}: no shortest path of {EDGES[0]} to "
                     f"{EDGES[1]} edges and {SHORTEST:g} m to sample; leave out the house"
                 )
-            sampled += found
+            sampled += paths
         return described, sampled
 
     def nodes(self, options: Options) -> tuple[str, ...]:
@@ -183,8 +183,10 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
         *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values())),
     ]
     stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
-    found = _read(folder, options.dataset, options.spoken, stamp)
-    return _with_described(found, options.described_share, options.sample_seed) if options.described_share else found
+    dataset = _read(folder, options.dataset, options.spoken, stamp)
+    return (
+        _with_described(dataset, options.described_share, options.sample_seed) if options.described_share else dataset
+    )
 
 
 @lru_cache(maxsize=4)
@@ -211,18 +213,18 @@ def _read(folder: Path, name: str, languages: tuple[str, ...], stamp: tuple[tupl
     dataset = find_dataset(folder, name)
     paths: dict[str, dict[str, tuple[InstructedPath, ...]]] = {}
     for split in SPLITS:
-        found = read_split(folder, dataset, split, languages) if dataset else None
+        of_split = read_split(folder, dataset, split, languages) if dataset else None
         by_house: dict[str, list[InstructedPath]] = {}
-        for path in found or ():
+        for path in of_split or ():
             _check(path, graphs, f"{folder}, {split}")
             by_house.setdefault(path.scan, []).append(path)
         paths[split] = {scan: tuple(of_house) for scan, of_house in by_house.items()}
     return Dataset(folder, graphs, paths)
 
 
-def _check(path: InstructedPath, graphs: Mapping[str, Graph], place: str) -> None:
+def _check(path: InstructedPath, graphs: Mapping[str, Graph], location: str) -> None:
     """Raise :class:`DataError` for a path that cannot be walked."""
-    what = f"{place}: path {path.path_id} of house {path.scan}"
+    what = f"{location}: path {path.path_id} of house {path.scan}"
     graph = graphs.get(path.scan)
     if graph is None:
         raise DataError(f"{what}: the house has no graph; add {path.scan}_connectivity.json or remove its paths")
@@ -232,9 +234,9 @@ def _check(path: InstructedPath, graphs: Mapping[str, Graph], place: str) -> Non
                 f"{what}: viewpoint {stop} is not in the house's graph (unknown, or not included); give the graph that "
                 "the path was made with"
             )
-    for here, there in pairwise(path.path):
-        if not graph.navigable[graph.numbers[here], graph.numbers[there]]:
-            raise DataError(f"{what}: the graph has no edge from {here} to {there}; give the graph of the path")
+    for start, neighbour in pairwise(path.path):
+        if not graph.navigable[graph.numbers[start], graph.numbers[neighbour]]:
+            raise DataError(f"{what}: the graph has no edge from {start} to {neighbour}; give the graph of the path")
 
 
 @lru_cache(maxsize=4)
@@ -249,14 +251,14 @@ def sample_paths(graph: Graph, count: int, rng: np.random.Generator) -> list[Ins
     paths = shortest_paths(graph)
     starts, goals = np.nonzero(np.isfinite(paths.distance) & (paths.distance >= SHORTEST))
     order = rng.permutation(len(starts))
-    found: list[InstructedPath] = []
+    sampled: list[InstructedPath] = []
     for start, goal in zip(starts[order], goals[order], strict=True):
-        if count and len(found) == count:
+        if count and len(sampled) == count:
             break
         stops = paths.path(int(start), int(goal))
         if EDGES[0] <= len(stops) - 1 <= EDGES[1]:
             names = tuple(graph.viewpoints[stop] for stop in stops)
-            found.append(
-                InstructedPath(graph.scan, f"sampled-{len(found)}", names, float(rng.uniform(0, 2 * pi)), ("",))
+            sampled.append(
+                InstructedPath(graph.scan, f"sampled-{len(sampled)}", names, float(rng.uniform(0, 2 * pi)), ("",))
             )
-    return found
+    return sampled

@@ -99,8 +99,8 @@ def random_batches(episodes: Batch, batch_size: int) -> Iterator[Batch]:
     pools = torch.split(order, _POOL * batch_size)
     sorted_pools = [pool[episodes["length"][pool].argsort(stable=True)] for pool in pools]
     batches = [batch for pool in sorted_pools for batch in torch.split(pool, batch_size)]
-    for place in torch.randperm(len(batches)).tolist():
-        yield chosen(episodes, batches[place])
+    for index in torch.randperm(len(batches)).tolist():
+        yield chosen(episodes, batches[index])
 
 
 def sorted_batches(episodes: Batch, batch_size: int) -> Iterator[tuple[Tensor, Batch]]:

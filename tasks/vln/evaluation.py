@@ -32,10 +32,12 @@ def walk_all(agent: Agent, houses: Houses, episodes: Batch, max_actions: int) ->
     metrics = {name: torch.zeros(count, dtype=torch.float64) for name in METRICS}
     trails = torch.full((count, max_actions + 1), -1)
     for rows, batch in sorted_batches(episodes, CHUNK):
-        here = {name: tensor.to(houses.features.device) for name, tensor in batch.items()}
-        walked = roll_out(agent, houses, here, greedy, max_actions)
+        on_device = {name: tensor.to(houses.features.device) for name, tensor in batch.items()}
+        walked = roll_out(agent, houses, on_device, greedy, max_actions)
         trails[rows, : walked.trail.shape[1]] = walked.trail.cpu()
-        scores = navigation_metrics(houses, walked.trail, walked.trail_length, here["path"], here["path_length"])
+        scores = navigation_metrics(
+            houses, walked.trail, walked.trail_length, on_device["path"], on_device["path_length"]
+        )
         for name, values in scores.items():
             metrics[name][rows] = values.cpu()
     return metrics, trails
@@ -43,10 +45,10 @@ def walk_all(agent: Agent, houses: Houses, episodes: Batch, max_actions: int) ->
 
 def means(prefix: str, metrics: Mapping[str, Tensor]) -> Metrics:
     """The mean of each metric, with how many episodes it is of: those of several houses then weigh by episodes."""
-    found: Metrics = {}
+    averages: Metrics = {}
     for name, values in metrics.items():
-        found |= {f"{prefix}.{name}": float(values.mean()), f"{prefix}.{name}.count": float(len(values))}
-    return found
+        averages |= {f"{prefix}.{name}": float(values.mean()), f"{prefix}.{name}.count": float(len(values))}
+    return averages
 
 
 def describe_all(
@@ -54,14 +56,14 @@ def describe_all(
 ) -> list[list[str]]:
     """The words that the speaker has for each path of a split, in the order of the paths."""
     rows = one_per_path(episodes)
-    said: list[list[str]] = []
+    sentences: list[list[str]] = []
     for some in torch.split(rows, CHUNK):
         batch = {name: tensor.to(houses.features.device) for name, tensor in chosen(episodes, some).items()}
-        said += [words.decode(numbers) for numbers in speaker.describe(houses, batch, max_length - 2, len(words))]
-    return said
+        sentences += [words.decode(numbers) for numbers in speaker.describe(houses, batch, max_length - 2, len(words))]
+    return sentences
 
 
-def sentence_metrics(prefix: str, said: Sequence[Sequence[str]], paths: Sequence[InstructedPath]) -> Metrics:
+def sentence_metrics(prefix: str, sentences: Sequence[Sequence[str]], paths: Sequence[InstructedPath]) -> Metrics:
     """BLEU-4 of a node's sentences against what people wrote, and the share of them that are distinct.
 
     ``<prefix>.bleu`` in [0, 100] is of these paths; the sums over houses of its ``<prefix>.bleu.statistics`` give BLEU
@@ -69,22 +71,22 @@ def sentence_metrics(prefix: str, said: Sequence[Sequence[str]], paths: Sequence
     sentences of one node only. Houses have sentences in common, so its mean over nodes is above the share among all
     sentences.
     """
-    statistics = bleu_statistics(said, references_of(paths))
+    statistics = bleu_statistics(sentences, references_of(paths))
     count = float(len(paths))
     return {
         f"{prefix}.bleu": bleu(statistics),
         f"{prefix}.bleu.count": count,
         f"{prefix}.bleu.statistics": statistics.tolist(),
-        f"{prefix}.distinct": len({tuple(sentence) for sentence in said}) / count,
+        f"{prefix}.distinct": len({tuple(sentence) for sentence in sentences}) / count,
         f"{prefix}.distinct.count": count,
     }
 
 
 def house_traces(houses: Houses) -> dict[str, np.ndarray]:
     """``viewpoints [V, 3]`` in metres and ``edges [E, 2]``, the rows that they join."""
-    here, column = np.nonzero(houses.neighbour.cpu().numpy() >= 0)
-    there = houses.neighbour.cpu().numpy()[here, column]
-    edges = np.stack([here, there], axis=1)[here < there]
+    start, column = np.nonzero(houses.neighbour.cpu().numpy() >= 0)
+    stop = houses.neighbour.cpu().numpy()[start, column]
+    edges = np.stack([start, stop], axis=1)[start < stop]
     return {"viewpoints": houses.positions.cpu().numpy(), "edges": edges}
 
 
@@ -96,31 +98,31 @@ def walk_traces(
     ``<split>.<number>.walked`` and ``.reference`` are rows of viewpoints, ``.error`` is the distance of the end from
     the goal in metres, ``.success`` 1 or 0, and ``.instruction`` the text.
     """
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for number, row in enumerate(one_per_path(episodes)[:DRAWN].tolist()):
         walked, reference = trails[row].numpy(), episodes["path"][row].numpy()
-        found |= {
+        arrays |= {
             f"{split}.{number}.walked": walked[walked >= 0],
             f"{split}.{number}.reference": reference[reference >= 0],
             f"{split}.{number}.error": scores["ne"][row].numpy(),
             f"{split}.{number}.success": scores["sr"][row].numpy(),
             f"{split}.{number}.instruction": _bytes(paths[number].instructions[0]),
         }
-    return found
+    return arrays
 
 
 def sentence_traces(
-    split: str, said: Sequence[Sequence[str]], paths: Sequence[InstructedPath]
+    split: str, sentences: Sequence[Sequence[str]], paths: Sequence[InstructedPath]
 ) -> dict[str, np.ndarray]:
     """For the first paths of a split, what the speaker said, ``<split>.<number>.said``, and the ``.instruction`` that
     a person wrote."""
-    found: dict[str, np.ndarray] = {}
-    for number, (sentence, path) in enumerate(list(zip(said, paths, strict=True))[:DRAWN]):
-        found |= {
+    arrays: dict[str, np.ndarray] = {}
+    for number, (sentence, path) in enumerate(list(zip(sentences, paths, strict=True))[:DRAWN]):
+        arrays |= {
             f"{split}.{number}.said": _bytes(" ".join(sentence)),
             f"{split}.{number}.instruction": _bytes(path.instructions[0]),
         }
-    return found
+    return arrays
 
 
 def _bytes(text: str) -> np.ndarray:

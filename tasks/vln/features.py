@@ -61,10 +61,10 @@ def read_features(path: Path, names: Sequence[str], width: int) -> np.ndarray:
         features[rows[name]] = array
         missing.discard(name)
     if missing:
-        listed = sorted(missing)
-        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+        absent = sorted(missing)
+        more = f" and {len(absent) - _LISTED} more" if len(absent) > _LISTED else ""
         raise DataError(
-            f"{path}: no features for {len(listed)} of {len(names)} viewpoints: {', '.join(listed[:_LISTED])}{more}"
+            f"{path}: no features for {len(absent)} of {len(names)} viewpoints: {', '.join(absent[:_LISTED])}{more}"
         )
     return features
 

@@ -25,12 +25,12 @@ def find_file(folder: Path, name: str) -> Path | None:
         There is more than one.
     """
     wanted = {name + suffix for suffix in COMPRESSIONS}
-    found = [path for path in found_in(folder, f"**/{name}*") if path.name in wanted and path.is_file()]
-    if len(found) > 1:
+    paths = [path for path in found_in(folder, f"**/{name}*") if path.name in wanted and path.is_file()]
+    if len(paths) > 1:
         raise DataError(
-            f"{folder}: {len(found)} files are called {name}: {', '.join(map(str, found))}; keep one of them"
+            f"{folder}: {len(paths)} files are called {name}: {', '.join(map(str, paths))}; keep one of them"
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def in_folder(name: str, folder: Path | None = None) -> Path:

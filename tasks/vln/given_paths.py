@@ -54,8 +54,8 @@ class Start:
 
 def some(names: Sequence[str] | Mapping[str, object], first: int = 5) -> str:
     """The first names, and the number of the others, for messages."""
-    listed = list(names)
-    return ", ".join(listed[:first]) + (f" and {len(listed) - first} more" if len(listed) > first else "")
+    all_names = list(names)
+    return ", ".join(all_names[:first]) + (f" and {len(all_names) - first} more" if len(all_names) > first else "")
 
 
 def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
@@ -74,10 +74,10 @@ def check_path(houses: Houses, path: HousePath) -> None:
     for viewpoint in path.viewpoints:
         check_stop(houses, path.scan, viewpoint, path.heading)
     rows = [houses.rows[f"{path.scan}_{viewpoint}"] for viewpoint in path.viewpoints]
-    for place in range(len(rows) - 1):
-        if not bool((houses.neighbour[rows[place]] == rows[place + 1]).any()):
-            here, there = path.viewpoints[place : place + 2]
-            raise DataError(f"house {path.scan}: the graph has no edge from {here} to {there}")
+    for index in range(len(rows) - 1):
+        if not bool((houses.neighbour[rows[index]] == rows[index + 1]).any()):
+            start, stop = path.viewpoints[index : index + 2]
+            raise DataError(f"house {path.scan}: the graph has no edge from {start} to {stop}")
 
 
 def walked(houses: Houses, start: Start, rows: Tensor, max_actions: int) -> HousePath:
@@ -87,53 +87,53 @@ def walked(houses: Houses, start: Start, rows: Tensor, max_actions: int) -> Hous
     return HousePath(start.scan, names, start.heading, positions, stopped=len(rows) <= max_actions)
 
 
-def entries_of(given: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def entries_of(source: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects of JSON lines, or of a JSON array in a file ``.json``, each with its place for messages."""
-    if isinstance(given, Path) and ".json" in given.suffixes:
-        listed = read_json(given)
-        if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-            raise DataError(f"{given}: expected a JSON array of objects, or JSON lines in a file .jsonl")
-        yield from ((f"{given}, entry {number}", entry) for number, entry in enumerate(listed, 1))
+    if isinstance(source, Path) and ".json" in source.suffixes:
+        entries = read_json(source)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(f"{source}: expected a JSON array of objects, or JSON lines in a file .jsonl")
+        yield from ((f"{source}, entry {number}", entry) for number, entry in enumerate(entries, 1))
     else:
-        place = given if isinstance(given, Path) else name_of(given)
-        yield from ((f"{place}, line {number}", entry) for number, entry in json_lines(given))
+        name = source if isinstance(source, Path) else name_of(source)
+        yield from ((f"{name}, line {number}", entry) for number, entry in json_lines(source))
 
 
-def _text(place: str, entry: Mapping[str, Any], name: str) -> str:
+def _text(location: str, entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str):
-        raise DataError(f"{place}: {name} = {shown(value)}; expected a text")
+        raise DataError(f"{location}: {name} = {shown(value)}; expected a text")
     return value
 
 
-def _heading(place: str, entry: Mapping[str, Any]) -> float:
+def _heading(location: str, entry: Mapping[str, Any]) -> float:
     value = entry.get("heading", 0.0)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not -2 * pi <= value <= 2 * pi + 0.01:
-        raise DataError(f"{place}: heading = {shown(value)}; expected radians, from -2 pi to 2 pi")
+        raise DataError(f"{location}: heading = {shown(value)}; expected radians, from -2 pi to 2 pi")
     return float(value)
 
 
-def house_named(place: str, entry: Mapping[str, Any]) -> str:
+def house_named(location: str, entry: Mapping[str, Any]) -> str:
     """The name of the house, ``scan``, of an object. Raise :class:`DataError` if it has none."""
-    return _text(place, entry, "scan")
+    return _text(location, entry, "scan")
 
 
-def path_of(place: str, entry: Mapping[str, Any]) -> HousePath:
+def path_of(location: str, entry: Mapping[str, Any]) -> HousePath:
     """The path of an object: ``scan``, ``path`` and perhaps ``heading``. Raise :class:`DataError` if it has none."""
     stops = entry.get("path")
     if not isinstance(stops, list) or not stops or not all(isinstance(stop, str) for stop in stops):
-        raise DataError(f"{place}: path = {shown(stops)}; expected names of viewpoints")
-    return HousePath(house_named(place, entry), tuple(stops), _heading(place, entry))
+        raise DataError(f"{location}: path = {shown(stops)}; expected names of viewpoints")
+    return HousePath(house_named(location, entry), tuple(stops), _heading(location, entry))
 
 
-def starts_of(place: str, entry: Mapping[str, Any]) -> Iterator[Start]:
+def starts_of(location: str, entry: Mapping[str, Any]) -> Iterator[Start]:
     """The instructions of an object: ``instruction`` or a list ``instructions``, ``scan``, ``viewpoint`` or the first
     one of ``path``, and perhaps ``heading``. Raise :class:`DataError` if it has none.
     """
-    scan, heading = house_named(place, entry), _heading(place, entry)
-    viewpoint = _text(place, entry, "viewpoint") if "viewpoint" in entry else path_of(place, entry).viewpoints[0]
+    scan, heading = house_named(location, entry), _heading(location, entry)
+    viewpoint = _text(location, entry, "viewpoint") if "viewpoint" in entry else path_of(location, entry).viewpoints[0]
     texts = entry.get("instructions", [entry.get("instruction")])
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{place}: no instruction; expected a text instruction, or a list instructions")
+        raise DataError(f"{location}: no instruction; expected a text instruction, or a list instructions")
     for text in texts:
         yield Start(text, scan, viewpoint, heading)

@@ -100,20 +100,20 @@ class Houses:
             moved[device] = Houses(**{**parts, **tensors})
         return moved[device]
 
-    def distances(self, here: Tensor, there: Tensor) -> Tensor:
+    def distances(self, start: Tensor, goal: Tensor) -> Tensor:
         """Metres along edges between rows of the same house, element by element."""
-        return self.distance[self._place(here, there)]
+        return self.distance[self._place(start, goal)]
 
-    def towards(self, here: Tensor, goal: Tensor) -> Tensor:
-        """The candidate to take at ``here`` for the shortest path to ``goal``; 0, STOP, at the goal."""
-        return self.next_candidate[self._place(here, goal)]
+    def towards(self, start: Tensor, goal: Tensor) -> Tensor:
+        """The candidate to take at ``start`` for the shortest path to ``goal``; 0, STOP, at the goal."""
+        return self.next_candidate[self._place(start, goal)]
 
-    def candidate_to(self, here: Tensor, there: Tensor) -> Tensor:
-        """The candidate at ``here`` that leads to ``there``; 0 where none does."""
-        return (self.neighbour[here] == there.unsqueeze(-1)).long().argmax(dim=-1)
+    def candidate_to(self, start: Tensor, goal: Tensor) -> Tensor:
+        """The candidate at ``start`` that leads to ``goal``; 0 where none does."""
+        return (self.neighbour[start] == goal.unsqueeze(-1)).long().argmax(dim=-1)
 
-    def _place(self, here: Tensor, there: Tensor) -> Tensor:
-        return self.start[here] + there - self.first[here]
+    def _place(self, start: Tensor, goal: Tensor) -> Tensor:
+        return self.start[start] + goal - self.first[start]
 
 
 def assemble(graphs: Sequence[Graph], features: np.ndarray) -> Houses:
@@ -140,8 +140,8 @@ def assemble(graphs: Sequence[Graph], features: np.ndarray) -> Houses:
     starts = np.cumsum([0, *(size * size for size in sizes)])[:-1]
     paths = [shortest_paths(graph) for graph in graphs]
     following = [
-        _candidate_towards(found.following, table[0], int(first))
-        for found, table, first in zip(paths, tables, firsts, strict=True)
+        _candidate_towards(of_house.following, table[0], int(first))
+        for of_house, table, first in zip(paths, tables, firsts, strict=True)
     ]
     neighbour, view, heading, elevation = (np.concatenate(parts) for parts in zip(*tables, strict=True))
     return Houses(
@@ -157,7 +157,7 @@ def assemble(graphs: Sequence[Graph], features: np.ndarray) -> Houses:
         torch.from_numpy(
             np.concatenate([start + np.arange(size) * size for start, size in zip(starts, sizes, strict=True)])
         ),
-        torch.from_numpy(np.concatenate([found.distance.ravel() for found in paths]).astype(np.float32)),
+        torch.from_numpy(np.concatenate([of_house.distance.ravel() for of_house in paths]).astype(np.float32)),
         torch.from_numpy(np.concatenate([candidate.ravel() for candidate in following])),
     )
 
@@ -168,12 +168,14 @@ def _candidates(graph: Graph, first: int, widest: int) -> tuple[np.ndarray, np.n
     neighbour = np.full((size, widest), -1, dtype=np.int64)
     view = np.zeros((size, widest), dtype=np.int64)
     heading, elevation = np.zeros((size, widest)), np.zeros((size, widest))
-    for here in range(size):
-        there = np.flatnonzero(graph.navigable[here])
-        columns = slice(1, 1 + len(there))
-        heading[here, columns], elevation[here, columns] = directions(graph.positions[there] - graph.positions[here])
-        view[here, columns] = nearest_view(heading[here, columns], elevation[here, columns])
-        neighbour[here, columns] = first + there
+    for viewpoint in range(size):
+        neighbours = np.flatnonzero(graph.navigable[viewpoint])
+        columns = slice(1, 1 + len(neighbours))
+        heading[viewpoint, columns], elevation[viewpoint, columns] = directions(
+            graph.positions[neighbours] - graph.positions[viewpoint]
+        )
+        view[viewpoint, columns] = nearest_view(heading[viewpoint, columns], elevation[viewpoint, columns])
+        neighbour[viewpoint, columns] = first + neighbours
     return neighbour, view, heading, elevation
 
 

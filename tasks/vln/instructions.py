@@ -42,12 +42,12 @@ def find_dataset(folder: Path, name: str = "auto") -> DatasetName | None:
     """
     if name != "auto":
         return cast(DatasetName, name)
-    found = [
+    names = [
         dataset for dataset in get_args(DatasetName) if found_in(folder, f"**/{FILES[dataset].format(split='*')}*")
     ]
-    if len(found) > 1:
+    if len(names) > 1:
         raise DataError(f"{folder}: has files of R2R and of RxR; set vln.dataset = 'r2r' or 'rxr'")
-    return found[0] if found else None
+    return names[0] if names else None
 
 
 def read_split(
@@ -75,37 +75,37 @@ def read_split(
     if path is None:
         return None
     if dataset == "r2r":
-        return _distinct(path, [_r2r_path(path, place, entry) for place, entry in _array(path)])
+        return _distinct(path, [_r2r_path(path, location, entry) for location, entry in _array(path)])
     grouped: dict[tuple[str, str], InstructedPath] = {}
     for number, entry in json_lines(path):
-        place = f"line {number}"
-        language = _field(path, place, entry, "language", str)
+        location = f"line {number}"
+        language = _field(path, location, entry, "language", str)
         if languages and not any(language == wanted or language.startswith(f"{wanted}-") for wanted in languages):
             continue
-        found = _rxr_path(path, place, entry)
-        key = found.scan, found.path_id
-        known = grouped.setdefault(key, found)
-        if replace(found, instructions=known.instructions) != known:
+        read_path = _rxr_path(path, location, entry)
+        key = read_path.scan, read_path.path_id
+        known = grouped.setdefault(key, read_path)
+        if replace(read_path, instructions=known.instructions) != known:
             raise DataError(
-                f"{path}, {place}: path_id {found.path_id} of scan {found.scan} has another path or heading than in an "
-                "earlier line; correct one of the two"
+                f"{path}, {location}: path_id {read_path.path_id} of scan {read_path.scan} has another path or "
+                "heading than in an earlier line; correct one of the two"
             )
-        if known is not found:
-            grouped[key] = replace(known, instructions=known.instructions + found.instructions)
+        if known is not read_path:
+            grouped[key] = replace(known, instructions=known.instructions + read_path.instructions)
     if not grouped:
         raise DataError(f"{path}: no instruction in vln.languages = {','.join(languages)!r}; name those that are there")
     return tuple(grouped.values())
 
 
-def _distinct(path: Path, found: Sequence[InstructedPath]) -> tuple[InstructedPath, ...]:
+def _distinct(path: Path, paths: Sequence[InstructedPath]) -> tuple[InstructedPath, ...]:
     known: dict[tuple[str, str], int] = {}
-    for number, each in enumerate(found, 1):
+    for number, each in enumerate(paths, 1):
         if (first := known.setdefault((each.scan, each.path_id), number)) != number:
             raise DataError(
                 f"{path}, entry {number}: path_id {each.path_id} of scan {each.scan} occurs for the second time (first "
                 f"in entry {first}); keep one of the two"
             )
-    return tuple(found)
+    return tuple(paths)
 
 
 def _array(path: Path) -> Iterator[tuple[str, object]]:
@@ -115,34 +115,34 @@ def _array(path: Path) -> Iterator[tuple[str, object]]:
     return ((f"entry {number}", entry) for number, entry in enumerate(entries, 1))
 
 
-def _r2r_path(path: Path, place: str, entry: object) -> InstructedPath:
-    texts = _field(path, place, entry, "instructions", list)
-    return _checked(path, place, entry, texts)
+def _r2r_path(path: Path, location: str, entry: object) -> InstructedPath:
+    texts = _field(path, location, entry, "instructions", list)
+    return _checked(path, location, entry, texts)
 
 
-def _rxr_path(path: Path, place: str, entry: object) -> InstructedPath:
-    return _checked(path, place, entry, [_field(path, place, entry, "instruction", str)])
+def _rxr_path(path: Path, location: str, entry: object) -> InstructedPath:
+    return _checked(path, location, entry, [_field(path, location, entry, "instruction", str)])
 
 
-def _checked(path: Path, place: str, entry: object, texts: Sequence[object]) -> InstructedPath:
-    stops = _field(path, place, entry, "path", list)
-    heading = _field(path, place, entry, "heading", (int, float))
-    name = str(_field(path, place, entry, "path_id", (int, str)))
+def _checked(path: Path, location: str, entry: object, texts: Sequence[object]) -> InstructedPath:
+    stops = _field(path, location, entry, "path", list)
+    heading = _field(path, location, entry, "heading", (int, float))
+    name = str(_field(path, location, entry, "path_id", (int, str)))
     if not all(isinstance(stop, str) for stop in stops) or not stops:
-        raise DataError(f"{path}, {place}: path = {shown(stops)}; expected names of viewpoints")
+        raise DataError(f"{path}, {location}: path = {shown(stops)}; expected names of viewpoints")
     if len(stops) == 1:
         raise DataError(
-            f"{path}, {place}: path {name} has a start and no further viewpoint, as in the test split, whose paths are "
-            "not published; give a split that has paths"
+            f"{path}, {location}: path {name} has a start and no further viewpoint, as in the test split, whose paths "
+            "are not published; give a split that has paths"
         )
     if not -2 * pi <= heading <= 2 * pi + 0.01:
-        raise DataError(f"{path}, {place}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
+        raise DataError(f"{path}, {location}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError(
-            f"{path}, {place}: path {name} has an instruction without text; add the text or remove the entry"
+            f"{path}, {location}: path {name} has an instruction without text; add the text or remove the entry"
         )
     return InstructedPath(
-        _field(path, place, entry, "scan", str),
+        _field(path, location, entry, "scan", str),
         name,
         tuple(cast(list[str], stops)),
         float(heading),
@@ -150,11 +150,11 @@ def _checked(path: Path, place: str, entry: object, texts: Sequence[object]) -> 
     )
 
 
-def _field(path: Path, place: str, entry: object, name: str, kind: type | tuple[type, ...]) -> Any:
+def _field(path: Path, location: str, entry: object, name: str, kind: type | tuple[type, ...]) -> Any:
     value = entry.get(name) if isinstance(entry, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        found = "nothing" if value is None else shown(value)
-        raise DataError(f"{path}, {place}: {name} is {found}; expected {_words(kind)}")
+        value_text = "nothing" if value is None else shown(value)
+        raise DataError(f"{path}, {location}: {name} is {value_text}; expected {_words(kind)}")
     return value
 
 

@@ -58,17 +58,17 @@ def label_paths(
     for rows in torch.split(torch.arange(len(paths)), _CHUNK):
         batch = {name: tensor[rows] for name, tensor in episodes.items()}
         temperature, count = (sampling.temperature, sampling.count) if sampling else (0.0, 1)
-        said = [speaker.describe(houses, batch, max_length - 2, len(words), temperature) for _ in range(count)]
+        sentences = [speaker.describe(houses, batch, max_length - 2, len(words), temperature) for _ in range(count)]
         described = [
             replace(paths[row], instructions=tuple(" ".join(words.decode(numbers)) for numbers in of_path))
-            for row, of_path in zip(rows.tolist(), zip(*said, strict=True), strict=True)
+            for row, of_path in zip(rows.tolist(), zip(*sentences, strict=True), strict=True)
         ]
         if sampling and sampling.listener:
             likelihoods = path_likelihoods(sampling.listener, houses, encode(described, houses.rows, words, max_length))
             best = likelihoods.unflatten(0, (-1, count)).argmax(dim=1).tolist()
             described = [
-                replace(path, instructions=(path.instructions[place],))
-                for path, place in zip(described, best, strict=True)
+                replace(path, instructions=(path.instructions[index],))
+                for path, index in zip(described, best, strict=True)
             ]
         labelled += described
     return labelled

@@ -56,10 +56,10 @@ class LanguageModel:
         if self._longest is not None and len(ids) > self._longest:
             ids = [*ids[: self._longest - 1], ids[-1]]
         with torch.no_grad():
-            found = self._encoder(torch.tensor([ids])).last_hidden_state[0]
+            states = self._encoder(torch.tensor([ids])).last_hidden_state[0]
         if len(self._states) >= _KEPT:
             self._states.popitem(last=False)
-        self._states[words] = _by_word(found, encoded.word_ids, len(words))
+        self._states[words] = _by_word(states, encoded.word_ids, len(words))
         return self._states[words]
 
     def vectors(self, words: Sequence[str]) -> Tensor:
@@ -94,9 +94,9 @@ class PretrainedVectors(nn.Module):
         """Take the words that numbers stand for."""
         first, unknown, *rest = self.model.vectors(("[UNK]", *words.words))
         *of_words, last = rest
-        found = torch.stack([torch.zeros_like(first), unknown, last, first, *of_words])
+        vectors = torch.stack([torch.zeros_like(first), unknown, last, first, *of_words])
         self.table = torch.zeros(self._count, self.model.width)
-        self.table[: len(found)] = found / found[UNKNOWN:].std()
+        self.table[: len(vectors)] = vectors / vectors[UNKNOWN:].std()
 
     def forward(self, numbers: Tensor) -> Tensor:
         if self.table is None:

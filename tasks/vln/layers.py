@@ -26,12 +26,12 @@ class BiLSTM(nn.Module):
         self.backwards = nn.LSTM(inputs, width, batch_first=True)
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
-        place = torch.arange(sequences.shape[1], device=sequences.device)
+        position = torch.arange(sequences.shape[1], device=sequences.device)
         used = mask_of(lengths, sequences.shape[1])
-        mirrored = torch.where(used, lengths.unsqueeze(1) - 1 - place, place)
-        there, _ = self.forwards(sequences)
+        mirrored = torch.where(used, lengths.unsqueeze(1) - 1 - position, position)
+        forwards, _ = self.forwards(sequences)
         back, _ = self.backwards(_reordered(sequences, mirrored))
-        return torch.cat([there, _reordered(back, mirrored)], dim=-1) * used.unsqueeze(-1)
+        return torch.cat([forwards, _reordered(back, mirrored)], dim=-1) * used.unsqueeze(-1)
 
 
 def _reordered(sequences: Tensor, places: Tensor) -> Tensor:

@@ -107,10 +107,10 @@ def imitation_loss(rollout: Rollout, weight: Tensor) -> Tensor:
 def path_likelihoods(agent: Agent, houses: Houses, episodes: Batch) -> Tensor:
     """The logarithms of the probabilities, ``[n]``, with which an agent walks the described paths and stops."""
     agent.eval()
-    found = torch.zeros(len(episodes["path"]), device=episodes["path"].device)
+    likelihoods = torch.zeros(len(episodes["path"]), device=episodes["path"].device)
     for step in roll_out(agent, houses, episodes, teacher_forced, episodes["path"].shape[1]).steps:
-        found[step.active] -= cross_entropy(step.logits, step.teacher, reduction="none")
-    return found
+        likelihoods[step.active] -= cross_entropy(step.logits, step.teacher, reduction="none")
+    return likelihoods
 
 
 def discounted_returns(rewards: Tensor, walked: Tensor, last: Tensor, discount: float = DISCOUNT) -> Tensor:

@@ -41,7 +41,7 @@ class CorpusCounts:
 
         most = max(map(len, references))
         columns: list[Any] = [
-            [" ".join(of[place]) if place < len(of) else None for of in references] for place in range(most)
+            [" ".join(of[index]) if index < len(of) else None for of in references] for index in range(most)
         ]
         self._counter = BLEU(tokenize="none", smooth_method="none", force=True, references=columns)
         self._shortest = sum(min(map(len, of)) for of in references)
@@ -73,10 +73,10 @@ def bleu_statistics(sentences: Sequence[Sequence[str]], references: Sequence[Seq
 def bleu(statistics: np.ndarray) -> float:
     """BLEU-4 in [0, 100] of :func:`bleu_statistics` or of a multiple of them; 0 where no 4-gram matches."""
     matches, totals = statistics[:MAX_NGRAM], statistics[MAX_NGRAM : 2 * MAX_NGRAM]
-    said, wanted = statistics[-2:]
-    if (matches <= 0).any() or (totals < matches).any() or said <= 0:  # the last two: statistics that cannot be
+    length, wanted = statistics[-2:]
+    if (matches <= 0).any() or (totals < matches).any() or length <= 0:  # the last two: statistics that cannot be
         return 0.0
-    brevity = min(0.0, 1.0 - wanted / said)
+    brevity = min(0.0, 1.0 - wanted / length)
     return float(100 * np.exp(np.log(matches / totals).mean() + brevity))
 
 

@@ -92,16 +92,16 @@ def surroundings(
     between = np.linalg.norm(graph.positions[:, None] - graph.positions[None], axis=-1)
     near = graph.visible & (between <= RANGE)
     np.fill_diagonal(near, True)
-    found = []
-    for here in range(len(graph.viewpoints)):
-        seen = np.flatnonzero(near[here, viewpoint])
-        seen = seen[np.argsort(between[here, viewpoint[seen]], kind="stable")]
+    of_viewpoints = []
+    for own in range(len(graph.viewpoints)):
+        seen = np.flatnonzero(near[own, viewpoint])
+        seen = seen[np.argsort(between[own, viewpoint[seen]], kind="stable")]
         seen = seen[np.unique(thing[seen], return_index=True)[1]]
-        offsets = places[seen] - graph.positions[here]
-        found.append(
-            Surroundings(label[seen], np.linalg.norm(offsets, axis=1), in_views(offsets), viewpoint[seen] == here)
+        offsets = places[seen] - graph.positions[own]
+        of_viewpoints.append(
+            Surroundings(label[seen], np.linalg.norm(offsets, axis=1), in_views(offsets), viewpoint[seen] == own)
         )
-    return found
+    return of_viewpoints
 
 
 def object_features(folder: Path, graphs: Mapping[str, Graph], label_width: int = 0) -> dict[str, np.ndarray]:
@@ -199,9 +199,9 @@ def _space(graph: Graph, classifier: RoomClassifier, amounts: list[dict[str, flo
     """
     posterior = classifier.posterior(amounts)
     blocks = []
-    for here in range(len(graph.viewpoints)):
-        seen = np.flatnonzero(graph.visible[here])
-        offsets = graph.positions[seen] - graph.positions[here]
+    for own in range(len(graph.viewpoints)):
+        seen = np.flatnonzero(graph.visible[own])
+        offsets = graph.positions[seen] - graph.positions[own]
         distance = np.linalg.norm(offsets, axis=1)
         shown = in_views(offsets).astype(float)
         count = shown.sum(axis=0)
@@ -211,7 +211,7 @@ def _space(graph: Graph, classifier: RoomClassifier, amounts: list[dict[str, flo
         geometry = np.stack(
             [
                 np.log1p(count),
-                np.log1p((shown * graph.navigable[here, seen][:, None]).sum(axis=0)),
+                np.log1p((shown * graph.navigable[own, seen][:, None]).sum(axis=0)),
                 np.exp(-nearest / DECAY),
                 np.exp(-mean / DECAY) * any_shown,
             ],
@@ -255,8 +255,8 @@ def cached_object_features(
         for scan, features in object_features(folder, graphs, label_width).items():
             np.save(unfinished / f"{scan}.npy", features)
 
-    found = cached(cache, f"features-{key_of(_inputs(folder, label_width))}", compute)
-    return np.concatenate([np.load(found / f"{scan}.npy") for scan in scans])
+    cache_folder = cached(cache, f"features-{key_of(_inputs(folder, label_width))}", compute)
+    return np.concatenate([np.load(cache_folder / f"{scan}.npy") for scan in scans])
 
 
 def _inputs(folder: Path, label_width: int) -> Iterator[tuple[str, bytes]]:

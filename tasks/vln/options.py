@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import listed, option
+from fedapps.base.options import option, split_names
 
 from .features import WIDTHS
 from .files import DEFAULT_FOLDER
@@ -191,7 +191,7 @@ class Options:
     @property
     def spoken(self) -> tuple[str, ...]:
         """The languages to read; empty for all."""
-        return listed(self.languages)
+        return split_names(self.languages)
 
     @property
     def cache_folder(self) -> Path:

@@ -95,7 +95,7 @@ def references_of(paths: Sequence[InstructedPath]) -> list[list[list[str]]]:
 def constant_sentence(paths: Sequence[InstructedPath], seed: int, tried: int = 300) -> list[str]:
     """Of up to ``tried`` training instructions, the one with the highest BLEU on their paths."""
     rng = generator(seed, "vln.constant")
-    some = [paths[place] for place in rng.permutation(len(paths))[:tried]]
+    some = [paths[index] for index in rng.permutation(len(paths))[:tried]]
     counts = CorpusCounts(references_of(some))
     return max(
         (words_of(path.instructions[0]) for path in some),
@@ -117,23 +117,23 @@ def retrieved_sentences(known: Tensor, paths: Sequence[InstructedPath], asked: T
     """
     scale = known.std(dim=0).clamp(min=1e-6)
     nearest = torch.cdist(asked / scale, known / scale).argmin(dim=1)
-    return [words_of(paths[place].instructions[0]) for place in nearest.tolist()]
+    return [words_of(paths[index].instructions[0]) for index in nearest.tolist()]
 
 
 def looks_of(houses: Houses, episodes: Batch) -> Tensor:
     """The directions of the first moves of each path and the mean features along it, float32 ``[n, D]``."""
     rows = one_per_path(episodes)
     path, length = episodes["path"][rows], episodes["path_length"][rows]
-    found = []
+    looks = []
     for part in torch.split(torch.arange(len(rows)), _CHUNK):
-        here, facing, candidate = moves_of(houses, path[part], length[part], episodes["facing"][rows[part]])
-        seen = observe(houses, here.flatten(), facing.flatten())
-        angles = seen.candidate_angles[torch.arange(here.numel()), candidate.flatten()].view(*here.shape, 4)
+        visited, facing, candidate = moves_of(houses, path[part], length[part], episodes["facing"][rows[part]])
+        seen = observe(houses, visited.flatten(), facing.flatten())
+        angles = seen.candidate_angles[torch.arange(visited.numel()), candidate.flatten()].view(*visited.shape, 4)
         moves = torch.zeros(len(part), _LOOK_MOVES, 4)
-        moves[:, : here.shape[1]] = angles[:, :_LOOK_MOVES]
-        views = houses.features[here].mean(dim=(1, 2))
-        found.append(torch.cat([moves.flatten(1), views], dim=1))
-    return torch.cat(found)
+        moves[:, : visited.shape[1]] = angles[:, :_LOOK_MOVES]
+        views = houses.features[visited].mean(dim=(1, 2))
+        looks.append(torch.cat([moves.flatten(1), views], dim=1))
+    return torch.cat(looks)
 
 
 def human_sentences(paths: Sequence[InstructedPath]) -> tuple[list[list[str]], list[InstructedPath]]:
@@ -155,7 +155,7 @@ def walker_references(dataset: Dataset, options: Options) -> References:
 
     Draws are keyed by (``sample_seed``, walker, split).
     """
-    found: dict[str, dict[str, float]] = {name: {} for name in WALKERS}
+    scores_of: dict[str, dict[str, float]] = {name: {} for name in WALKERS}
     for split in TESTED:
         paths = dataset.of(split, dataset.nodes(options))
         if not paths:
@@ -166,8 +166,8 @@ def walker_references(dataset: Dataset, options: Options) -> References:
         episodes = encode(paths, houses.rows, Vocabulary(()), options.max_length)
         for name, walker in WALKERS.items():
             scores = walk(houses, episodes, walker, generator(options.sample_seed, "vln.walker", name, split))
-            found[name] |= {f"{split}.{metric}": float(values.mean()) for metric, values in scores.items()}
-    return _reported(found)
+            scores_of[name] |= {f"{split}.{metric}": float(values.mean()) for metric, values in scores.items()}
+    return _reported(scores_of)
 
 
 def sentence_references(dataset: Dataset, options: Options) -> References:
@@ -177,34 +177,34 @@ def sentence_references(dataset: Dataset, options: Options) -> References:
     similar training path, and "one person" what one person wrote, compared with what the others wrote.
     """
     train = dataset.of("train", dataset.seen)
-    found: dict[str, dict[str, float]] = {"constant sentence": {}, "retrieved sentence": {}, "one person": {}}
+    scores_of: dict[str, dict[str, float]] = {"constant sentence": {}, "retrieved sentence": {}, "one person": {}}
     constant = constant_sentence(train, options.sample_seed) if train else []
     known = _looks(dataset, "train", dataset.seen, options) if train else None
     for split in TESTED:
         scans = dataset.nodes(options)
         paths = dataset.of(split, scans)
-        said = {"one person": human_sentences(paths)}
+        sentences_of = {"one person": human_sentences(paths)}
         if known is not None and paths:
             asked = _looks(dataset, split, scans, options)
-            said["constant sentence"] = [constant] * len(paths), paths
-            said["retrieved sentence"] = retrieved_sentences(known, train, asked), paths
-        for name, (sentences, described) in said.items():
+            sentences_of["constant sentence"] = [constant] * len(paths), paths
+            sentences_of["retrieved sentence"] = retrieved_sentences(known, train, asked), paths
+        for name, (sentences, described) in sentences_of.items():
             if described:
-                found[name][f"{split}.bleu"] = bleu(bleu_statistics(sentences, references_of(described)))
-    return _reported(found)
+                scores_of[name][f"{split}.bleu"] = bleu(bleu_statistics(sentences, references_of(described)))
+    return _reported(scores_of)
 
 
 def _looks(dataset: Dataset, split: str, scans: Sequence[str], options: Options) -> Tensor:
     """The looks of the paths of a split, one house after another, so that only one house's features are in memory."""
-    found = []
+    looks = []
     for scan in scans:
         paths: Sequence[InstructedPath] = dataset.of(split, [scan])
         if paths:
             houses = read_houses(dataset, [scan], options)
-            found.append(looks_of(houses, encode(paths, houses.rows, Vocabulary(()), options.max_length)))
-    return torch.cat(found)
+            looks.append(looks_of(houses, encode(paths, houses.rows, Vocabulary(()), options.max_length)))
+    return torch.cat(looks)
 
 
-def _reported(found: References) -> References:
+def _reported(references: References) -> References:
     """Without the references that have no metric."""
-    return {name: metrics for name, metrics in found.items() if metrics}
+    return {name: metrics for name, metrics in references.items() if metrics}

@@ -27,10 +27,10 @@ ORDER = 125
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a speaker ``said`` about a path, and what a person wrote: the ``instruction``."""
+    """The ``description`` of a path by a speaker, and the ``instruction`` that a person wrote."""
 
     instruction: str
-    said: str
+    description: str
 
 
 def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
@@ -62,7 +62,7 @@ def section(run: ReportedRun) -> Markup | None:
         [
             node,
             _short(next(iter(row.values())).instruction),
-            *(_short(row[method].said) if method in row else "–" for method in methods),
+            *(_short(row[method].description) if method in row else "–" for method in methods),
         ]
         for (node, _), row in _spread(sentences)
     ]

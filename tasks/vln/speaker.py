@@ -34,8 +34,8 @@ class PathEncoder(nn.Module):
     def forward(self, houses: Houses, episodes: Batch, shown: Tensor) -> Tensor:
         """What was seen along each path, ``[n, P, hidden]``, given which features are ``shown [n, D]``."""
         path, lengths = episodes["path"], episodes["path_length"]
-        here, facing, candidate = moves_of(houses, path, lengths, episodes["facing"])
-        seen = observe(houses, here.flatten(), facing.flatten())
+        visited, facing, candidate = moves_of(houses, path, lengths, episodes["facing"])
+        seen = observe(houses, visited.flatten(), facing.flatten())
         rows = torch.arange(path.numel(), device=path.device)
         taken, angles = (each[rows, candidate.flatten()] for each in (seen.candidates, seen.candidate_angles))
         by_path = (each.unflatten(0, path.shape) for each in (taken, angles, seen.views, seen.view_angles))
@@ -74,14 +74,14 @@ def moves_of(houses: Houses, path: Tensor, lengths: Tensor, facing: Tensor) -> t
     """
     used = mask_of(lengths, path.shape[1])
     last = path.gather(1, lengths.unsqueeze(1) - 1)
-    here = torch.where(used, path, last)
-    following = torch.cat([here[:, 1:], last], dim=1)
-    candidate = torch.where(following == here, torch.zeros_like(here), houses.candidate_to(here, following))
-    turned = houses.view[here, candidate] % HEADINGS
+    visited = torch.where(used, path, last)
+    following = torch.cat([visited[:, 1:], last], dim=1)
+    candidate = torch.where(following == visited, torch.zeros_like(visited), houses.candidate_to(visited, following))
+    turned = houses.view[visited, candidate] % HEADINGS
     faces = [facing]
     for step in range(path.shape[1] - 1):
         faces.append(torch.where(candidate[:, step] > 0, turned[:, step], faces[-1]))
-    return here, torch.stack(faces, dim=1), candidate
+    return visited, torch.stack(faces, dim=1), candidate
 
 
 class WordDecoder(nn.Module):
@@ -184,7 +184,7 @@ class Speaker(nn.Module):
         context, mask = self.look(houses, episodes)
         words = torch.full((len(context), 1), BEGIN, device=context.device)
         ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
-        state, said = None, []
+        state, columns = None, []
         for _ in range(max_length):
             logits, state = self.decoder(words, context, mask, state)
             logits[:, 0, [PAD, UNKNOWN, BEGIN]] = -torch.inf
@@ -194,10 +194,10 @@ class Speaker(nn.Module):
             else:
                 words = logits.argmax(dim=2)
             ended |= words.squeeze(1) == END
-            said.append(words.squeeze(1).masked_fill(ended, END))
+            columns.append(words.squeeze(1).masked_fill(ended, END))
             if ended.all():
                 break
-        return [row[: row.index(END)] if END in row else row for row in torch.stack(said, dim=1).tolist()]
+        return [row[: row.index(END)] if END in row else row for row in torch.stack(columns, dim=1).tolist()]
 
 
 def speaker_of(options: Options, folder: Path | None = None) -> Speaker:

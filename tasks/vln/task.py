@@ -10,6 +10,7 @@ import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.model_folder import texts_of
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
+from fedapps.tasks.vln.world.world import HouseWorld, write_houses
 from fedapps.tasks.words import doubtful_words
 from torch import Tensor, nn
 
@@ -100,8 +101,6 @@ class VlnTask(Task):
 
         Raise :class:`DataError` for the source "files".
         """
-        from fedapps.tasks.vln.world.world import HouseWorld, write_houses
-
         chosen = self.options
         if not self.has_world:
             raise DataError(
@@ -271,9 +270,9 @@ class VlnTask(Task):
                 continue
             episodes, paths = data.splits[split], _paths(data, split)
             if isinstance(model, Speaker):
-                said = describe_all(model, houses, episodes, _words(data), self.options.max_length)
-                metrics |= sentence_metrics(split, said, paths)
-                traces |= sentence_traces(split, said, paths) if final else {}
+                sentences = describe_all(model, houses, episodes, _words(data), self.options.max_length)
+                metrics |= sentence_metrics(split, sentences, paths)
+                traces |= sentence_traces(split, sentences, paths) if final else {}
             else:
                 scores, trails = walk_all(cast(Agent, model), houses, episodes, self.options.max_actions)
                 metrics |= means(split, scores)

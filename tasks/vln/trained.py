@@ -149,13 +149,13 @@ class VlnTrained(TrainedModel):
         houses = self._houses()
         for path in paths:
             check_path(houses, path)
-        given = [
+        instructed = [
             InstructedPath(path.scan, str(number), path.viewpoints, path.heading, ("",))
             for number, path in enumerate(paths)
         ]
-        episodes = encode(given, houses.rows, self._words(), self._options.max_length)
-        said = describe_all(speaker, houses.on(self.device), episodes, self._words(), self._options.max_length)
-        return [" ".join(words) for words in said]
+        episodes = encode(instructed, houses.rows, self._words(), self._options.max_length)
+        sentences = describe_all(speaker, houses.on(self.device), episodes, self._words(), self._options.max_length)
+        return [" ".join(words) for words in sentences]
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
         """As :meth:`TrainedModel.data`, with the words that the model knows.
@@ -188,17 +188,17 @@ class VlnTrained(TrainedModel):
             ``scan``, ``path`` (names of viewpoints) and ``heading``; of an agent also ``instruction``, ``positions``
             (metres) and ``stopped``, of a speaker ``description``.
         """
-        folders = [given for given in inputs if isinstance(given, Path) and given.is_dir()]
-        files = [given for given in inputs if given not in folders]
+        folders = [source for source in inputs if isinstance(source, Path) and source.is_dir()]
+        files = [source for source in inputs if source not in folders]
         if not files:
             raise DataError("there is no instruction and no path: name a file of JSON lines")
         if len(folders) > 1:
             raise DataError(f"{folders[1]}: a second folder of houses; give one with all of them")
         entries: Iterator[tuple[str, Mapping[str, Any]]] = chain.from_iterable(map(entries_of, files))
         if folders:
-            listed = list(entries)
-            self.enter(folders[0], sorted({house_named(place, entry) for place, entry in listed}))
-            entries = iter(listed)
+            all_entries = list(entries)
+            self.enter(folders[0], sorted({house_named(location, entry) for location, entry in all_entries}))
+            entries = iter(all_entries)
         while some := list(islice(entries, batch_size)):
             yield from self._answers(some)
 
@@ -245,11 +245,11 @@ class VlnTrained(TrainedModel):
 
     def _answers(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
         if isinstance(self._walker, Speaker):
-            paths = [path_of(place, entry) for place, entry in entries]
-            for path, said in zip(paths, self.describe_all(paths), strict=True):
-                yield {**_row(path), "description": said}
+            paths = [path_of(location, entry) for location, entry in entries]
+            for path, sentence in zip(paths, self.describe_all(paths), strict=True):
+                yield {**_row(path), "description": sentence}
             return
-        starts = [start for place, entry in entries for start in starts_of(place, entry)]
+        starts = [start for location, entry in entries for start in starts_of(location, entry)]
         for start, path in zip(starts, self.follow_all(starts), strict=True):
             positions = [list(position) for position in path.positions]
             yield {"instruction": start.instruction, **_row(path), "positions": positions, "stopped": path.stopped}

@@ -11,7 +11,7 @@ from .dataset import read_dataset
 from .options import Options
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the words of all training instructions, those that a run on the folder uses without vln.vocabulary-file."""
     standard = Options()
     parser = argparse.ArgumentParser(
@@ -23,10 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=standard.vocabulary_size, help="vln.vocabulary-size")
     parser.add_argument("--dataset", default=standard.dataset, choices=("auto", "r2r", "rxr"), help="vln.dataset")
     parser.add_argument("--languages", default=standard.languages, help="vln.languages")
-    given = parser.parse_args(arguments)
-    options = Options(vocabulary_size=given.size, dataset=given.dataset, languages=given.languages)
+    arguments = parser.parse_args(argv)
+    options = Options(vocabulary_size=arguments.size, dataset=arguments.dataset, languages=arguments.languages)
     try:
-        read_dataset(given.folder, options).vocabulary(options).write(given.file)
+        read_dataset(arguments.folder, options).vocabulary(options).write(arguments.file)
     except (DataError, OSError) as error:
         parser.error(str(error))
 

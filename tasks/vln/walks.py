@@ -34,16 +34,16 @@ class Observation:
     exists: Tensor
 
 
-def observe(houses: Houses, here: Tensor, facing: Tensor) -> Observation:
+def observe(houses: Houses, viewpoint: Tensor, facing: Tensor) -> Observation:
     """What agents see at the rows ``here [b]`` facing the view columns ``facing [b]``."""
-    exists = houses.exists[here]
+    exists = houses.exists[viewpoint]
     width = int(exists.sum(dim=1).max())
-    views = houses.view[here, :width]
+    views = houses.view[viewpoint, :width]
     return Observation(
-        houses.features[here],
-        VIEW_ANGLES.to(here.device)[facing],
-        houses.features[here.unsqueeze(1), views] * houses.leads[here, :width],
-        houses.candidate_angles[here, facing, :width],
+        houses.features[viewpoint],
+        VIEW_ANGLES.to(viewpoint.device)[facing],
+        houses.features[viewpoint.unsqueeze(1), views] * houses.leads[viewpoint, :width],
+        houses.candidate_angles[viewpoint, facing, :width],
         exists[:, :width],
     )
 
@@ -79,9 +79,9 @@ class Walks:
         On the reference path it is the next viewpoint of the path, and STOP at its end; off it the next on the shortest
         path to the goal. Where references are shortest paths, as in R2R, the two are the same.
         """
-        here = self.here[self.active]
-        along = self.houses.candidate_to(here, self._next_stop())
-        return torch.where(self._passed >= 0, along, self.houses.towards(here, self.goal[self.active]))
+        viewpoint = self.here[self.active]
+        along = self.houses.candidate_to(viewpoint, self._next_stop())
+        return torch.where(self._passed >= 0, along, self.houses.towards(viewpoint, self.goal[self.active]))
 
     def step(self, action: Tensor) -> Tensor:
         """Take a candidate for each active agent and give the rewards, float32 ``[b]``.
@@ -90,18 +90,18 @@ class Walks:
         for one that does not (Tan et al., NAACL 2019; Zhou and Wang, ECCV 2022).
         """
         active, houses = self.active, self.houses
-        here, goal = self.here[active], self.goal[active]
+        viewpoint, goal = self.here[active], self.goal[active]
         stops = action == 0
-        there = torch.where(stops, here, houses.neighbour[here, action])
-        distance = houses.distances(here, goal)
+        following = torch.where(stops, viewpoint, houses.neighbour[viewpoint, action])
+        distance = houses.distances(viewpoint, goal)
         arrived = torch.where(distance < SUCCESS_RADIUS, STOP_REWARD, -STOP_REWARD)
-        nearer = torch.where(houses.distances(there, goal) < distance, 1.0, -1.0)
-        passed = torch.where(self._next_stop() == there, self._passed + 1, -1)
+        nearer = torch.where(houses.distances(following, goal) < distance, 1.0, -1.0)
+        passed = torch.where(self._next_stop() == following, self._passed + 1, -1)
         moved = (~stops).nonzero().squeeze(1)
-        self.active, self._passed, there = active[moved], passed[moved], there[moved]
-        self.here[self.active] = there
-        self.facing[self.active] = houses.view[here, action][moved] % HEADINGS
-        self._trail.append(torch.full_like(self.here, -1).index_copy_(0, self.active, there))
+        self.active, self._passed, following = active[moved], passed[moved], following[moved]
+        self.here[self.active] = following
+        self.facing[self.active] = houses.view[viewpoint, action][moved] % HEADINGS
+        self._trail.append(torch.full_like(self.here, -1).index_copy_(0, self.active, following))
         return torch.where(stops, arrived, nearer)
 
     def _next_stop(self) -> Tensor:

@@ -73,8 +73,8 @@ class Backbone:
         """Return torchvision's name for a ``name`` in a file of weights."""
         for prefix, names in _RENAMED.items():
             if self.network.startswith(prefix):
-                for given, own in names.items():
-                    name = name.replace(given, own)
+                for published, own in names.items():
+                    name = name.replace(published, own)
         return name
 
 

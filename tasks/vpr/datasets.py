@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import listed
+from fedapps.base.options import split_names
 from fedapps.base.text_files import refuse_several
 
 from . import indoor, nordland
@@ -62,8 +62,8 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
         places = inspection.readable(places)
     else:
         inspection.require_present()
-    test = listed(options.test_cities) or (() if own else _default_test(kind, folder, places, options))
-    validation = listed(options.validation_cities)
+    test = split_names(options.test_cities) or (() if own else _default_test(kind, folder, places, options))
+    validation = split_names(options.validation_cities)
     if own:
         test, validation = (tuple(city for city in some if city in places.cities) for some in (test, validation))
     training = [city for city in places.cities if city not in test and city not in validation]
@@ -72,17 +72,17 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
             f"{folder}: no city is left for training besides {', '.join(test + validation)} (see vpr.test-cities, "
             "vpr.test-share, vpr.validation-cities)"
         )
-    found = Dataset(
+    dataset = Dataset(
         complete_for_training(places.of_city(*training), folder),
         places.of_city(*test) if test else None,
         places.of_city(*validation) if validation else None,
         inspection,
     )
-    if found.test is not None:
-        require_complete(found.test, folder, "common test", "vpr.test-cities")
-    if found.validation is not None:
-        require_complete(found.validation, folder, "common validation", "vpr.validation-cities")
-    return found
+    if dataset.test is not None:
+        require_complete(dataset.test, folder, "common test", "vpr.test-cities")
+    if dataset.validation is not None:
+        require_complete(dataset.validation, folder, "common validation", "vpr.validation-cities")
+    return dataset
 
 
 def read_images(folder: Path, options: Options) -> Places:
@@ -108,11 +108,11 @@ def _found(folder: Path, options: Options) -> str:
         "indoor": folder / indoor.METADATA,
         "table": folder / options.table_file,
     }
-    found = [kind for kind, mark in marks.items() if mark.exists()]
-    readings = {f"{marks[kind].name} ({kind})": True for kind in found}
+    kinds = [kind for kind, mark in marks.items() if mark.exists()]
+    readings = {f"{marks[kind].name} ({kind})": True for kind in kinds}
     refuse_several(folder, readings, "set vpr.dataset to one of these kinds")
-    if found:
-        return found[0]
+    if kinds:
+        return kinds[0]
     raise DataError(
         f"{folder}: no data set found; expected one of {', '.join(mark.name for mark in marks.values())} "
         "(see vpr.dataset, vpr.table-file)"
@@ -144,10 +144,10 @@ def _read(kind: str, folder: Path, options: Options) -> Places:
 
 def _default_test(kind: str, folder: Path, places: Places, options: Options) -> tuple[str, ...]:
     if kind == "msls":
-        if found := tuple(city for city in FEDVPR_TEST if city in places.cities):
-            return found
-        if found := tuple(name for name, path in find_cities(folder).items() if path.parent.name == "test"):
-            return found
+        if cities := tuple(city for city in FEDVPR_TEST if city in places.cities):
+            return cities
+        if cities := tuple(name for name, path in find_cities(folder).items() if path.parent.name == "test"):
+            return cities
     if options.test_share == 0 or len(places.cities) == 1:
         return ()
     count = max(1, round(options.test_share * len(places.cities)))

@@ -91,16 +91,16 @@ class CommonSet:
 
     def _tested(self, network: PlaceNetwork) -> _Tested:
         digest = fingerprint(network.state_dict().values())
-        if (found := self._found.get(digest)) is None:
+        if (tested := self._found.get(digest)) is None:
             inputs = self.images.through(network)
             places = self.images.places
             queries, database = inputs.describe(places.queries), inputs.describe(places.database)
             recalls = _recalls(queries, database, self.true_rows)
-            found = _Tested(recalls, nearest_rows(queries[self.shown], database, NEAREST))
-            self._found[digest] = found
+            tested = _Tested(recalls, nearest_rows(queries[self.shown], database, NEAREST))
+            self._found[digest] = tested
             while len(self._found) > _REMEMBERED:
                 self._found.popitem(last=False)
-        return found
+        return tested
 
 
 def drawn_for_test(places: Places, options: Options) -> Places:
@@ -152,10 +152,10 @@ def own_metrics(
     prefix = "local" if len(test) else "train"
     asked = training.queries[test] if len(test) else training.queries
     true_rows = _true_rows(training.images.places, asked, options.recall_radius)
-    found = _recalls(described[asked], described[training.database], true_rows)
+    recalls = _recalls(described[asked], described[training.database], true_rows)
     count = float(sum(len(rows) > 0 for rows in true_rows))
-    metrics: Metrics = {f"{prefix}.{name}": value for name, value in found.items()}
-    metrics |= {f"{prefix}.{name}.count": count for name in found}
+    metrics: Metrics = {f"{prefix}.{name}": value for name, value in recalls.items()}
+    metrics |= {f"{prefix}.{name}.count": count for name in recalls}
     if len(train):
         metrics |= _mined_loss(training, described, train, options, generator(seed, "vpr.mining"))
     return metrics
@@ -196,8 +196,8 @@ def _mined_loss(
 def _recalls(queries: np.ndarray, database: np.ndarray, true_rows: list[np.ndarray]) -> Metrics:
     if not any(len(rows) for rows in true_rows):
         return {}
-    found = recall(queries, database, true_rows, among=AMONG)
-    return {f"recall_at_{n}": found.percent[n] / 100 for n in AMONG}
+    result = recall(queries, database, true_rows, among=AMONG)
+    return {f"recall_at_{n}": result.percent[n] / 100 for n in AMONG}
 
 
 def _true_rows(places: Places, queries: np.ndarray, radius: float) -> list[np.ndarray]:
@@ -215,10 +215,10 @@ def traces(network: PlaceNetwork, own: Places, common: CommonSet | None, radius:
     For the common images, also return the :func:`match_traces` of ``network``, in which matches within ``radius``
     metres are correct.
     """
-    found = place_traces("places", own)
+    arrays = place_traces("places", own)
     if common is not None:
-        found |= place_traces("common", common.images.places) | match_traces(network, common, radius)
-    return found
+        arrays |= place_traces("common", common.images.places) | match_traces(network, common, radius)
+    return arrays
 
 
 def place_traces(prefix: str, places: Places) -> dict[str, np.ndarray]:
@@ -247,13 +247,13 @@ def match_traces(network: PlaceNetwork, common: CommonSet, radius: float) -> dic
         return {}
     places = common.images.places
     nearest = common.nearest(network)
-    asked, found = places.queries[common.shown], places.database[nearest]
-    metres = np.linalg.norm(places.position[found] - places.position[asked][:, None], axis=2)
-    apart = _city(places, found) != _city(places, asked)[:, None]
+    asked, nearest_places = places.queries[common.shown], places.database[nearest]
+    metres = np.linalg.norm(places.position[nearest_places] - places.position[asked][:, None], axis=2)
+    apart = _city(places, nearest_places) != _city(places, asked)[:, None]
     right = [np.isin(rows, common.true_rows[query]) for query, rows in zip(common.shown, nearest, strict=True)]
     return {
         "matches.asked": _images(common, asked),
-        "matches.found": _images(common, found),
+        "matches.found": _images(common, nearest_places),
         "matches.metres": np.where(apart, np.inf, metres),
         "matches.right": np.stack(right),
         "matches.radius": np.array(radius),
@@ -263,9 +263,9 @@ def match_traces(network: PlaceNetwork, common: CommonSet, radius: float) -> dic
 
 def _city(places: Places, rows: np.ndarray) -> np.ndarray:
     """The index of each row's city in ``places.cities``, shaped like ``rows``."""
-    number = {city: place for place, city in enumerate(places.cities)}
-    found: np.ndarray = np.array([number.get(track.city, -1) for track in places.tracks])[places.track[rows]]
-    return found
+    number = {city: index for index, city in enumerate(places.cities)}
+    cities: np.ndarray = np.array([number.get(track.city, -1) for track in places.tracks])[places.track[rows]]
+    return cities
 
 
 def _images(common: CommonSet, rows: np.ndarray) -> np.ndarray:

@@ -77,10 +77,10 @@ class GivenImages:
         return GivenImages(
             self.source,
             self.rows[places],
-            tuple(self.names[place] for place in places),
+            tuple(self.names[index] for index in places),
             self.position[places],
             self.degrees,
-            tuple(self.cities[place] for place in places),
+            tuple(self.cities[index] for index in places),
             None if self.query is None else self.query[places],
         )
 
@@ -112,12 +112,17 @@ def in_hand(
     """
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim != 4:
         raise DataError(f"images of shape {list(images.shape)}; expected a list, [n, H, W, 3] or [n, 3, H, W]")
-    listed = list(images)
-    found = [str(image) if isinstance(image, (str, Path)) else str(place) for place, image in enumerate(listed)]
-    if names is not None and len(names) != len(listed):
-        raise DataError(f"{len(names)} names of {len(listed)} images; expected one for each")
+    image_list = list(images)
+    default_names = [
+        str(image) if isinstance(image, (str, Path)) else str(index) for index, image in enumerate(image_list)
+    ]
+    if names is not None and len(names) != len(image_list):
+        raise DataError(f"{len(names)} names of {len(image_list)} images; expected one for each")
     return GivenImages(
-        _InHand(listed), np.arange(len(listed)), tuple(names or found), positions_of(position, len(listed))
+        _InHand(image_list),
+        np.arange(len(image_list)),
+        tuple(names or default_names),
+        positions_of(position, len(image_list)),
     )
 
 
@@ -125,10 +130,10 @@ def positions_of(position: object, count: int) -> np.ndarray:
     """Return positions as float64 ``[count, 2]``; NaN without any. Raise :class:`DataError` for another shape."""
     if position is None:
         return np.full((count, 2), np.nan)
-    found = finite_numbers(position, "positions", missing=True).astype(np.float64)
-    if found.shape != (count, 2):
-        raise DataError(f"positions of shape {list(found.shape)}; expected [{count}, 2], one (x, y) for each image")
-    return found
+    array = finite_numbers(position, "positions", missing=True).astype(np.float64)
+    if array.shape != (count, 2):
+        raise DataError(f"positions of shape {list(array.shape)}; expected [{count}, 2], one (x, y) for each image")
+    return array
 
 
 def is_collection(path: Path) -> bool:
@@ -175,15 +180,15 @@ def _listed(path: Path) -> GivenImages:
     return GivenImages(source, np.arange(len(table)), tuple(names), position, degrees, cities, query)
 
 
-def metres_between(here: np.ndarray, there: np.ndarray, *, degrees: bool) -> np.ndarray:
+def metres_between(first: np.ndarray, second: np.ndarray, *, degrees: bool) -> np.ndarray:
     """Return the distances in metres ``[...]`` between positions ``[..., 2]``, which broadcast; NaN where one is.
 
     Positions in degrees (longitude, latitude) are on a sphere of the Earth's mean radius (the haversine formula).
     """
     if not degrees:
-        apart: np.ndarray = np.linalg.norm(here - there, axis=-1)
+        apart: np.ndarray = np.linalg.norm(first - second, axis=-1)
         return apart
-    (lon, lat), (other_lon, other_lat) = (np.moveaxis(np.deg2rad(each), -1, 0) for each in (here, there))
+    (lon, lat), (other_lon, other_lat) = (np.moveaxis(np.deg2rad(each), -1, 0) for each in (first, second))
     half = np.sin((other_lat - lat) / 2) ** 2 + np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
     metres: np.ndarray = 2 * EARTH_RADIUS * np.arcsin(np.sqrt(half.clip(0, 1)))
     return metres

@@ -63,9 +63,9 @@ class Inspection:
         kept = places.select(np.flatnonzero(~np.isin(places.image, list(problems))))
         if not len(kept):
             self._refuse(problems)
-        said = ", ".join(self._named(problems))
+        names = ", ".join(self._named(problems))
         count = f"{len(problems)} of {len(places)} images"
-        logger.warning("%s: vpr.skip-unreadable excludes %s: %s", self.folder, count, said)
+        logger.warning("%s: vpr.skip-unreadable excludes %s: %s", self.folder, count, names)
         return kept
 
     def _unreadable(self, images: np.ndarray) -> dict[int, str]:
@@ -79,17 +79,17 @@ class Inspection:
 
     def _refuse(self, problems: Mapping[int, str]) -> None:
         if problems:
-            said = "\n  ".join(self._named(problems))
+            names = "\n  ".join(self._named(problems))
             raise DataError(
-                f"{self.folder}: {len(problems)} of {len(self.images)} images cannot be read:\n  {said}\nreplace "
+                f"{self.folder}: {len(problems)} of {len(self.images)} images cannot be read:\n  {names}\nreplace "
                 "them, remove them from the tables, or set vpr.skip-unreadable = true to exclude them"
             )
 
     def _named(self, problems: Mapping[int, str]) -> list[str]:
         """The first problems, and the number of the others."""
         assert isinstance(self.source, (ImageFiles, ImageTar))
-        said = [f"{self.source.name(index)} ({problem})" for index, problem in list(problems.items())[:NAMED]]
-        return said + ([f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else [])
+        lines = [f"{self.source.name(index)} ({problem})" for index, problem in list(problems.items())[:NAMED]]
+        return lines + ([f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else [])
 
 
 def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str]:
@@ -98,11 +98,11 @@ def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str
     Image.preinit()  # load Pillow's formats before threads need them
 
     def look(block: list[int]) -> dict[int, str]:
-        found = {index: _problem(source, index) for index in block}
-        return {index: problem for index, problem in found.items() if problem}
+        problems = {index: _problem(source, index) for index in block}
+        return {index: problem for index, problem in problems.items() if problem}
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return {index: problem for found in pool.map(look, blocks) for index, problem in found.items()}
+        return {index: problem for problems in pool.map(look, blocks) for index, problem in problems.items()}
 
 
 def _problem(source: ImageFiles | ImageTar, index: int) -> str:

@@ -111,9 +111,9 @@ class FeatureMapCache:
         if self.capacity == 0 or len(places) * map_bytes(network, *size) > self.capacity:
             return None
         digest = fingerprint(network.frozen.state_dict().values())
-        if (found := self._kept.get(name)) is not None and found[0] == digest:
+        if (kept := self._kept.get(name)) is not None and kept[0] == digest:
             self._kept.move_to_end(name)
-            return found[1]
+            return kept[1]
         maps = torch.empty(len(places), *map_shape(network, *size))
         self._kept.pop(name, None)
         while self._kept and maps.nbytes + sum(held.nbytes for _, held in self._kept.values()) > self.capacity:

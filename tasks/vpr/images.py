@@ -75,8 +75,8 @@ class ImageFiles:
     def absent(self) -> list[int]:
         """Return the images without a file. Each folder is listed once; only unlisted files are checked one by one."""
         at = [os.path.split(name) for name in self.names]
-        listed = {inside: _listed(self.folder / inside) for inside in {inside for inside, _ in at}}
-        unlisted = [index for index, (inside, name) in enumerate(at) if name not in listed[inside]]
+        names = {inside: _listed(self.folder / inside) for inside in {inside for inside, _ in at}}
+        unlisted = [index for index, (inside, name) in enumerate(at) if name not in names[inside]]
         return [index for index in unlisted if not _is_file(self.folder / self.names[index])]
 
 
@@ -123,10 +123,10 @@ class ImageTar:
         """
         try:
             with tarfile.open(path, "r:") as archive:
-                found = {member.name: (member.name, member.offset_data, member.size) for member in archive}
+                members = {member.name: (member.name, member.offset_data, member.size) for member in archive}
         except (*UNREADABLE, ValueError, tarfile.TarError) as error:
             raise DataError(f"{path}: cannot be read as an uncompressed tar archive: {error}") from error
-        return cls(path, [found.get(name, (name, -1, 0)) for name in names])
+        return cls(path, [members.get(name, (name, -1, 0)) for name in names])
 
     def __len__(self) -> int:
         return len(self.members)
@@ -188,15 +188,15 @@ class ImageStore:
             An image is missing or damaged.
         """
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
-        for place, index in enumerate(indices):
-            images[place] = self._one(int(index), size)
+        for row, index in enumerate(indices):
+            images[row] = self._one(int(index), size)
         return images
 
     def _one(self, index: int, size: Size) -> Tensor:
         with self._lock:
-            if (found := self._kept.get((index, size))) is not None:
+            if (image := self._kept.get((index, size))) is not None:
                 self._kept.move_to_end((index, size))
-                return found
+                return image
         from torchvision.transforms.v2 import functional
 
         decoded = functional.pil_to_tensor(self.source.decode(index))

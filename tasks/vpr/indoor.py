@@ -54,7 +54,9 @@ def _positions(table: Table) -> np.ndarray:
     of_floor: dict[str, set[str]] = {}
     for floor, area in zip(floors, areas, strict=True):
         of_floor.setdefault(floor, set()).add(area)
-    east = {(floor, area): place for floor, found in of_floor.items() for place, area in enumerate(sorted(found))}
+    east = {
+        (floor, area): column for floor, on_floor in of_floor.items() for column, area in enumerate(sorted(on_floor))
+    }
     rows = zip(floors, areas, strict=True)
     return np.array(
         [
@@ -66,6 +68,6 @@ def _positions(table: Table) -> np.ndarray:
 
 def _level(table: Table, row: int, floor: str) -> int:
     """The number of floors above the ground, -4 for "basement4"."""
-    if not (found := re.fullmatch(r"(basement|floor)(\d+)", floor)):
-        raise DataError(f"{table.place(row, 'floor')}: {floor!r}; expected a name like floor12 or basement2")
-    return int(found[2]) * (-1 if found[1] == "basement" else 1)
+    if not (match := re.fullmatch(r"(basement|floor)(\d+)", floor)):
+        raise DataError(f"{table.location(row, 'floor')}: {floor!r}; expected a name like floor12 or basement2")
+    return int(match[2]) * (-1 if match[1] == "basement" else 1)

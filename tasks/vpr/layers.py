@@ -59,8 +59,8 @@ def divide(network: nn.Module, last: str, first: str | None) -> Parts:
             f"its computation depends on the values of the images, so it cannot be divided ({error})"
         ) from error
     start = next(node for node in graph.nodes if node.op == "placeholder")
-    cut = tracer.call(last).given(last)
-    middle = tracer.call(first).taken(first) if first else start
+    cut = tracer.call(last).output_node(last)
+    middle = tracer.call(first).input_node(first) if first else start
     if middle is cut or middle not in _needed(cut, start):
         raise ValueError(f"the layer {first!r} comes after the layer {last!r}; exchange them")
     if middle is not start and start in _needed(cut, middle):
@@ -75,10 +75,10 @@ class _Call:
     arguments: tuple[Any, ...]
     result: Any
 
-    def taken(self, name: str) -> fx.Node:
+    def input_node(self, name: str) -> fx.Node:
         return _node_of(self.arguments[0] if len(self.arguments) == 1 else None, f"the layer {name!r} does not take")
 
-    def given(self, name: str) -> fx.Node:
+    def output_node(self, name: str) -> fx.Node:
         return _node_of(self.result, f"the layer {name!r} does not give")
 
 
@@ -127,13 +127,13 @@ def _check_exists(network: nn.Module, name: str) -> None:
 
 def _needed(end: fx.Node, start: fx.Node) -> set[fx.Node]:
     """The nodes on which ``end`` depends, looking back no further than ``start``; both are included."""
-    found, ahead = set(), [end]
+    nodes, ahead = set(), [end]
     while ahead:
         node = ahead.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             ahead += [] if node is start else node.all_input_nodes
-    return found
+    return nodes
 
 
 def _computation(graph: fx.Graph, start: fx.Node, end: fx.Node) -> fx.Graph:

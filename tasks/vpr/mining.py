@@ -85,8 +85,8 @@ class NearestSequences:
         # Sort by sequence; the images of each sequence stay shuffled.
         shuffled = shuffled[np.argsort(miner.sequences[shuffled], kind="stable")]
         _, starts, sizes = np.unique(miner.sequences[shuffled], return_index=True, return_counts=True)
-        place = np.arange(len(shuffled)) - np.repeat(starts, sizes)
-        return np.sort(shuffled[place < self.images])
+        rank = np.arange(len(shuffled)) - np.repeat(starts, sizes)
+        return np.sort(shuffled[rank < self.images])
 
     def open_to(self, miner: "Miner", queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         order = np.argsort(miner.sequences, kind="stable")

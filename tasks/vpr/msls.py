@@ -61,11 +61,11 @@ def find_cities(root: Path) -> dict[str, Path]:
     """
     folders = [folder for folder in found_in(root, "train_val/*") if _roles(folder)]
     folders += [file.parents[1] for file in found_in(root, "test/*/query/postprocessed.csv")]
-    found: dict[str, Path] = {}
+    city_folders: dict[str, Path] = {}
     for folder in sorted(folders, key=lambda folder: folder.name):
-        if (other := found.setdefault(folder.name, folder)) != folder:
+        if (other := city_folders.setdefault(folder.name, folder)) != folder:
             raise DataError(f"{folder}: there is also {other}; rename or remove one of the two cities")
-    return found
+    return city_folders
 
 
 def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
@@ -90,18 +90,18 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
         A city, a file, a column or the row of an image is missing, a key occurs twice, all images are panoramas, or a
         position is implausible (:func:`~fedapps.tasks.vpr.positions.refuse_far`).
     """
-    found = find_cities(root)
-    if not found:
+    city_folders = find_cities(root)
+    if not city_folders:
         raise DataError(f"{root}: no city found; expected folders like train_val/amsterdam/query and .../database")
     if cities is not None and not cities:
-        raise DataError(f"{root}: no city selected; available: {', '.join(found)}")
-    if unknown := [city for city in cities or () if city not in found]:
-        raise DataError(f"{root}: no positions for {', '.join(unknown)}; available: {', '.join(found)}")
+        raise DataError(f"{root}: no city selected; available: {', '.join(city_folders)}")
+    if unknown := [city for city in cities or () if city not in city_folders]:
+        raise DataError(f"{root}: no positions for {', '.join(unknown)}; available: {', '.join(city_folders)}")
     continents = continents_of(root)
     parts = [
-        _read_part(root, found[city], role, continents.get(city, ""))
-        for city in (found if cities is None else cities)
-        for role in _roles(found[city])
+        _read_part(root, city_folders[city], role, continents.get(city, ""))
+        for city in (city_folders if cities is None else cities)
+        for role in _roles(city_folders[city])
     ]
     if not any(part[0] for part in parts):
         raise DataError(f"{root}: all images are panoramas (column pano of raw.csv), which are left out; add others")

@@ -227,7 +227,7 @@ def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module
     device = torch.get_default_device()
     with torch.device("meta"):
         parts = chosen.parts()
-    given, problems = fitted(parts, tensors, known=chosen.names, renamed=chosen.renamed)
+    by_own_name, problems = fitted(parts, tensors, known=chosen.names, renamed=chosen.renamed)
     if problems:
         others = [own for own, other in BACKBONES.items() if not _problems(other, tensors)]
         advice = (
@@ -241,7 +241,7 @@ def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module
         )
     for part in parts:
         wanted = part.state_dict()
-        copies = {own: torch.empty_like(like, device=device).copy_(given[own]) for own, like in wanted.items()}
+        copies = {own: torch.empty_like(like, device=device).copy_(by_own_name[own]) for own, like in wanted.items()}
         part.load_state_dict(copies, assign=True)
     return parts
 

@@ -47,30 +47,30 @@ def node_data(folder: Path, options: Options, partition: int, num_nodes: int) ->
     DataError
         The split gives another number of clients than ``num_nodes``.
     """
-    found = federation(folder, options, num_nodes)
-    clients = as_many(found.clients, found.dataset, num_nodes, folder, options)
+    split_data = federation(folder, options, num_nodes)
+    clients = as_many(split_data.clients, split_data.dataset, num_nodes, folder, options)
     client = clients[partition]
     name = f"{client.key} of {num_nodes}"
-    return _data(name, client.key, client.places(found.dataset.training), options, found, client.groups)
+    return _data(name, client.key, client.places(split_data.dataset.training), options, split_data, client.groups)
 
 
 def whole_data(folder: Path, options: Options) -> NodeData:
     """Return all training images as one node for centralised training, including those that no client has."""
-    found = _common_part(folder, options, own=False)
+    split_data = _common_part(folder, options, own=False)
     held: tuple[Client, ...] = ()
     if options.validation_clients:
-        found = federation(folder, options, 0)
-        held = found.held_out
-    places = found.dataset.training
+        split_data = federation(folder, options, 0)
+        held = split_data.held_out
+    places = split_data.dataset.training
     left = set(places.present.tolist()) - {track for client in held for track in client.tracks}
-    return _data("all", folder.resolve().name, places.of_tracks(left), options, found, {})
+    return _data("all", folder.resolve().name, places.of_tracks(left), options, split_data, {})
 
 
 def own_data(folder: Path, options: Options) -> NodeData:
     """Return the data of a deployed node's folder. Common sets contain only named cities that the folder has."""
-    found = _common_part(folder, options, own=True)
-    places = found.dataset.training
-    return _data("own", folder.resolve().name, places, options, found, groups_of(places))
+    split_data = _common_part(folder, options, own=True)
+    places = split_data.dataset.training
+    return _data("own", folder.resolve().name, places, options, split_data, groups_of(places))
 
 
 @lru_cache(maxsize=4)
@@ -160,13 +160,13 @@ def sequence_features(dataset: Dataset, options: Options) -> np.ndarray:
 
 
 def _data(
-    name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
+    name: str, key: str, places: Places, options: Options, split_data: Federation, groups: Mapping[str, str]
 ) -> NodeData:
     """The data of one node; ``name`` identifies its images among those of the folder."""
-    found.dataset.inspection.require_readable(places)
-    training = TrainingSet.of(ImageSet(name, places, options.size, found.kept), options)
+    split_data.dataset.inspection.require_readable(places)
+    training = TrainingSet.of(ImageSet(name, places, options.size, split_data.kept), options)
     held = held_out_queries(key, places, options)
     splits = {"train": {"query": torch.from_numpy(np.setdiff1d(training.miner.usable, held))}}
     if len(held):
         splits["test"] = {"query": torch.from_numpy(held)}
-    return NodeData(key, splits, groups, {"training": training, "common": found.common})
+    return NodeData(key, splits, groups, {"training": training, "common": split_data.common})

@@ -89,10 +89,10 @@ def _grey(pixels: np.ndarray) -> bool:
 
 def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     names = ("summer", "winter", "usable")
-    found = dict(arrays_in(file, names))
-    if missing := [name for name in names if name not in found]:
-        raise DataError(f"{file}: no array {', '.join(missing)}; found {', '.join(found) or 'none'}")
-    summer, winter, usable = (found[name] for name in names)
+    arrays = dict(arrays_in(file, names))
+    if missing := [name for name in names if name not in arrays]:
+        raise DataError(f"{file}: no array {', '.join(missing)}; found {', '.join(arrays) or 'none'}")
+    summer, winter, usable = (arrays[name] for name in names)
     if summer.ndim != 3 or winter.shape != summer.shape or usable.shape != summer.shape[:1]:
         raise DataError(
             f"{file}: summer {summer.shape}, winter {winter.shape}, usable {usable.shape}; expected (n, H, W) twice "

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedapps.tasks.pictures import MAX_PIXELS, MOST_PIXELS
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import listed, option
+from fedapps.base.options import option, split_names
 
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
@@ -275,7 +275,7 @@ class Options:
                 f"vpr.validation-clients = {self.validation_clients} and vpr.validation-cities = "
                 f"{self.validation_cities!r}: these options are mutually exclusive; set one of them"
             )
-        if both := set(listed(self.test_cities)) & set(listed(self.validation_cities)):
+        if both := set(split_names(self.test_cities)) & set(split_names(self.validation_cities)):
             raise DataError(
                 f"vpr.test-cities and vpr.validation-cities both contain {', '.join(sorted(both))}; name each city once"
             )

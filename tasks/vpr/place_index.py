@@ -65,10 +65,10 @@ class Matches:
             self.metres.tolist(),
             strict=True,
         )
-        for query, *found in columns:
+        for query, *values in columns:
             matches = [
                 {"image": name, "distance": distance, x: _known(at[0]), y: _known(at[1]), "metres": _known(metres)}
-                for name, distance, at, metres in zip(*found, strict=True)
+                for name, distance, at, metres in zip(*values, strict=True)
             ]
             yield {"image": query, "matches": matches}
 
@@ -140,14 +140,14 @@ class PlaceIndex:
             raise DataError(f"descriptors of shape {list(asked.shape)}; expected [q, {self.descriptors.shape[1]}]")
         places = positions_of(position, len(asked))
         rows, distance = self._nearest(asked, min(k, len(self)))
-        found = self.position[rows]
-        metres = metres_between(places[:, None], found, degrees=self.degrees)
+        of_matches = self.position[rows]
+        metres = metres_between(places[:, None], of_matches, degrees=self.degrees)
         if cities is not None:
             if len(cities) != len(asked):
                 raise DataError(f"{len(cities)} cities of {len(asked)} queries; expected one for each")
             metres[np.array(self.cities)[rows] != np.array(cities)[:, None]] = np.inf
         names = [[self.names[row] for row in some] for some in rows.tolist()]
-        return Matches(rows, names, distance.astype(np.float32), found, metres)
+        return Matches(rows, names, distance.astype(np.float32), of_matches, metres)
 
     def _nearest(self, asked: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and distances ``[q, k]`` by the exact distance, then by the row."""
@@ -168,8 +168,8 @@ class PlaceIndex:
     def _candidates(self, asked: np.ndarray, width: int) -> np.ndarray:
         if self._faiss is None:
             return nearest_rows(asked, self.descriptors, width)
-        found: np.ndarray = self._faiss.search(asked, width)[1]
-        return found
+        rows: np.ndarray = self._faiss.search(asked, width)[1]
+        return rows
 
     def _squares(self, asked: np.ndarray, candidates: np.ndarray) -> np.ndarray:
         squares = np.empty(candidates.shape)
@@ -229,8 +229,8 @@ class PlaceIndex:
                 if kinds != {"descriptors": "F32", "position": "F64"}:
                     raise ValueError(f"its tensors are of the types {kinds}")
                 descriptors, position = stored.get_tensor("descriptors"), stored.get_tensor("position")
-            if (found := field_of(about, "format", int)) != _FORMAT:
-                raise ValueError(f"format {found}; expected {_FORMAT}")
+            if (version := field_of(about, "format", int)) != _FORMAT:
+                raise ValueError(f"format {version}; expected {_FORMAT}")
             names, cities = texts_of(about, "names"), texts_of(about, "cities")
             if descriptors.ndim != 2 or not len(names) == len(cities) == len(descriptors):
                 raise ValueError(f"descriptors of shape {list(descriptors.shape)} for {len(names)} names")

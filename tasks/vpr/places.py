@@ -129,8 +129,8 @@ class Places:
         if not len(self.database):
             return self.database
         nearest, _ = cKDTree(self.position_apart[self.database]).query(self.position_apart[self.queries])
-        found: np.ndarray = self.queries[nearest <= radius]
-        return found
+        answerable: np.ndarray = self.queries[nearest <= radius]
+        return answerable
 
     def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> Tensor:
         """Load images in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
@@ -172,7 +172,7 @@ def build_places(
     """
     order = sorted(set(tracks))
     _check_labels(order)
-    number = {track: place for place, track in enumerate(order)}
+    number = {track: index for index, track in enumerate(order)}
     return Places(
         store,
         tuple(order),

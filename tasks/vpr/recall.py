@@ -19,8 +19,8 @@ def within(queries: np.ndarray, database: np.ndarray, radius: float) -> list[np.
     """Return, for each position ``[q, 2]``, the rows of ``database [m, 2]`` within ``radius`` metres, ascending."""
     if not len(queries):
         return []
-    found = cKDTree(database.reshape(-1, 2)).query_ball_point(queries, radius, return_sorted=True)
-    return [np.asarray(rows, dtype=np.int64) for rows in found]
+    neighbours = cKDTree(database.reshape(-1, 2)).query_ball_point(queries, radius, return_sorted=True)
+    return [np.asarray(rows, dtype=np.int64) for rows in neighbours]
 
 
 def squared_distances(queries: np.ndarray, database: np.ndarray) -> np.ndarray:
@@ -52,8 +52,8 @@ def nearest_rows(queries: np.ndarray, database: np.ndarray, count: int) -> np.nd
     squares = points.square().sum(dim=1)
     parts = torch.split(others, max(1, _BLOCK // max(1, len(points))))
     # The squared norm of the query does not change the order.
-    found = [_smallest(torch.addmm(squares, part, points.T, alpha=-2), count) for part in parts]
-    return torch.cat(found).numpy()
+    nearest = [_smallest(torch.addmm(squares, part, points.T, alpha=-2), count) for part in parts]
+    return torch.cat(nearest).numpy()
 
 
 def _smallest(distances: Tensor, count: int) -> Tensor:
@@ -118,8 +118,8 @@ def recall(
     counted = [row for row, rows in enumerate(true_rows) if len(rows)]
     if not counted:
         raise ValueError(f"none of {len(queries)} queries shows the place of one of {len(database)} database images")
-    found = nearest_rows(queries[counted], database, max(among))
-    hits = np.stack([np.isin(rows, true_rows[query]) for query, rows in zip(counted, found, strict=True)])
+    nearest = nearest_rows(queries[counted], database, max(among))
+    hits = np.stack([np.isin(rows, true_rows[query]) for query, rows in zip(counted, nearest, strict=True)])
     percent = {n: 100 * int(hits[:, :n].any(axis=1).sum()) / len(counted) for n in among}
     return Recall(percent, len(counted), len(queries) - len(counted))
 

@@ -64,7 +64,7 @@ def as_many(
     """
     if len(clients) > num_nodes and options.draws_surplus:
         rng = generator(options.split_seed, "vpr.surplus", num_nodes)
-        return tuple(clients[place] for place in np.sort(rng.permutation(len(clients))[:num_nodes]))
+        return tuple(clients[index] for index in np.sort(rng.permutation(len(clients))[:num_nodes]))
     if len(clients) == num_nodes:
         return clients
     split = f"vpr.split = {options.split!r}" + (

@@ -37,12 +37,12 @@ def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, .
     for city in places.cities:
         rows = np.flatnonzero(np.array([track.city == city for track in places.tracks])[places.track])
         rng = generator(seed, "vpr.proximity", city)
-        found = [
+        grown = [
             (seed_row, group)
             for seed_row, group in _neighbourhoods(places, rows, radius, rng)
             if is_valid(places, group)
         ]
-        clients += [client_of(places, _key(city, i), group, row) for i, (row, group) in enumerate(found)]
+        clients += [client_of(places, _key(city, i), group, row) for i, (row, group) in enumerate(grown)]
     return at_least_one(clients, f"sequences within {radius:g} m of a query")
 
 
@@ -138,12 +138,12 @@ def group_split(places: Places) -> tuple[Client, ...]:
             )
     valid = {name for name, tracks in groups.items() if is_valid(places, tracks)}
     clients = [client_of(places, name, tracks) for name, tracks in sorted(groups.items()) if name in valid]
-    found = at_least_one(clients, "sequences of a group")
+    of_groups = at_least_one(clients, "sequences of a group")
     if left_out := sorted(groups.keys() - valid):
         logger.warning(
             "excluded groups with fewer than two sequences of queries or of the database: %s", ", ".join(left_out)
         )
-    return found
+    return of_groups
 
 
 def _neighbourhoods(

@@ -30,7 +30,7 @@ from .networks import (
     normalisation_for,
     unloaded_network,
 )
-from .nodes import common_test, federation, node_data, own_data, require_network, whole_data
+from .nodes import common_test, federation, node_data, own_data, require_network, sequence_features, whole_data
 from .options import Options as VprOptions
 from .options import require_weights
 from .places import Places
@@ -129,8 +129,8 @@ class VprTask(Task):
         check_partition(partition, num_partitions)
         require_weights(self.options.given_weights)
         dataset = dataset_of(folder, self.options, own=False)
-        found = _clients(folder, self.options, num_partitions)
-        client = as_many(found, dataset, num_partitions, folder, self.options)[partition]
+        clients = _clients(folder, self.options, num_partitions)
+        client = as_many(clients, dataset, num_partitions, folder, self.options)[partition]
         return self._profile(dataset, client.key, client.places(dataset.training), client.groups)
 
     def own_profile(self, folder: Path) -> NodeProfile:
@@ -219,11 +219,12 @@ class VprTask(Task):
 
     def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
         """Return the number of clients of the split and the share of the sequences that they have."""
-        found = federation(folder, self.options, num_nodes)
-        given = {track for client in found.clients for track in client.tracks}
-        share = len(given) / len(found.dataset.training.present)
+        split_data = federation(folder, self.options, num_nodes)
+        tracks = {track for client in split_data.clients for track in client.tracks}
+        share = len(tracks) / len(split_data.dataset.training.present)
         return [
-            f"the split gives {len(found.clients)} clients with {share:.0%} of the sequences; {num_nodes} take part"
+            f"the split gives {len(split_data.clients)} clients with {share:.0%} of the sequences; "
+            f"{num_nodes} take part"
         ]
 
     @property
@@ -275,8 +276,8 @@ class VprTask(Task):
     def references(self, folder: Path) -> Mapping[str, Mapping[str, float]]:
         """The expected recalls of the common test for a database in random order."""
         test = common_test(folder, self.options)
-        found = test.random_recalls() if test else {}
-        return {RANDOM_ORDER: {f"test.{name}": value for name, value in found.items()}} if found else {}
+        recalls = test.random_recalls() if test else {}
+        return {RANDOM_ORDER: {f"test.{name}": value for name, value in recalls.items()}} if recalls else {}
 
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Return recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.
@@ -316,10 +317,4 @@ def _cities(places: Places) -> str:
 @lru_cache(maxsize=4)
 def _clients(folder: Path, options: VprOptions, num_nodes: int) -> tuple[Client, ...]:
     dataset = dataset_of(folder, options, own=False)
-    return clients_of(dataset, options, num_nodes, partial(_features, dataset, options))[0]
-
-
-def _features(dataset: Dataset, options: VprOptions) -> np.ndarray:
-    from .nodes import sequence_features
-
-    return sequence_features(dataset, options)
+    return clients_of(dataset, options, num_nodes, partial(sequence_features, dataset, options))[0]

@@ -102,16 +102,18 @@ class VprTrained(TrainedModel):
         DataError
             As :meth:`describe`; positions, names or cities are not as many as the images, or there is no image.
         """
-        given = self._given(images).of_role(query=False)
-        if not len(given):
+        image_set = self._given(images).of_role(query=False)
+        if not len(image_set):
             raise DataError("there is no image to index: give at least one")
-        count = len(given)
+        count = len(image_set)
         if positions is not None:
-            given = GivenImages(given.source, given.rows, given.names, positions_of(positions, count), degrees)
-        for what, listed in (("names", names), ("cities", cities)):
-            if listed is not None and len(listed) != count:
-                raise DataError(f"{len(listed)} {what} of {count} images; expected one for each")
-        return self._indexed(given, names, cities)
+            image_set = GivenImages(
+                image_set.source, image_set.rows, image_set.names, positions_of(positions, count), degrees
+            )
+        for what, values in (("names", names), ("cities", cities)):
+            if values is not None and len(values) != count:
+                raise DataError(f"{len(values)} {what} of {count} images; expected one for each")
+        return self._indexed(image_set, names, cities)
 
     def locate(
         self,
@@ -148,8 +150,8 @@ class VprTrained(TrainedModel):
         DataError
             There is no index, another model made it, or an image cannot be read.
         """
-        given = self._given(images).of_role(query=True)
-        return self._located(given, index, k, positions=positions, cities=cities)
+        queries = self._given(images).of_role(query=True)
+        return self._located(queries, index, k, positions=positions, cities=cities)
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
         """As :meth:`TrainedModel.data`; the file of the first weights is not needed."""
@@ -172,13 +174,13 @@ class VprTrained(TrainedModel):
             ``image``, and ``matches``: a list of dictionaries with ``image``, ``distance`` (0 to 2), the position ``x``
             and ``y`` or ``lon`` and ``lat``, and ``metres`` from the query's position; what is unknown is ``None``.
         """
-        for given in self._read(inputs):
+        for image_set in self._read(inputs):
             index = self.places
-            if index is None and given.of_role(query=False) is not given:
-                index = self._indexed(given.of_role(query=False))
-            given = given.of_role(query=True)
-            for start in range(0, len(given), batch_size):
-                some = given.select(np.arange(start, min(start + batch_size, len(given))))
+            if index is None and image_set.of_role(query=False) is not image_set:
+                index = self._indexed(image_set.of_role(query=False))
+            image_set = image_set.of_role(query=True)
+            for start in range(0, len(image_set), batch_size):
+                some = image_set.select(np.arange(start, min(start + batch_size, len(image_set))))
                 if index is None:
                     described = self._described(some, batch_size).tolist()
                     yield from (
@@ -226,38 +228,42 @@ class VprTrained(TrainedModel):
 
     def _read(self, inputs: Sequence[Path | TextIO]) -> Iterator[GivenImages]:
         """The images of inputs; successive images are read together."""
-        for listed, some in groupby(inputs, key=lambda given: isinstance(given, Path) and is_collection(given)):
-            if listed:
-                yield from (self._given(given) for given in some if isinstance(given, Path))
+        for from_collection, some in groupby(
+            inputs, key=lambda source: isinstance(source, Path) and is_collection(source)
+        ):
+            if from_collection:
+                yield from (self._given(source) for source in some if isinstance(source, Path))
             else:
-                yield in_hand([path for given in some for path in _paths(given)], None)
+                yield in_hand([path for source in some for path in _paths(source)], None)
 
-    def _described(self, given: GivenImages, batch_size: int) -> np.ndarray:
+    def _described(self, image_set: GivenImages, batch_size: int) -> np.ndarray:
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
-        network, store = cast(PlaceNetwork, self.module), given.store
-        found = [
-            describe(network, store.load(given.rows[start : start + batch_size], self._options.size), chunk=batch_size)
-            for start in range(0, len(given), batch_size)
+        network, store = cast(PlaceNetwork, self.module), image_set.store
+        vectors = [
+            describe(
+                network, store.load(image_set.rows[start : start + batch_size], self._options.size), chunk=batch_size
+            )
+            for start in range(0, len(image_set), batch_size)
         ]
-        described = torch.cat(found).numpy() if found else np.zeros((0, network.width), dtype=np.float32)
+        described = torch.cat(vectors).numpy() if vectors else np.zeros((0, network.width), dtype=np.float32)
         return finite_answer(described, "descriptors")
 
     def _indexed(
-        self, given: GivenImages, names: Sequence[str] | None = None, cities: Sequence[str] | None = None
+        self, image_set: GivenImages, names: Sequence[str] | None = None, cities: Sequence[str] | None = None
     ) -> PlaceIndex:
         return PlaceIndex(
-            self._described(given, CHUNK),
-            tuple(names or given.names),
-            given.position,
-            given.degrees,
-            tuple(cities or given.cities),
+            self._described(image_set, CHUNK),
+            tuple(names or image_set.names),
+            image_set.position,
+            image_set.degrees,
+            tuple(cities or image_set.cities),
             self._fingerprint,
         )
 
     def _located(
         self,
-        given: GivenImages,
+        queries: GivenImages,
         index: PlaceIndex | None,
         k: int,
         *,
@@ -268,11 +274,11 @@ class VprTrained(TrainedModel):
         if searched is None:
             raise DataError("there is no index of places: give one that index() made, or set places to it")
         self._check(searched)
-        if positions is None and given.degrees == searched.degrees:
-            positions = given.position
-        if cities is None and any(given.cities) and any(searched.cities):
-            cities = given.cities
-        return searched.search(self._described(given, CHUNK), k, position=positions, cities=cities)
+        if positions is None and queries.degrees == searched.degrees:
+            positions = queries.position
+        if cities is None and any(queries.cities) and any(searched.cities):
+            cities = queries.cities
+        return searched.search(self._described(queries, CHUNK), k, position=positions, cities=cities)
 
     def _check(self, index: PlaceIndex) -> None:
         if index.model != self._fingerprint:
@@ -283,5 +289,5 @@ class VprTrained(TrainedModel):
         return fingerprint(tensor.cpu() for tensor in self.module.state_dict().values()).hex()
 
 
-def _paths(given: Path | TextIO) -> list[str | Path]:
-    return [given] if isinstance(given, Path) else [line.strip() for line in given if line.strip()]
+def _paths(source: Path | TextIO) -> list[str | Path]:
+    return [source] if isinstance(source, Path) else [line.strip() for line in source if line.strip()]

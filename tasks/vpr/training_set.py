@@ -170,9 +170,9 @@ class TrainingSet:
         # Describe a query that was drawn twice only once.
         distinct, places = np.unique(chosen, return_inverse=True)
         queries = inputs.describe(self.queries[distinct])[places]
-        found = self.miner.mine(chosen, queries, described, pool=pool, drawn=drawn, negatives=options.negatives)
+        mined = self.miner.mine(chosen, queries, described, pool=pool, drawn=drawn, negatives=options.negatives)
         return Triplets(
-            self.queries[found.queries], self.database[found.positives], self.database[found.negatives], found.distinct
+            self.queries[mined.queries], self.database[mined.positives], self.database[mined.negatives], mined.distinct
         )
 
 
@@ -229,8 +229,8 @@ def described(network: PlaceNetwork, batch: Batch) -> Tensor:
 
 def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tensor:
     """Return the triplet loss of a batch of :func:`epoch_of_triplets`, a scalar."""
-    found = described(network, batch)
-    terms = triplet_terms(found[:, 0], found[:, 1], found[:, 2:], margin=margin)
+    vectors = described(network, batch)
+    terms = triplet_terms(vectors[:, 0], vectors[:, 1], vectors[:, 2:], margin=margin)
     return triplet_loss(terms, batch["mask"])
 
 

@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 import numpy as np
 import torch
 from fedapps.tasks.base import DataError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .options import require_weights
@@ -116,20 +117,22 @@ def fitted(
     wanted: dict[str, Tensor] = {}
     for part in parts:
         wanted |= part.state_dict()
-    given = {
+    by_own_name = {
         name: tensor
         for name, tensor in ((renamed(name), tensor) for name, tensor in weights.items())
         if name in wanted or not (name in known or name.endswith(_COUNTER))
     }
-    reshaped = [name for name, tensor in given.items() if name in wanted and tensor.shape != wanted[name].shape]
-    infinite = [name for name, tensor in given.items() if name in wanted and not tensor.isfinite().all()]
+    reshaped = [name for name, tensor in by_own_name.items() if name in wanted and tensor.shape != wanted[name].shape]
+    infinite = [name for name, tensor in by_own_name.items() if name in wanted and not tensor.isfinite().all()]
     problems = {
-        "missing": [_named(name, tensor) for name, tensor in wanted.items() if name not in given],
-        "unexpected": [_named(name, tensor) for name, tensor in given.items() if name not in wanted],
-        "of another shape": [f"{_named(name, given[name])}, not {tuple(wanted[name].shape)}" for name in reshaped],
+        "missing": [_named(name, tensor) for name, tensor in wanted.items() if name not in by_own_name],
+        "unexpected": [_named(name, tensor) for name, tensor in by_own_name.items() if name not in wanted],
+        "of another shape": [
+            f"{_named(name, by_own_name[name])}, not {tuple(wanted[name].shape)}" for name in reshaped
+        ],
         "not finite": infinite,
     }
-    return given, [f"{kind}: {_short(names)}" for kind, names in problems.items() if names]
+    return by_own_name, [f"{kind}: {_short(names)}" for kind, names in problems.items() if names]
 
 
 def _named(name: str, tensor: Tensor) -> str:
@@ -147,8 +150,6 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
     return load_file(path)
 
 

@@ -138,7 +138,7 @@ def test_sentences_stand_beside_what_a_person_wrote(folder: Path) -> None:
     (folder / "summary.json").write_text(json.dumps({"methods": {"fedavg": {"final": final}}}))
     (folder / "references.json").write_text(json.dumps({"one person": {"val_unseen.bleu": 15.25}}))
     path = save(folder, "fedavg", sentences("val_unseen.0", "go to the sofa") | sentences("val_unseen.1", "walk"))
-    assert read_sentences(Arrays(path))["val_unseen.1"].said == "walk"
+    assert read_sentences(Arrays(path))["val_unseen.1"].description == "walk"
     save(folder, "untrained", sentences("val_unseen.0", "the the the"))
     shown = section(page(folder), "sentences")
     assert "<td>Go to the &lt;sofa&gt;.</td><td>the the the</td><td>go to the sofa</td>" in shown

@@ -45,9 +45,9 @@ def test_routes_run_once_through_streets_that_hang_together(continent, metres, s
 
 def test_a_drive_keeps_to_its_lane_and_looks_ahead():
     poses = draw_poses(np.array([[0.0, 0.0], [0.0, 100.0]]), 2.0, 5.0, np.random.default_rng(0))
-    assert len(poses.place) in (19, 20)
-    np.testing.assert_allclose(np.diff(poses.place[:, 1]), 5.0, atol=1.5)
-    np.testing.assert_allclose(poses.place[:, 0], 2.0, atol=1.8)  # northwards: the right is east
+    assert len(poses.position) in (19, 20)
+    np.testing.assert_allclose(np.diff(poses.position[:, 1]), 5.0, atol=1.5)
+    np.testing.assert_allclose(poses.position[:, 0], 2.0, atol=1.8)  # northwards: the right is east
     np.testing.assert_allclose(poses.heading, 0.0, atol=0.15)
 
 

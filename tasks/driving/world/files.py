@@ -152,5 +152,5 @@ def _motion(states: Tensor) -> list[list[list[float]]]:
     accelerations = torch.zeros_like(speeds)
     accelerations[1:] = (speeds[1:] - speeds[:-1]) / DT
     values = torch.cat((states[..., :2].flip(-1), speeds.flip(-1), accelerations.flip(-1)), dim=-1)
-    listed: list[list[list[float]]] = values.tolist()
-    return listed
+    rows: list[list[list[float]]] = values.tolist()
+    return rows

@@ -202,8 +202,8 @@ def censored(sessions: Sessions) -> Tensor:
 def start_distance(sessions: Sessions) -> Tensor:
     """Return the metres ``[S]`` between robot and human when the lane change could start, NaN if it never could."""
     rows = torch.arange(len(sessions), device=sessions.length.device)
-    there = sessions.states[rows, sessions.lane_change_start.clamp_min(0)]
-    distance = torch.linalg.vector_norm(there[:, ROBOT, :2] - there[:, HUMAN, :2], dim=-1)
+    states = sessions.states[rows, sessions.lane_change_start.clamp_min(0)]
+    distance = torch.linalg.vector_norm(states[:, ROBOT, :2] - states[:, HUMAN, :2], dim=-1)
     return torch.where(sessions.lane_change_start >= 0, distance, torch.nan)
 
 

@@ -28,16 +28,16 @@ def draw_room(rng: np.random.Generator) -> FloatArray:
     bay = rng.integers(4) if rng.random() < BAY_SHARE else None
     points = []
     for side in range(4):
-        corner, here, before = corners[side], along[side], along[side - 1]
+        corner, ahead, before = corners[side], along[side], along[side - 1]
         if rng.random() < NOTCH_SHARE:
             back, on = rng.uniform(0.1, 0.35, size=2) * (lengths[side - 1], lengths[side])
-            points += [corner - back * before, corner - back * before + on * here, corner + on * here]
+            points += [corner - back * before, corner - back * before + on * ahead, corner + on * ahead]
         else:
             points.append(corner)
         if side == bay:
             start, stop = rng.uniform(0.36, 0.45) * lengths[side], rng.uniform(0.55, 0.64) * lengths[side]
-            outwards = rng.uniform(0.5, 2.0) * np.array([here[1], -here[0]])
-            first, last = corner + start * here, corner + stop * here
+            outwards = rng.uniform(0.5, 2.0) * np.array([ahead[1], -ahead[0]])
+            first, last = corner + start * ahead, corner + stop * ahead
             points += [first, first + outwards, last + outwards, last]
     angle = rng.uniform(-np.pi, np.pi)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -108,16 +108,16 @@ def draw_scene(rng: np.random.Generator) -> Scene:
     bodies: list[Body] = []
     links: list[tuple[int, int]] = []
     for _ in range(min(int(rng.gamma(1.6, 2.2)), MOST_PARTIES)):
-        place = _free_place(rng, room, _places(bodies))
-        if place is None:
+        point = _free_place(rng, room, _places(bodies))
+        if point is None:
             continue
         turn = int(rng.integers(-180, 180))
-        bodies.append(Body(True, round(place[0], 2), round(place[1], 2), turn))
+        bodies.append(Body(True, round(point[0], 2), round(point[1], 2), turn))
         company = rng.random()
         if company < 0.4:
             continue
         looks = np.array([np.sin(np.radians(turn)), -np.cos(np.radians(turn))])
-        partner = place + rng.uniform(0.6, 2.4) * looks
+        partner = point + rng.uniform(0.6, 2.4) * looks
         if _is_free(room, partner[None], _places(bodies))[0]:
             links.append((len(bodies) - 1, len(bodies)))
             talks = company < 0.7

@@ -129,8 +129,8 @@ def write_world(folder: Path, raters: Sequence[str], seed: int, *, scenes: int =
 def _published(identifier: str, score: int, scene: Scene) -> dict[str, object]:
     bodies: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for number, body in enumerate(scene.bodies, start=1):
-        place = {"xPos": round(100 * body.x, 3), "yPos": round(100 * body.y, 3)}
-        bodies[body.human].append({"id": number, **place, "orientation": body.orientation})
+        position = {"xPos": round(100 * body.x, 3), "yPos": round(100 * body.y, 3)}
+        bodies[body.human].append({"id": number, **position, "orientation": body.orientation})
     links = []
     for first, second in scene.links:
         links.append([first + 1, second + 1, "interact"])

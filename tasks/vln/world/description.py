@@ -72,21 +72,21 @@ def describe(house: House, path: SampledPath) -> list[Clause]:
     places, heading = house.cameras, path.heading
     clauses: list[Clause] = []
     room = edge_room(house, *path.spots[:2])
-    for here, there in pairwise(path.spots):
-        before, room = room, edge_room(house, here, there)
+    for start, stop in pairwise(path.spots):
+        before, room = room, edge_room(house, start, stop)
         out_of, into = house.plan.rooms[before].kind, house.plan.rooms[room].kind
         if before != room and (out_of, into) != ("stairs", "stairs"):
             clauses.append(Crossing(out_of, into))
-        step = places[there] - places[here]
+        step = places[stop] - places[start]
         towards = float(np.arctan2(step[0], step[1]))
-        rise = house.spots[there].z - house.spots[here].z
+        rise = house.spots[stop].z - house.spots[start].z
         if rise and clauses and clauses[-1] == Climbing(rise > 0):
             heading = towards
             continue
         turn = turn_name(towards - heading)
         if turn is not None:
-            clauses.append(Turning(turn, _beside(house, here, room)))
-        passed = None if rise else _passed(house, here, there, room)
+            clauses.append(Turning(turn, _beside(house, start, room)))
+        passed = None if rise else _passed(house, start, stop, room)
         if rise:
             clauses.append(Climbing(rise > 0))
         elif passed is not None and passed.name not in {c.name for c in clauses if isinstance(c, Passing)}:
@@ -103,9 +103,9 @@ def _stop(house: House, goal: int, room: int) -> Stopping:
     return Stopping(kind, others[0] if others and not landing else None, landing, _beside(house, goal, room))
 
 
-def edge_room(house: House, here: int, there: int) -> int:
+def edge_room(house: House, start: int, stop: int) -> int:
     """The room through which one moves between two viewpoints, by its place in the plan."""
-    (room,) = set(house.spots[here].rooms) & set(house.spots[there].rooms)
+    (room,) = set(house.spots[start].rooms) & set(house.spots[stop].rooms)
     return room
 
 
@@ -146,15 +146,15 @@ def _beside(house: House, spot: int, room: int) -> str | None:
     return house.items[max(near, key=lambda number: _salience(house, number, float(away[number])))].name
 
 
-def _passed(house: House, here: int, there: int, room: int) -> Passing | None:
+def _passed(house: House, start: int, stop: int, room: int) -> Passing | None:
     """The most salient object of ``room`` that one walks past between two viewpoints, at most 2 m away, if any."""
-    step = (house.cameras[there] - house.cameras[here])[:2]
-    offsets = (house.centres - house.cameras[here])[:, :2]
+    step = (house.cameras[stop] - house.cameras[start])[:2]
+    offsets = (house.centres - house.cameras[start])[:, :2]
     share = offsets @ step / (step @ step)
     across = (step[0] * offsets[:, 1] - step[1] * offsets[:, 0]) / np.linalg.norm(step)
     near = [
         number
-        for number in _candidates(house, here, room)
+        for number in _candidates(house, start, room)
         if PASSING[0] <= share[number] <= PASSING[1] and 0.3 <= abs(across[number]) <= BESIDE
     ]
     if not near:

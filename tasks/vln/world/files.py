@@ -86,16 +86,16 @@ def _pose(camera: np.ndarray, yaw: float) -> list[float]:
 def annotations(house: House) -> dict[str, dict[str, Annotation]]:
     """For each viewpoint, its objects within 3 m. An object behind a wall is in no view."""
     near = np.linalg.norm(house.cameras[:, None] - house.centres, axis=-1) <= SIGHT
-    found: dict[str, dict[str, Annotation]] = {identifier: {} for identifier in house.ids}
+    of_spots: dict[str, dict[str, Annotation]] = {identifier: {} for identifier in house.ids}
     for spot, item in np.argwhere(near).tolist():
-        found[house.ids[spot]][str(item)] = (house.items[item].name, [], [])
+        of_spots[house.ids[spot]][str(item)] = (house.items[item].name, [], [])
     pairs = np.argwhere(near & house.in_sight)
     boxes, inside = boxes_in_views(house.corners[pairs[:, 1]] - house.cameras[pairs[:, 0], None])
     for (spot, item), rectangles, views in zip(pairs.tolist(), boxes, inside, strict=True):
-        _, numbers, rows = found[house.ids[spot]][str(item)]
+        _, numbers, rows = of_spots[house.ids[spot]][str(item)]
         numbers += np.flatnonzero(views).tolist()
         rows += rectangles[views].tolist()
-    return found
+    return of_spots
 
 
 def object_rows(house: House, annotated: Mapping[str, Mapping[str, Annotation]]) -> list[tuple[object, ...]]:

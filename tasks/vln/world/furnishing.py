@@ -100,20 +100,20 @@ def _place(
     kind: str, name: str, number: int, plan: Plan, placed: Sequence[Item], rng: np.random.Generator
 ) -> Item | None:
     """One random place for an object, free or not; ``None`` where what it needs beside it is missing."""
-    (width, depth, height), place, base = OBJECTS[kind].size, OBJECTS[kind].place, OBJECTS[kind].base
+    (width, depth, height), support, base = OBJECTS[kind].size, OBJECTS[kind].place, OBJECTS[kind].base
     room = plan.rooms[number].rect
-    if place in ("on", "beside"):
+    if support in ("on", "beside"):
         anchors = [item for item in placed if item.kind in OBJECTS[kind].anchors]
         if not anchors:
             return None
         anchor = anchors[int(rng.integers(len(anchors)))]
-        if place == "on":
+        if support == "on":
             x, y = _inside(anchor.rect, 0.0, (min(width, anchor.rect.sides[0]), min(depth, anchor.rect.sides[1])), rng)
             rect = _about(x, y, min(width, anchor.rect.sides[0]), min(depth, anchor.rect.sides[1]))
             return Item(kind, name, number, rect, anchor.high, anchor.high + height)
         return Item(kind, name, number, _along(anchor.rect, width, -depth, int(rng.integers(4)), rng), 0.0, height)
-    if place in ("wall", "hung", "window"):
-        sides = [side for side in range(4) if place != "window" or _is_outer(room, plan.outline, side)]
+    if support in ("wall", "hung", "window"):
+        sides = [side for side in range(4) if support != "window" or _is_outer(room, plan.outline, side)]
         if not sides:
             return None
         rect = _along(room, width, depth, sides[int(rng.integers(len(sides)))], rng)
@@ -121,7 +121,7 @@ def _place(
     if rng.random() < 0.5:
         width, depth = depth, width
     x, y = _inside(room, AISLE, (width, depth), rng)
-    base = CEILING - height if place == "ceiling" else base
+    base = CEILING - height if support == "ceiling" else base
     return Item(kind, name, number, _about(x, y, width, depth), base, base + height)
 
 

@@ -114,10 +114,10 @@ def look_around(plan: Plan, items: list[Item], spots: list[Spot]) -> tuple[Bools
     floors = [{plan.rooms[room].floor for room in spot.rooms} for spot in spots]
     for floor in sorted(set.union(*floors)):
         walls = walls_of(plan, floor)
-        here = np.array([index for index, of in enumerate(floors) if floor in of])
-        there = np.array([index for index, item in enumerate(items) if plan.rooms[item.room].floor == floor])
-        visible[np.ix_(here, here)] |= is_clear(places[here, None], places[None, here], walls)
-        in_sight[np.ix_(here, there)] = is_clear(places[here, None], middles[None, there], walls)
+        on_floor = np.array([index for index, of in enumerate(floors) if floor in of])
+        items_there = np.array([index for index, item in enumerate(items) if plan.rooms[item.room].floor == floor])
+        visible[np.ix_(on_floor, on_floor)] |= is_clear(places[on_floor, None], places[None, on_floor], walls)
+        in_sight[np.ix_(on_floor, items_there)] = is_clear(places[on_floor, None], middles[None, items_there], walls)
     np.fill_diagonal(visible, False)
     return visible, in_sight
 
@@ -162,13 +162,13 @@ def shortest_paths(places: Floats, moves: Bools) -> tuple[Floats, NDArray[np.int
 
 def _count_moves(before: NDArray[np.int32]) -> NDArray[np.int64]:
     """The moves of each shortest path, 0 where there is none; more than the most are not counted."""
-    here = np.broadcast_to(np.arange(len(before)), before.shape)
+    spot = np.broadcast_to(np.arange(len(before)), before.shape)
     moves = np.zeros(before.shape, np.int64)
     rows = np.arange(len(before))[:, None]
     for _ in range(MOVES[1] + 1):
-        onwards = before[rows, here] >= 0
+        onwards = before[rows, spot] >= 0
         moves += onwards
-        here = np.where(onwards, before[rows, here], here)
+        spot = np.where(onwards, before[rows, spot], spot)
     return moves
 
 

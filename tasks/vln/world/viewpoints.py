@@ -90,11 +90,11 @@ def connect(plan: Plan, items: Sequence[Item], spots: Sequence[Spot]) -> Bools:
     lengths = np.where((places[:, None, 2] == places[:, 2]) | climbs, lengths, np.inf)
     moves = climbs.copy()
     for number in range(len(plan.rooms)):
-        here = np.array([index for index, spot in enumerate(spots) if number in spot.rooms])
+        in_room = np.array([index for index, spot in enumerate(spots) if number in spot.rooms])
         obstacles = [item.rect for item in items if item.room == number and item.is_obstacle]
-        local = lengths[np.ix_(here, here)]
-        open_ = is_clear(places[here, None, :2], places[None, here, :2], diagonals(obstacles)) & (local <= REACH)
-        moves[np.ix_(here, here)] |= _join(open_, local) & ~np.eye(len(here), dtype=bool)
+        local = lengths[np.ix_(in_room, in_room)]
+        open_ = is_clear(places[in_room, None, :2], places[None, in_room, :2], diagonals(obstacles)) & (local <= REACH)
+        moves[np.ix_(in_room, in_room)] |= _join(open_, local) & ~np.eye(len(in_room), dtype=bool)
     return _thin(moves, lengths)
 
 

@@ -97,9 +97,9 @@ class Annotator:
 
     def write(self, clauses: Sequence[Clause]) -> str:
         """The instruction: sentences that begin with a capital letter, and a space at the end as in the real files."""
-        told = [clause for clause in clauses if self._tells(clause)]
+        chosen = [clause for clause in clauses if self._tells(clause)]
         phrases: list[str] = []
-        for before, clause in zip((None, *told), told, strict=False):
+        for before, clause in zip((None, *chosen), chosen, strict=False):
             phrases += self._phrase(clause, before)
         text = phrases[0]
         for phrase in phrases[1:]:

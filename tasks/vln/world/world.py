@@ -73,7 +73,7 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
     gives the same bytes on the same machine; a house and its paths depend on the seed, its name and ``floors``.
     As in the real files, only houses of the training split have room labels. Progress is logged every ten seconds.
     """
-    begun = told = time.monotonic()
+    begun = logged = time.monotonic()
     entries: dict[str, list[dict[str, object]]] = {split: [] for split in SPLITS}
     boxes: dict[str, dict[str, dict[str, Annotation]]] = {}
     rooms: list[tuple[object, ...]] = []
@@ -85,18 +85,18 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
         house = draw_house(scan, int(generator(seed, "houses.floors", scan).integers(1, world.floors + 1)), seed)
         paths = sample_paths(house, world.paths + world.seen_paths * seen, generator(seed, "houses.paths", scan))
         habits = draw_habits(generator(seed, "houses.habits", scan))
-        for place, path in enumerate(paths):
-            split = SPLITS[place >= world.paths] if seen else SPLITS[2]
-            instructions = write_instructions(house, path, habits, generator(seed, "houses.instructions", scan, place))
+        for index, path in enumerate(paths):
+            split = SPLITS[index >= world.paths] if seen else SPLITS[2]
+            instructions = write_instructions(house, path, habits, generator(seed, "houses.instructions", scan, index))
             entries[split].append(path_entry(house, sum(map(len, entries.values())), path, instructions))
         write_json(graphs / f"{scan}_connectivity.json", connectivity(house))
         boxes[scan] = annotations(house)
         objects += object_rows(house, boxes[scan])
         rooms += room_rows(house, "train") if seen else []
         names.update(name for annotated in boxes[scan].values() for name, _, _ in annotated.values())
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            logger.info("built %d of %d houses in %.0f s", number + 1, len(scans), told - begun)
+        if time.monotonic() - logged > 10:
+            logged = time.monotonic()
+            logger.info("built %d of %d houses in %.0f s", number + 1, len(scans), logged - begun)
     (graphs / "scans.txt").write_text("".join(f"{scan}\n" for scan in scans), encoding="utf-8")
     for split in SPLITS:
         write_json(folder / "r2r" / f"R2R_{split}.json", entries[split])

@@ -87,10 +87,10 @@ def _lots(style: Style, start: float, stop: float, rng: np.random.Generator) -> 
         widths.append(rng.uniform(*style.width))
         gaps.append(rng.uniform(1.5, 4.5) if rng.random() < style.gap else 0.0)
     scale = (stop - start) / (sum(widths) + sum(gaps) - gaps[-1])
-    lots, here = [], start
+    lots, at = [], start
     for width, gap in zip(widths, gaps, strict=True):
-        lots.append((here, here + scale * width))
-        here += scale * (width + gap)
+        lots.append((at, at + scale * width))
+        at += scale * (width + gap)
     return lots
 
 

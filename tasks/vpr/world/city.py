@@ -53,8 +53,8 @@ def near(city: City, places: Floats, reach: float) -> City:
     low, high = places.min(axis=0) - reach, places.max(axis=0) + reach
 
     def inside(points: Floats) -> np.ndarray:
-        found: np.ndarray = ((points > low) & (points < high)).all(axis=-1)
-        return found
+        mask: np.ndarray = ((points > low) & (points < high)).all(axis=-1)
+        return mask
 
     walls, network = city.walls, city.network
     kept = inside(walls.start) | inside(walls.stop)
@@ -66,7 +66,7 @@ def near(city: City, places: Floats, reach: float) -> City:
         Network(network.nodes, network.edges[streets], network.road[streets], network.driven[streets]),
         city.houses,
         Walls(walls.start[kept], walls.stop[kept], walls.building[kept], walls.front[kept]),
-        city.furniture.take(inside(city.furniture.place)),
+        city.furniture.take(inside(city.furniture.position)),
         city.hills,
     )
 
@@ -91,23 +91,23 @@ def visit(city: City, conditions: Conditions, seed: int) -> Visit:
     number = derive_seed(seed, "streets.visit") % (1 << 30)
     passing = (things.kind == CAR) | (things.kind == PERSON)
     share = np.where(things.kind == PERSON, 0.35, 1.0) * conditions.traffic
-    here = hashed(things.variant, number) < share
+    present = hashed(things.variant, number) < share
     variant = np.where(passing, (hashed(things.variant, number, 1) * (1 << 20)).astype(int), things.variant)
     sprites = draw_sprites(city.style.tree, conditions.season, lights.lamps, generator(seed, "streets.sprites"))
     clouds = smooth_field(generator(seed, "streets.clouds"), 48, 256, 6)
-    there = replace(things, variant=variant).take(here | ~passing)
-    return Visit(city, conditions, lights, there, sprites, clouds, number)
+    remaining = replace(things, variant=variant).take(present | ~passing)
+    return Visit(city, conditions, lights, remaining, sprites, clouds, number)
 
 
 @dataclass(frozen=True)
 class View:
-    """A view from ``place [2]`` in the direction ``ahead [2]``, with ``right [2]`` perpendicular to it.
+    """A view from ``position [2]`` in the direction ``ahead [2]``, with ``right [2]`` perpendicular to it.
 
     ``focal`` is in pixels. The pixels of column w look ``slopes [W]`` metres to the right per metre ahead, and ``rise
     [H, W]`` metres up. ``middle [W]`` is the row of the horizon.
     """
 
-    place: Floats
+    position: Floats
     heading: float
     ahead: Floats
     right: Floats
@@ -117,8 +117,8 @@ class View:
     middle: Floats
 
 
-def look(visit: Visit, place: Floats, heading: float, size: tuple[int, int]) -> View:
-    """Return the view of the camera of ``visit`` at ``place [2]``, with ``heading`` in radians and ``size`` (width,
+def look(visit: Visit, position: Floats, heading: float, size: tuple[int, int]) -> View:
+    """Return the view of the camera of ``visit`` at ``position [2]``, with ``heading`` in radians and ``size`` (width,
     height).
     """
     width, height = size
@@ -129,4 +129,4 @@ def look(visit: Visit, place: Floats, heading: float, size: tuple[int, int]) -> 
     rise = ((middle - np.arange(height)[:, None] - 0.5) / focal).astype(np.float32)
     ahead = np.array([math.sin(heading), math.cos(heading)], np.float32)
     right = np.array([ahead[1], -ahead[0]])
-    return View(np.asarray(place, np.float32), heading, ahead, right, focal, slopes, rise, middle)
+    return View(np.asarray(position, np.float32), heading, ahead, right, focal, slopes, rise, middle)

@@ -31,12 +31,12 @@ CLOTHES = ((0.16, 0.18, 0.28), (0.55, 0.16, 0.16), (0.22, 0.40, 0.30), (0.75, 0.
 
 @dataclass(frozen=True)
 class Furniture:
-    """``N`` things at ``place [N, 2]``, of ``kind [N]``, ``height [N]`` metres and ``variant [N]``, a whole number.
+    """``N`` things at ``position [N, 2]``, of ``kind [N]``, ``height [N]`` metres and ``variant [N]``, a whole number.
 
     ``along [N, 2]`` is the direction of the street. A CAR or a PERSON is a place that is occupied at times.
     """
 
-    place: Floats
+    position: Floats
     kind: Ints
     height: Floats
     variant: Ints

@@ -52,9 +52,9 @@ def draw_drives(
 
 @dataclass(frozen=True)
 class Poses:
-    """``place [T, 2]`` in metres (east, north) and ``heading [T]`` in radians clockwise from north."""
+    """``position [T, 2]`` in metres (east, north) and ``heading [T]`` in radians clockwise from north."""
 
-    place: Floats
+    position: Floats
     heading: Floats
 
 
@@ -154,10 +154,10 @@ def draw_routes(network: Network, metres: float, rng: np.random.Generator) -> li
         odd = [node for node in sorted(free) if len(free[node]) % 2] or [node for node in sorted(free) if free[node]]
         path, length = [odd[int(rng.integers(len(odd)))]], 0.0
         while free[path[-1]] and length < 0.75 * metres:
-            here = path[-1]
-            following = min(sorted(free[here]), key=lambda node: _turn(network.nodes, path, node))
-            length += free[here].pop(following)
-            del free[following][here]
+            crossing = path[-1]
+            following = min(sorted(free[crossing]), key=lambda node: _turn(network.nodes, path, node))
+            length += free[crossing].pop(following)
+            del free[following][crossing]
             path.append(following)
         routes.append(path)
     return routes

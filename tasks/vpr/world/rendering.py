@@ -48,7 +48,7 @@ class Hits:
 
 def cast(houses: Buildings, walls: Walls, view: View, height: float) -> Hits:
     """Return the intersections of the columns of ``view`` from a ``height`` in metres."""
-    start, stop = walls.start - view.place, walls.stop - view.place
+    start, stop = walls.start - view.position, walls.stop - view.position
     outside = start[:, 0] * stop[:, 1] < start[:, 1] * stop[:, 0]
     a, a_side, b, b_side = start @ view.ahead, start @ view.right, stop @ view.ahead, stop @ view.right
     deep = np.maximum(a, b)
@@ -70,8 +70,8 @@ def cast(houses: Buildings, walls: Walls, view: View, height: float) -> Hits:
     wall = index[row]
     line = walls.stop[wall] - walls.start[wall]
     length = np.sqrt((line * line).sum(axis=1))
-    there = met[row, columns]
-    at = np.where(there, share[row, columns], np.float32(0))
+    hit = met[row, columns]
+    at = np.where(hit, share[row, columns], np.float32(0))
     normal = np.stack((line[:, 1], -line[:, 0]), axis=1) / length[:, None]
     rays = view.ahead + view.slopes[columns, None] * view.right
     facing = -(normal * rays).sum(axis=1) / np.sqrt((rays * rays).sum(axis=1))
@@ -81,7 +81,7 @@ def cast(houses: Buildings, walls: Walls, view: View, height: float) -> Hits:
         along=at * length,
         length=length,
         front=walls.front[wall] > 0,
-        top=np.where(there, roof_line(houses, walls.building[wall], at), np.float32(-FAR)),
+        top=np.where(hit, roof_line(houses, walls.building[wall], at), np.float32(-FAR)),
         facing=np.maximum(facing, np.float32(0.05)),
         normal=normal,
     )
@@ -100,7 +100,7 @@ def draw_things(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
     """
     height, width = depth.shape
     things, camera = visit.furniture, visit.conditions.camera
-    offset = things.place - view.place
+    offset = things.position - view.position
     away, side = offset @ view.ahead, offset @ view.right
     safe = np.maximum(away, 0.1)
     column, span = width / 2 + view.focal * side / safe, view.focal * things.height / safe
@@ -156,13 +156,13 @@ def expose(image: Floats, conditions: Conditions, rng: np.random.Generator) -> N
 
 
 def render(
-    visit: Visit, place: Floats, heading: float, size: tuple[int, int], rng: np.random.Generator
+    visit: Visit, position: Floats, heading: float, size: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Render the image ``[height, width, 3]`` from ``place [2]`` (metres) in direction ``heading`` (radians from
+    """Render the image ``[height, width, 3]`` from ``position [2]`` (metres) in direction ``heading`` (radians from
     north).
     ``size`` is (width, height); ``rng`` draws the camera's noise.
     """
-    view = look(visit, place, heading, size)
+    view = look(visit, position, heading, size)
     camera, lights = visit.conditions.camera, visit.light
     width, height = size
     rise, column = view.rise.ravel(), np.tile(np.arange(width), height)
@@ -227,10 +227,10 @@ def _walls(visit: Visit, view: View, hits: Hits, wall: Ints, rise: Floats) -> Fl
 
 def _ground(visit: Visit, view: View, slope: Floats, away: Floats) -> Floats:
     city, lights = visit.city, visit.light
-    points = view.place + away[:, None] * (view.ahead + slope[:, None] * view.right)
+    points = view.position + away[:, None] * (view.ahead + slope[:, None] * view.right)
     wide = away / view.focal
     deep = wide * away / visit.conditions.camera.height
-    colour = paint_ground(_around(city.network, view.place), city.style, points, deep, wide, lights.snow)
+    colour = paint_ground(_around(city.network, view.position), city.style, points, deep, wide, lights.snow)
     shaded: Floats = colour * (lights.ambient + lights.sun * max(float(lights.towards[2]), 0.0))
     if lights.wet:
         mirror = 0.45 * lights.wet * np.minimum(np.maximum(away / 25, 0.15), 1)[:, None]
@@ -238,8 +238,8 @@ def _ground(visit: Visit, view: View, slope: Floats, away: Floats) -> Floats:
     return shaded
 
 
-def _around(network: Network, place: Floats) -> Network:
+def _around(network: Network, position: Floats) -> Network:
     ends = network.nodes[network.edges]
     low, high = ends.min(axis=1) - GROUND_REACH, ends.max(axis=1) + GROUND_REACH
-    near = ((place > low) & (place < high)).all(axis=1)
+    near = ((position > low) & (position < high)).all(axis=1)
     return Network(network.nodes, network.edges[near], network.road[near], network.driven[near])

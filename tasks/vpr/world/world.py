@@ -106,11 +106,11 @@ class StreetWorld:
         """Return the continent and the part of the data set (``train_val`` or ``test``) of each city."""
         parts = ["train_val"] * self.cities + ["test"] * self.test_cities
         continents = list(CONTINENTS)
-        found = {}
+        cities = {}
         for number, part in enumerate(parts):
             continent = continents[number % len(continents)]
-            found[NAMES[continent][number // len(continents)]] = (continent, part)
-        return found
+            cities[NAMES[continent][number // len(continents)]] = (continent, part)
+        return cities
 
 
 def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
@@ -121,14 +121,14 @@ def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
     city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
     Progress is logged every ten seconds.
     """
-    folders, begun, told = [], time.monotonic(), time.monotonic()
+    folders, begun, logged = [], time.monotonic(), time.monotonic()
     names = world.names()
     for number, (name, (continent, part)) in enumerate(names.items()):
         folders.append(folder / part / name)
         write_city(folders[-1], name, continent, world, seed)
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            logger.info("rendered %d of %d cities in %.0f s", number + 1, len(names), told - begun)
+        if time.monotonic() - logged > 10:
+            logged = time.monotonic()
+            logger.info("rendered %d of %d cities in %.0f s", number + 1, len(names), logged - begun)
     cities = {name: {"continent": continent, "part": part} for name, (continent, part) in names.items()}
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "cities": cities}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -163,12 +163,12 @@ def _drive(
     rng, own = generator(seed, *labels), derive_seed(seed, *labels)
     lane = 0.5 * city.style.road * (-1 if city.style.left_hand else 1)
     poses = draw_poses(path, lane, world.spacing, rng)
-    read = poses.place + rng.uniform(-1, 1, size=2) + np.clip(rng.normal(0, 0.4, size=poses.place.shape), -1, 1)
-    seen = visit(near(city, poses.place, SIGHT), drive.conditions, own)
+    read = poses.position + rng.uniform(-1, 1, size=2) + np.clip(rng.normal(0, 0.4, size=poses.position.shape), -1, 1)
+    seen = visit(near(city, poses.position, SIGHT), drive.conditions, own)
     frames = []
-    for number, (place, heading) in enumerate(zip(poses.place, poses.heading.tolist(), strict=True)):
+    for number, (position, heading) in enumerate(zip(poses.position, poses.heading.tolist(), strict=True)):
         key = f"{derive_seed(own, 'key', number):016x}"
-        picture = render(seen, place, heading, world.size, generator(own, "noise", number))
+        picture = render(seen, position, heading, world.size, generator(own, "noise", number))
         write_picture(folder, key, picture, world.quality)
         easting, northing = (centre + read[number]).tolist()
         frames.append(

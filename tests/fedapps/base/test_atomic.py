@@ -17,10 +17,10 @@ from fedapps.base import atomic
 from fedapps.base.atomic import (
     UnwritableError,
     entries,
+    naming_errors,
     path_name,
     remove_leftovers,
     temporary_name,
-    told,
     whole_file,
     whole_folder,
     write_whole,
@@ -90,7 +90,7 @@ def test_where_the_folder_is_a_file_the_error_names_both(tmp_path):
 
 
 def test_an_error_without_words_of_the_system_keeps_its_own(tmp_path):
-    with pytest.raises(UnwritableError, match=r"cannot be written \(odd\)"), told(tmp_path):
+    with pytest.raises(UnwritableError, match=r"cannot be written \(odd\)"), naming_errors(tmp_path):
         raise OSError("odd")
 
 

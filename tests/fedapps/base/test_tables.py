@@ -168,7 +168,7 @@ def test_rows_of_a_file_are_those_of_the_table(tmp_path, name, text):
     table, rows = read_table(path, ["name", "size"]), list(stream_rows(path, ["name", "size"]))
     assert [row.cells["name"] for row in rows] == table.texts("name")
     assert [row.number("size") for row in rows] == table.numbers("size").tolist()
-    assert [row.place for row in rows] == [f"{path}, line {line}" for line in table.lines]
+    assert [row.location for row in rows] == [f"{path}, line {line}" for line in table.lines]
 
 
 def test_a_stream_has_json_lines_or_csv_and_is_read_as_it_comes():

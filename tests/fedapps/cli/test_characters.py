@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedapps.base.console import accept_all_text, text_environment
 from fedapps.base.processes import flower_environment
-from fedapps.cli.commands import _COMMANDS, main
+from fedapps.cli.commands import main
 
 ROOT = Path(__file__).parents[3]
 ENCODINGS = ["ascii", "cp437", "cp1252", "latin-1", "utf-8"]
@@ -74,7 +74,7 @@ def test_processes_that_are_started_keep_the_encoding_and_cannot_fail(given):
 
 def test_a_command_ends_well_on_an_ascii_console(console, monkeypatch):
     written = console("ascii")
-    monkeypatch.setitem(_COMMANDS, "list", lambda given: print("0.5 ± 0.1") or 0)
+    monkeypatch.setattr("fedapps.cli.listing.list_names", lambda arguments: print("0.5 ± 0.1") or 0)
     assert main(["list"]) == 0
     assert written.getvalue() == b"0.5 +- 0.1\n"
 

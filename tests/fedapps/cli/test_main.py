@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from pkgutil import resolve_name
 
 import pytest
 
 from fedapps.base.processes import free_port
-from fedapps.cli.commands import assignments, main
+from fedapps.cli.commands import _COMMANDS, main
+from fedapps.cli.parser import command_parser
+from fedapps.comparison.matrix import assignments
 from fedapps.config.recipe_files import recipes
 
 
@@ -95,11 +98,17 @@ def test_an_output_folder_that_cannot_be_created_is_named(tmp_path, capsys):
     assert str(tmp_path / "file") in said(capsys)
 
 
+def test_every_command_of_the_parser_has_a_function():
+    (commands,) = (action for action in command_parser()._actions if action.dest == "command")
+    assert commands.choices.keys() == _COMMANDS.keys()
+    assert all(callable(resolve_name(f"fedapps.cli.{function}")) for function in _COMMANDS.values())
+
+
 def test_an_interruption_prints_no_traceback(capsys, monkeypatch):
     def interrupted(folder, formats):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedapps.report.paper.write_formats", interrupted)
+    monkeypatch.setattr("fedapps.cli.report_commands.write_formats", interrupted)
     assert main(["report", "anywhere"]) == 130
     assert said(capsys).startswith("fedapps: interrupted; the folder of the run has everything that was trained")
 

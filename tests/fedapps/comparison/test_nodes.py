@@ -145,7 +145,7 @@ WRITTEN = {
 @pytest.mark.parametrize("recipe", WRITTEN)
 def test_the_files_of_each_node_are_those_of_a_deployed_node(recipe, tmp_path):
     found = RecipeNodes.read(Path(recipe), WRITTEN[recipe] | {"cache-dir": str(tmp_path / "worlds")})
-    (of_recipe,) = found.found.values()
+    (of_recipe,) = found.of_values.values()
     folders = write_nodes(found, tmp_path / "samples")
     assert [folder.name for folder in folders] == [node.key for node in of_recipe.nodes]
     for folder, node in zip(folders, of_recipe.nodes, strict=True):
