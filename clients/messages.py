@@ -39,7 +39,7 @@ def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
         A value has another type than the field, is out of its range or not finite; the message names the key.
     """
     changes: dict[str, Any] = {}
-    for key, name, limits in _declared(type(settings)):
+    for key, name, limits in _declared(type(settings)):  # type: ignore[arg-type]
         kind = type(getattr(settings, name)) if key in config else None
         if kind not in (bool, int, float, str):
             continue

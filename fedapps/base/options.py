@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cache
 from typing import Any, TypeVar
 
 from .search import Search
@@ -61,6 +60,9 @@ def option(
     return field(default=default, metadata={"doc": doc, "path": path, "data": data, "search": search, **limits})
 
 
+_OPTION_FIELDS: dict[type, dict[str, Field[Any]]] = {}
+
+
 def split_names(names: str) -> tuple[str, ...]:
     """Split a string of names at its commas."""
     return tuple(name.strip() for name in names.split(",") if name.strip())
@@ -71,14 +73,15 @@ def key_of(field_name: str) -> str:
     return field_name.rstrip("_").replace("_", "-")
 
 
-@cache
 def option_fields(cls: type) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass of options by key; those of a dataclass nested in it stand in its place."""
-    by_key: dict[str, Field[Any]] = {}
-    for own in fields(cls):
-        nested = is_dataclass(own.default)
-        by_key |= option_fields(type(own.default)) if nested else {key_of(own.name): own}
-    return by_key
+    if cls not in _OPTION_FIELDS:  # every message of a node asks for those of several classes
+        by_key: dict[str, Field[Any]] = {}
+        for own in fields(cls):
+            nested = is_dataclass(own.default)
+            by_key |= option_fields(type(own.default)) if nested else {key_of(own.name): own}
+        _OPTION_FIELDS[cls] = by_key
+    return _OPTION_FIELDS[cls]
 
 
 def option_values(options: Any) -> dict[str, Any]:
