@@ -160,6 +160,6 @@ def typed_errors() -> Iterator[None]:
         return reported(error, what, node_config)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("errors", "profile_query"):
+        for module in ("mods", "client_app"):
             patch.setattr(f"fedapps.app.{module}.reported", checked)
         yield
