@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from flwr.common.config import parse_config_args
 
-from fedapps.cli.commands import assignments
 from fedapps.cli.parser import command_parser
+from fedapps.comparison.matrix import assignments
 from fedapps.config.keys import all_keys
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
