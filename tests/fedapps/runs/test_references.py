@@ -9,7 +9,6 @@ from report_pages import page, section
 import fedapps.comparison.summary
 from fedapps.base.options import key_of
 from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import number
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse
@@ -63,8 +62,9 @@ def test_the_table_of_a_run_shows_its_references(run):
     first = {"agent": "val_unseen.sr", "speaker": "val_unseen.bleu"}[given["vln.stage"]]
     for line, (name, metrics) in zip(table[-len(references) :], references.items(), strict=True):
         assert line.startswith(f"reference: {name} ")
-        assert line.removeprefix(f"reference: {name}").split()[0] == number(metrics[first])
-        assert line.split()[-4:] == ["-"] * 4
+        shown = line.removeprefix(f"reference: {name}").split()[0]
+        assert float(shown) == pytest.approx(metrics[first], abs=0.5 * 10.0 ** -len(shown.partition(".")[2]))
+        assert line.split()[-4:] == ["–"] * 4
 
 
 def test_a_resumed_run_keeps_its_references(run, monkeypatch):
