@@ -119,7 +119,7 @@ class RunFolder:
         """
         path = cls.check(config, run_id)
         if config.run.resume:
-            return cls(path, _read_label(path / "label"))
+            return cls(path, read_label(path / "label"))
         folder = cls(path, f"{path.name}-{secrets.token_hex(4)}")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -318,11 +318,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def _read_label(path: Path) -> str:
-    if not path.exists() or not (label := path.read_text(encoding="utf-8")):
+def read_label(path: Path) -> str:
+    """The content of ``label``. Raises ``ValueError`` with the name of the file if it is missing, empty or damaged."""
+    label = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+    if not label or "\N{REPLACEMENT CHARACTER}" in label:
         raise ValueError(
-            f"{path} is missing or empty, and nodes keep their private state under its text: restore the file, or "
-            "start a new run with another name"
+            f"{path} is missing or empty, or no text in UTF-8, and nodes keep their private state under its text: "
+            "restore the file, or start a new run with another name"
         )
     return label
 

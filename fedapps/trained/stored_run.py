@@ -19,7 +19,7 @@ from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config, parse
-from fedapps.runs.run_folder import RunFolder, read_config
+from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import to_text
@@ -92,7 +92,7 @@ class StoredRun:
     @cached_property
     def folder(self) -> RunFolder:
         """The run folder with its label."""
-        return RunFolder(self.path, (self.path / "label").read_text(encoding="utf-8"))
+        return RunFolder(self.path, read_label(self.path / "label"))
 
     @cached_property
     def _node_rows(self) -> list[dict[str, Any]]:

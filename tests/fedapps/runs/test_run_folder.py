@@ -286,6 +286,7 @@ def test_while_a_process_owns_the_folder_no_other_begins(tmp_path):
         ("summary.json", "[1]", r"summary\.json is damaged"),
         ("config.toml", "a = \xff", r"config\.toml is damaged .*restore"),
         ("label", "", "label is missing or empty"),
+        ("label", "one-\xff", "label is missing or empty, or no text in UTF-8"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, file, content, message):
