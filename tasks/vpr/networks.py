@@ -259,13 +259,18 @@ def check_network(options: Options) -> None:
     DataError
         The backbone cannot be divided, the weights do not fit it, or images are too small for it.
     """
+    with torch.device("meta"):
+        check_image_size(network_of(options), options)
+
+
+def check_image_size(network: PlaceNetwork, options: Options) -> None:
+    """Raise :class:`DataError` if images are too small for a network, which must be on the device ``meta``."""
     height, width = options.size
-    with torch.device("meta"), torch.no_grad():
-        network = network_of(options).eval()
-        try:
-            network(torch.zeros(1, 3, height, width, dtype=torch.uint8))
-        except RuntimeError as error:
-            raise DataError(
-                f"vpr.height = {height}, vpr.width = {width}: too small for vpr.backbone = {options.backbone!r}; "
-                "increase them, or use a backbone with a smaller stride (squeezenet1_1-stride8)"
-            ) from error
+    try:
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, 3, height, width, dtype=torch.uint8, device="meta"))
+    except RuntimeError as error:
+        raise DataError(
+            f"vpr.height = {height}, vpr.width = {width}: too small for vpr.backbone = {options.backbone!r}; "
+            "increase them, or use a backbone with a smaller stride (squeezenet1_1-stride8)"
+        ) from error

@@ -25,6 +25,7 @@ from .networks import (
     FROZEN,
     Normalisation,
     PlaceNetwork,
+    check_image_size,
     check_network,
     network_of,
     normalisation_for,
@@ -167,7 +168,10 @@ class VprTask(Task):
         kind = field_of(facts, "normalisation", str)
         if kind not in get_args(Normalisation):
             raise DataError(f"normalisation = {shown(kind)}: must be one of {', '.join(get_args(Normalisation))}")
-        return unloaded_network(self.options, cast(Normalisation, kind))
+        network = unloaded_network(self.options, cast(Normalisation, kind))
+        if next(network.parameters()).is_meta:  # the first call, before memory is taken
+            check_image_size(network, self.options)
+        return network
 
     @property
     def fixed(self) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def test_weights_of_another_type_are_refused(tmp_path):
         ("text", lambda files: with_config(files, **{"added-logits": [0.0]}), "one for each class"),
         ("text", lambda files: with_options(files, classes=2**24), r"text\.classes = 16777216: must be"),
         ("vpr", lambda files: with_facts(files, normalisation="none"), "normalisation = 'none': must be one of"),
+        ("vpr", lambda files: with_options(files, width=1), "vpr.width = 1: too small for vpr.backbone"),
         ("vln", lambda files: with_facts(files, vocabulary=[1]), "vocabulary: 1 is no string"),
         ("text with BERT", lambda files: with_encoder(files, num_attention_heads=0), "heads = 0: must be from 1 to"),
         ("text with BERT", lambda files: with_encoder(files, num_attention_heads=3), "cannot be divided among 3 heads"),
