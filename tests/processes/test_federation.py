@@ -65,7 +65,7 @@ def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, task: 
     ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
     assert same_bits(ours.arrays, theirs.arrays)
     if task == "text":
-        shared = ("shared.encoder.", "shared.classifier.")
+        shared = ("shared.encoder.", "shared.classifier.", "state.")
         assert all(name.startswith(shared) for name in theirs.arrays), "what is private stays on its node"
     states = sorted((inline / task / "nodes").glob(f"*/{method}/*/"))
     assert len(states) == nodes, "what is private stays on its node"
