@@ -387,13 +387,13 @@ class FederatedClient:
 
 
 class InitialModels:
-    """Initial models that a process keeps, of which it hands out copies: nothing that a node does to one is kept.
+    """A cache of initial models. It returns copies, so a node cannot change a cached model.
 
     Parameters
     ----------
     size : int
-        The bytes that all kept models take at most. A larger one is built anew each time, and so is one that
-        :func:`~fedapps.clients.arrays.copied` does not copy.
+        The largest total size of the cached models in bytes. The cache does not store a larger model, nor one that
+        :func:`~fedapps.clients.arrays.can_be_copied` rejects; it builds such a model at each call.
     """
 
     def __init__(self, size: int = 1 << 26) -> None:

@@ -58,14 +58,14 @@ class NodeRules:
         ValueError
             A value has another type or is out of range, or a limit of the mechanism is given without ``dp``.
         """
-        given = {key: node_config[key] for key in option_fields(cls) if key in node_config}
-        arguments, errors = parse_options(cls, given, "node config ")
+        values = {key: node_config[key] for key in option_fields(cls) if key in node_config}
+        arguments, errors = parse_options(cls, values, "node config ")
         rules = cls(**arguments)
-        if rules.dp == "none" and not errors and (limits := [key for key in _OF_MECHANISM if key in given]):
+        if rules.dp == "none" and not errors and (limits := [key for key in _OF_MECHANISM if key in values]):
             errors = [f'node config {", ".join(limits)}: needs dp = "local", the mechanism that it limits']
         if errors:
             raise ValueError("; ".join(errors))
-        return replace(rules, min_count=1) if is_simulated(node_config) and "min-count" not in given else rules
+        return replace(rules, min_count=1) if is_simulated(node_config) and "min-count" not in values else rules
 
     def lets_out(self, name: str, *, otherwise: bool) -> bool:
         """Whether a metric, a record or a part of the profile may leave; ``otherwise`` where ``may_leave`` is empty."""
@@ -90,6 +90,6 @@ class NodeRules:
         if self.dp_clip and clip > self.dp_clip:
             wrong.append(f"dp-clip = {clip:g}: must be at most {self.dp_clip:g}")
         if seeded:
-            wrong.append("dp-seeded = true: must be false, because whoever knows the seed can remove the noise")
+            wrong.append("dp-seeded = true: must be false, because the seed reveals the noise")
         if wrong:
             raise RulesError(f"the node config of this node demands more of the run: {'; '.join(wrong)}")

@@ -41,7 +41,7 @@ def audit_recipe(
     jobs : int
         Maximum number of parallel processes; 0: one per CPU core.
     overrides : mapping, optional
-        Keys of the run config that replace those of the recipe. ``name`` is that of the folder of the audit.
+        Keys of the run config that override the recipe. ``name`` names the folder of the audit.
     output_dir : str
         Where the folder of the audit is created.
     json_path : Path, optional

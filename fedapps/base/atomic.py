@@ -1,8 +1,8 @@
 """Files and folders that are written completely or not at all, and names from outside as names of files.
 
-What is not finished has a name of its own beside the name that it gets, with a mark of fedapps and of the process that
-writes it (:func:`temporary_name`). A process that is killed leaves it behind. It is removed only where the code that
-owns the folder asks for it (:func:`remove_leftovers`), never in a folder that a user names.
+Content is written under a temporary name in the same folder, then renamed. The temporary name identifies fedapps and
+the process that writes (:func:`temporary_name`). A killed process leaves its temporary file. Only the code that owns a
+folder removes such files (:func:`remove_leftovers`), never in a folder that a user names.
 """
 
 import hashlib

@@ -28,8 +28,8 @@ _COMMANDS = {
     "supernode": "deploy_commands:supernode",
     "keys": "commands:keys",
     "audit": "run_commands:audit",
-    "report": "report_commands:report",
-    "board": "report_commands:board",
+    "report": "commands:report",
+    "board": "commands:board",
     "predict": "model_commands:predict",
     "evaluate": "model_commands:evaluate",
     "adapt": "model_commands:adapt",
@@ -104,4 +104,21 @@ def keys(arguments: argparse.Namespace) -> int:
         if certificates
         else issue_node_key(folder, arguments.name)
     )
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the report or the tables of a run or a comparison and print their paths."""
+    from fedapps.report.paper import write_formats
+
+    for path in write_formats(Path(arguments.folder), [name.strip() for name in arguments.format.split(",")]):
+        print(path)
+    return 0
+
+
+def board(arguments: argparse.Namespace) -> int:
+    """Serve the page that follows the runs of a folder."""
+    from fedapps.board.server import serve
+
+    serve(Path(arguments.folder), arguments.host, arguments.port)
     return 0

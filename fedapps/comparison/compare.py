@@ -74,7 +74,7 @@ def compare_recipe(
         Address of a Ray cluster on which the runs are executed (:class:`fedapps.sim.ray_cluster.RayCluster`); empty:
         this machine.
     overrides : mapping, optional
-        Keys of the run config that replace those of the recipe. ``name`` is that of the folder of the comparison.
+        Keys of the run config that override the recipe. ``name`` names the folder of the comparison.
     vary : Vary, optional
         The key to vary; that of the recipe if missing.
     seed_keys : sequence of str

@@ -90,8 +90,8 @@ class Config:
     @cached_property
     def checked(self) -> Self:
         """This config, whose combinations are checked once. Raises :class:`ConfigError` for one that cannot work."""
-        if found := self.conflicts(files_exist=True):
-            raise _config_error([message for _, message in found])
+        if conflicting := self.conflicts(files_exist=True):
+            raise _config_error([message for _, message in conflicting])
         return self
 
     def flat(self) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def check(
     recipe : Path
         Run config of the run to join.
     overrides : mapping
-        Keys of the run config that replace those of the recipe.
+        Keys of the run config that override the recipe.
     data_dir : Path
         Folder of the node's data.
     state_dir : str or None

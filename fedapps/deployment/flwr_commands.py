@@ -57,7 +57,7 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     federation : str
         The name of a connection in Flower's ``config.toml``; empty for its default.
     overrides : mapping
-        Keys of the run config that replace those of the recipe. Paths are those of the server.
+        Keys of the run config that override the recipe. Paths refer to the server.
     stream : bool
         Show the log of the run until it ends.
 

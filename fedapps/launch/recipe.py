@@ -31,7 +31,7 @@ def launch_recipe(recipe: Path | None, overrides: Mapping[str, Any], runner: Run
     recipe : Path or None
         Name of a recipe, or path of a run-config file; ``None`` runs the app's defaults.
     overrides : mapping
-        Keys of the run config that replace those of the recipe.
+        Keys of the run config that override the recipe.
     runner : Runner
     output_dir : str
         Where the folder is created, unless the run config has ``output-dir``.

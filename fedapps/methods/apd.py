@@ -112,7 +112,7 @@ class Decomposition(LocalPart):
         return DecomposedModel(model.to(device), layout.to(device), parts.to(device))
 
     def parts(self, layout: Layout, model: nn.Module, node_round: NodeRound) -> Parts:
-        """The parts that a round starts from: those of the last round, with the received base."""
+        """The initial parts of a round: those after the previous round, but with the received base."""
         received, stage = node_round.received, node_round.settings.stage
         if own := [name for name in received if name in layout.own]:
             raise ValueError(

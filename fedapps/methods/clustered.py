@@ -6,8 +6,8 @@ from functools import partial
 
 from fedapps.base.options import option
 from fedapps.clients.local_part import LocalPart
-from fedapps.clients.shared_evaluation import SharedEvaluation
 from fedapps.config.run_config import RunConfig
+from fedapps.methods.h_fl import SharedEvaluation
 from fedapps.strategies import BaseStrategy, ClusteredFedAvg
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.base import Task

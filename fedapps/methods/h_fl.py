@@ -1,20 +1,45 @@
 """Hierarchical FL: a model for each group of nodes, averaged with the others every few rounds."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
+
+from flwr.app import RecordDict
 
 from fedapps.base.options import option
+from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart
-from fedapps.clients.shared_evaluation import SharedEvaluation
+from fedapps.clients.messages import read_arrays
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
 from fedapps.strategies.algorithms.h_fl import CLUSTER
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.strategies.wire import HIERARCHICAL_SHARED
 from fedapps.tasks.base import Task
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
+
+
+@dataclass(frozen=True)
+class SharedEvaluation(LocalPart):
+    """Evaluate the model that all clusters share, too, if the message brings it; its metrics start with ``shared.``.
+
+    Parameters
+    ----------
+    shared : dict of arrays, or None
+        The model of all clusters.
+    """
+
+    shared: Arrays | None = field(default=None, compare=False)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        record = content.array_records.get(HIERARCHICAL_SHARED)
+        return self if record is None else replace(self, shared=read_arrays(HIERARCHICAL_SHARED, record))
+
+    def also_evaluated(self) -> Mapping[str, Arrays]:
+        return {} if self.shared is None else {"shared": self.shared}
 
 
 @dataclass(frozen=True)

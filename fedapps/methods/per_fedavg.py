@@ -135,14 +135,14 @@ class PerFedAvgPart(LocalPart):
 
     def _descent(self, steps: int, node_round: NodeRound) -> Phase:
         """A phase of gradient descent, where the batches of a whole epoch make a step."""
-        given, task = node_round.settings.training, node_round.task
+        run_training, task = node_round.settings.training, node_round.task
 
         def step(model: nn.Module, _: Batch, update: Update) -> Tensor:
-            batches = task.training_batches(model, node_round.data, given.batch_size)
+            batches = task.training_batches(model, node_round.data, run_training.batch_size)
             return descend(task.loss, model, batches, update, node_round.device)
 
         training = LocalTraining(
-            steps=steps, learning_rate=self.options.inner_rate, batch_size=given.batch_size, optimizer="sgd"
+            steps=steps, learning_rate=self.options.inner_rate, batch_size=run_training.batch_size, optimizer="sgd"
         )
         return Phase(training, epoch=lambda _: iter([{}]), step=step)
 

@@ -38,10 +38,10 @@ def refused_nodes(rounds: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[s
             key = refusal["node"], refusal["phase"]
             if refusal["answered"] and key not in used:
                 reasons.setdefault(key, []).append(refusal["reason"])
-    found: dict[str, str] = {}
-    for (node, phase), given in reasons.items():
-        found.setdefault(node, f"{_PHASES[phase]} refused {len(given)} times: {headline_of(given[-1])}")
-    return found
+    refused_nodes: dict[str, str] = {}
+    for (node, phase), texts in reasons.items():
+        refused_nodes.setdefault(node, f"{_PHASES[phase]} refused {len(texts)} times: {headline_of(texts[-1])}")
+    return refused_nodes
 
 
 def refused_text(folder: RunFolder) -> str:

@@ -12,7 +12,6 @@ from fedapps.clients.arrays import Arrays, get_arrays, memory_of
 from fedapps.clients.local_part import ComposedParts, LocalPart, composed
 from fedapps.clients.messages import with_config
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.shared_evaluation import SharedEvaluation
 from fedapps.clients.state import ContextState
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import given, settings
@@ -26,6 +25,7 @@ from fedapps.methods.fedcurv import FisherPrior
 from fedapps.methods.fedprox import Proximal
 from fedapps.methods.fedrecon import FedReconPart
 from fedapps.methods.fedvc import FedVcPart
+from fedapps.methods.h_fl import SharedEvaluation
 from fedapps.methods.l2_transfer import L2TransferPart
 from fedapps.methods.local import StlPart
 from fedapps.methods.spfl import Personalisation

@@ -1,12 +1,12 @@
 """A node that trains a copy of the model before it evaluates it (SPFL, APFL)."""
 
 import numpy as np
-from fedapps.clients.shared_evaluation import SharedEvaluation
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node
 from toys import record_of, same_bits
 
 from fedapps.methods.fedrecon import FedReconOptions, FedReconPart
+from fedapps.methods.h_fl import SharedEvaluation
 from fedapps.methods.spfl import Personalisation
 
 ENCODER = NAMES[:1]

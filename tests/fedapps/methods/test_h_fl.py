@@ -1,9 +1,10 @@
-"""Evaluation of the model of all clusters, beside that of the node's own cluster."""
+"""The evaluation of the model of all clusters, beside that of the cluster of a node."""
 
-from fedapps.clients.shared_evaluation import SharedEvaluation
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
 from toys import record_of, same_bits
+
+from fedapps.methods.h_fl import SharedEvaluation
 
 ENCODER = NAMES[:1]
 
