@@ -108,7 +108,7 @@ def test_an_interruption_prints_no_traceback(capsys, monkeypatch):
     def interrupted(folder, formats):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedapps.cli.model_commands.write_formats", interrupted)
+    monkeypatch.setattr("fedapps.report.paper.write_formats", interrupted)
     assert main(["report", "anywhere"]) == 130
     assert said(capsys).startswith("fedapps: interrupted; the folder of the run has everything that was trained")
 
