@@ -99,18 +99,11 @@ def _restored(sent: NDArray[Any], change_in: Change) -> NDArray[Any]:
     dtype = np.result_type(sent.dtype, np.float32)
     for part, before in in_blocks(restored, rows_first):
         change = change_in(slice(begin, begin + part.size), dtype).reshape(part.shape)
-        if _has_negative_zero(before):  # −0 + 0 would be 0, −0 + −0 is −0
-            np.copyto(change, -0.0, where=change == 0)
-        np.add(before, change, out=part, casting="same_kind")
+        # −0 + 0 would be 0. Subtracting +0 changes no value, and 0 − (±0) is +0.
+        np.subtract(0.0, change, out=change)
+        np.subtract(before, change, out=part, casting="same_kind")
         begin += part.size
     return np.asarray(restored, order="F") if sent.flags.f_contiguous else restored
-
-
-def _has_negative_zero(values: NDArray[Any]) -> bool:
-    if values.dtype.itemsize > np.dtype(np.int64).itemsize:
-        return True  # unknown
-    integers = values.view(f"i{values.dtype.itemsize}")  # read as an integer, −0 is the smallest number
-    return bool(integers.size) and bool(integers.min() == np.iinfo(integers.dtype).min)
 
 
 @dataclass(frozen=True)
