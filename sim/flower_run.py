@@ -42,7 +42,6 @@ def flower_run(
     *,
     home: Path | None = None,
     show: Callable[[str], None] = print,
-    on_start: Callable[[int], None] | None = None,
 ) -> int:
     """Submit the Flower app in the folder ``app`` with ``flwr run`` and stream its log.
 
@@ -63,8 +62,6 @@ def flower_run(
         The folder used as ``FLWR_HOME``; by default a temporary folder.
     show : callable
         Receives the log line by line.
-    on_start : callable, optional
-        Receives the SuperLink's process id.
 
     Returns
     -------
@@ -94,8 +91,6 @@ def flower_run(
                 command, env=environment, stdout=output, stderr=output, cwd=folder, start_new_session=True
             )
             stack.callback(_end, superlink, interrupts)
-        if on_start:
-            on_start(superlink.pid)
         if not wait_until_healthy(superlink, port):
             raise RuntimeError(
                 f"the SuperLink did not start:\n{log_file.read_text(encoding='utf-8', errors='replace')[-2000:]}"

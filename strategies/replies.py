@@ -74,8 +74,7 @@ class Reply:
     content : RecordDict
         All records of the reply.
     arrays : mapping of names to arrays
-        The shared parameters of a train reply, read-only; empty for an evaluation. Those of a compressed reply are
-        restored when they are read.
+        The shared parameters of a train reply, read-only; empty for an evaluation.
     metrics : MetricRecord
         The metrics that can be averaged, and ``num-examples``.
     num_examples : float

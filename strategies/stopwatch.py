@@ -1,12 +1,9 @@
 """Measures how long the phases of a piece of work take: of a round on the server, or of a reply on a node."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
-
-Item = TypeVar("Item")
 
 
 class Stopwatch:
@@ -80,16 +77,3 @@ def timed(phase: str) -> AbstractContextManager[None]:
     """Count the time within this context for a phase, if a stopwatch is running."""
     watch = _running.get()
     return watch.phase(phase) if watch else nullcontext()
-
-
-def timed_items(phase: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items, and count the time that it takes to get each. No item is kept while waiting for the next one."""
-    iterator = iter(items)
-    while True:
-        with timed(phase):
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-        yield item
-        del item

@@ -1,11 +1,9 @@
 """The stopwatch: exclusive times of nested phases, and nothing at all where none is running."""
 
-import weakref
-
 import pytest
 from fedapps.strategies import stopwatch
 from fedapps.strategies.replies import read_timings
-from fedapps.strategies.stopwatch import Stopwatch, measured, timed, timed_items
+from fedapps.strategies.stopwatch import Stopwatch, measured, timed
 from flwr.app import ConfigRecord, RecordDict
 
 
@@ -53,29 +51,6 @@ def test_a_stopwatch_rests_while_another_one_runs_as_a_node_in_the_process_of_th
     with timed("afterwards"):
         clock[0] = 9.0
     assert server.seconds.keys() == {"wait", "decode"}
-
-
-class Item:
-    pass
-
-
-def test_only_getting_an_item_is_timed_and_no_item_is_kept(clock):
-    kept = []
-
-    def items():
-        for _ in range(3):
-            clock[0] += 1.0
-            item = Item()
-            kept.append(weakref.ref(item))
-            yield item
-            del item
-            assert kept[-1]() is None
-
-    with measured() as watch:
-        for item in timed_items("wait", items()):
-            clock[0] += 10.0
-            del item
-    assert watch.seconds == {"wait": 3.0}
 
 
 @pytest.mark.parametrize(
