@@ -67,7 +67,6 @@ class FedDyn(BaseStrategy):
 
     def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
         if phase == "train":
-            self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
             self._counted.complete(profile, content)
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
@@ -75,6 +74,7 @@ class FedDyn(BaseStrategy):
         self._counted.note(self.report.round, reply)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        self._nodes |= self.registry.with_examples()
         closed = super().close_round(server_round, current, aggregate)
         if not aggregate or self.alpha == 0:
             return closed

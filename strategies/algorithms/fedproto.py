@@ -92,12 +92,8 @@ class FedProto(BaseStrategy):
         return {"fedproto": {"classes": len(self.prototypes), "new": len(self._sums)}}
 
     def _record(self) -> ArrayRecord:
-        arrays = self._arrays()
-        return to_record({**arrays, "prototypes": arrays["prototypes"].astype(np.float32)})
-
-    def _arrays(self) -> Arrays:
         classes = np.array(list(self.prototypes), np.int64)
-        return {"classes": classes, "prototypes": np.array(list(self.prototypes.values()))}
+        return to_record({"classes": classes, "prototypes": np.array(list(self.prototypes.values()), np.float32)})
 
 
 def _read(reply: Reply) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

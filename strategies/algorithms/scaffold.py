@@ -56,7 +56,6 @@ class Scaffold(BaseStrategy):
         self._sum: Arrays = {}
         self._nodes: set[str] = set()
         self._counted = CountedReplies()
-        self._record: ArrayRecord | None = None
 
     @property
     def control(self) -> Arrays:
@@ -65,17 +64,11 @@ class Scaffold(BaseStrategy):
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._sum = {name: self._sum.get(name, np.zeros(a.shape)) for name, a in arrays.items() if is_float(a)}
-        self._record = None
 
     def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
-        if phase != "train":
-            return
-        if self._record is None:  # the nodes of the round are known by now
-            self._nodes |= self.registry.with_examples()
-            dtypes = {name: self._current[name].dtype for name in self._sum}
-            self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
-        content[SCAFFOLD_CONTROL] = self._record
-        self._counted.complete(profile, content)
+        if phase == "train":
+            content[SCAFFOLD_CONTROL] = self.record_once(SCAFFOLD_CONTROL, self._control_record)
+            self._counted.complete(profile, content)
 
     def refusal_reason(self, reply: Reply) -> str | None:
         try:
@@ -94,6 +87,10 @@ class Scaffold(BaseStrategy):
         """The number N of nodes and the Euclidean norm of c after the round."""
         norm = float(np.sqrt(sum(np.square(array).sum() for array in self.control.values())))
         return {"scaffold": {"nodes": len(self._nodes), "control-norm": norm}}
+
+    def _control_record(self) -> ArrayRecord:
+        self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
+        return to_record({name: array.astype(self._current[name].dtype) for name, array in self.control.items()})
 
     def _change_of(self, content: RecordDict) -> Arrays:
         record = content.get(SCAFFOLD_CHANGE)
