@@ -16,25 +16,25 @@ from fedapps.base.console import accept_all_text
 from .experiments import experiments
 from .pages import stale, write
 from .results import FOLDER
-from .runner import chosen, listing, run_all
+from .runner import listing, matching, run_all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0, 1 if an experiment failed or a page is stale, 2 if an argument is invalid."""
     accept_all_text()
-    given = parser().parse_args(arguments)
-    if given.command == "tables":
-        return _tables(check=given.check)
+    options = parser().parse_args(arguments)
+    if options.command == "tables":
+        return _tables(check=options.check)
     try:
-        selected = chosen(experiments(), given.only)
+        selected = matching(experiments(), options.only)
     except ValueError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
-    if given.list:
-        print(listing(selected, given.output))
+    if options.list:
+        print(listing(selected, options.output))
         return 0
     data = os.environ.get("FEDAPPS_DATA", "")
-    return min(1, run_all(selected, given.output, given.results, data=data, again=given.again))
+    return min(1, run_all(selected, options.output, options.results, data=data, again=options.again))
 
 
 def parser() -> argparse.ArgumentParser:

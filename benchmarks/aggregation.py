@@ -32,16 +32,18 @@ _FLOAT32 = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    given = parser().parse_args(arguments)
-    sizes = (given.replies, given.megabytes, given.arrays, given.compression)
-    names = (given.compression, DENSE) if given.compression else (OURS, FLOWER, NUMPY)
+    options = parser().parse_args(arguments)
+    sizes = (options.replies, options.megabytes, options.arrays, options.compression)
+    names = (options.compression, DENSE) if options.compression else (OURS, FLOWER, NUMPY)
     peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in names}
     sides = _sides(*sizes)
-    setup = f"{given.replies} replies of {given.arrays} arrays, {given.megabytes:g} MB of float32"
-    ours = given.compression or OURS
+    setup = f"{options.replies} replies of {options.arrays} arrays, {options.megabytes:g} MB of float32"
+    ours = options.compression or OURS
     for clock in (time.process_time, time.perf_counter):
-        found = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, given.pairs)
-        show(compare(f"aggregation [s], {clock.__name__}", found, ours, given.goal, setup, peaks), given.json)
+        measurements = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, options.pairs)
+        show(
+            compare(f"aggregation [s], {clock.__name__}", measurements, ours, options.goal, setup, peaks), options.json
+        )
     return 0
 
 

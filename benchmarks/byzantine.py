@@ -97,27 +97,27 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(given: argparse.Namespace) -> None:
-    settings = {name: _settings(given, name) for name in given.aggregations}
+def _run(options: argparse.Namespace) -> None:
+    settings = {name: _settings(options, name) for name in options.aggregations}
     configs = {name: parse(keys) for name, keys in settings.items()}
     first = next(iter(configs.values()))
     check_data(first)
-    metric = given.metric or first.run.track_metric or first.task.headline[0]
+    metric = options.metric or first.run.track_metric or first.task.headline[0]
     cells = [
         {"aggregation": name, "attack": attack, "attackers": share, "seed": seed, "metric": metric, "config": keys}
         for name, keys in settings.items()
-        for attack, share in _conditions(given.attacks, given.attackers)
-        for seed in range(first.run.seed, first.run.seed + given.seeds)
+        for attack, share in _conditions(options.attacks, options.attackers)
+        for seed in range(first.run.seed, first.run.seed + options.seeds)
     ]
-    outcomes = run_matrix(cells, run_under_attack, jobs=given.jobs, watch=Lines(len(cells)))
+    outcomes = run_matrix(cells, run_under_attack, jobs=options.jobs, watch=Lines(len(cells)))
     memory = {name: peak_models(config) for name, config in configs.items()}
     print(f"\n{outcome_table(outcomes)}\n")
     replies = f"models, for {first.run.training_nodes} replies"
     print(text_table(("peak memory of an aggregation", replies), [(name, number(memory[name])) for name in memory]))
-    if given.json:
+    if options.json:
         peaks = [{"aggregation": name, "models": models} for name, models in memory.items()]
         lines = [{"methods": by_condition(outcomes)}, *peaks]
-        Path(given.json).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def run_under_attack(
@@ -164,11 +164,16 @@ def _metric(final: Mapping[str, float], metric: str) -> float:
     return final[metric]
 
 
-def _settings(given: argparse.Namespace, aggregation: str) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, aggregation: str) -> dict[str, Any]:
     """The run config of the recipe with this aggregation."""
-    assumed: dict[str, Value] = {"byzantine-fraction": max(given.attackers)}
-    recipe = {**read_recipe(Path(given.recipe)), **assumed, **assignments(given.set)}
-    fixed: dict[str, Value] = {"methods": given.method, "in-flight": 0, "aggregation": aggregation, "name": "byzantine"}
+    assumed: dict[str, Value] = {"byzantine-fraction": max(options.attackers)}
+    recipe = {**read_recipe(Path(options.recipe)), **assumed, **assignments(options.set)}
+    fixed: dict[str, Value] = {
+        "methods": options.method,
+        "in-flight": 0,
+        "aggregation": aggregation,
+        "name": "byzantine",
+    }
     return resolve({**recipe, **fixed}, ".")
 
 
@@ -223,12 +228,14 @@ def outcome_table(outcomes: Sequence[Outcome]) -> str:
 
 def by_condition(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
     """The values of the seeds by condition, such as ``median at sign-flip 0.4``, and metric, without failed runs."""
-    found: dict[str, dict[str, list[float]]] = {}
+    conditions: dict[str, dict[str, list[float]]] = {}
     for one in outcomes:
-        values = found.setdefault(f"{one.aggregation} at {one.attack} {one.attackers:g}", {}).setdefault(one.metric, [])
+        values = conditions.setdefault(f"{one.aggregation} at {one.attack} {one.attackers:g}", {}).setdefault(
+            one.metric, []
+        )
         if one.value is not None:
             values.append(one.value)
-    return found
+    return conditions
 
 
 def _cell(outcomes: Sequence[Outcome]) -> str:

@@ -109,8 +109,8 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(given: argparse.Namespace) -> None:
-    recipe, changed = Path(given.recipe), assignments(given.set)
+def _run(options: argparse.Namespace) -> None:
+    recipe, changed = Path(options.recipe), assignments(options.set)
     settings = {
         defence.name: resolve(
             {**read_recipe(recipe), **changed, **defence.settings, "methods": defence.method, "name": "defences"}, "."
@@ -120,30 +120,31 @@ def _run(given: argparse.Namespace) -> None:
     first = parse(settings[DEFENCES[0].name])
     for config in map(parse, settings.values()):
         check_data(config)
-    words = {defence.name: _words_read(given, defence, recipe, changed) for defence in DEFENCES}
-    if given.accuracies:
-        accuracies = read_accuracies(Path(given.accuracies))
+    words = {defence.name: _words_read(options, defence, recipe, changed) for defence in DEFENCES}
+    if options.accuracies:
+        accuracies = read_accuracies(Path(options.accuracies))
     else:
-        accuracies = _accuracies(settings, range(first.run.seed, first.run.seed + given.seeds), given.jobs)
+        accuracies = _accuracies(settings, range(first.run.seed, first.run.seed + options.seeds), options.jobs)
     costs = [Cost(one.name, one.attacker, words[one.name], *accuracies[one.name]) for one in DEFENCES]
     print(f"\n{cost_table(costs)}")
-    if given.json:
-        Path(given.json).write_text(
+    if options.json:
+        Path(options.json).write_text(
             json.dumps({"methods": {cost.name: cost.measured() for cost in costs}}) + "\n", encoding="utf-8"
         )
-    if given.plot:
-        cost_figure(costs, Path(given.plot))
+    if options.plot:
+        cost_figure(costs, Path(options.plot))
 
 
 def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs: int) -> dict[str, Accuracies]:
     """Run every defence with every seed."""
-    cells = [{"settings": own, "seed": seed} for own in settings.values() for seed in seeds]
+    cells = [{"settings": run_config, "seed": seed} for run_config in settings.values() for seed in seeds]
     finals = iter(run_matrix(cells, final_metrics, jobs=jobs, watch=Lines(len(cells))))
     measured: dict[str, Accuracies] = {}
     for name in settings:
-        own = [next(finals) for _ in seeds]
+        of_defence = [next(finals) for _ in seeds]
         by_test = [
-            [final[key] for final in own if key in final] for key in ("test.global_accuracy", "test.local_accuracy")
+            [final[key] for final in of_defence if key in final]
+            for key in ("test.global_accuracy", "test.local_accuracy")
         ]
         measured[name] = (by_test[0], by_test[1])
     return measured
@@ -158,7 +159,7 @@ def read_accuracies(path: Path) -> dict[str, Accuracies]:
 
 
 def _words_read(
-    given: argparse.Namespace, defence: Defence, recipe: Path, changed: dict[str, Value]
+    options: argparse.Namespace, defence: Defence, recipe: Path, changed: dict[str, Value]
 ) -> dict[str, float]:
     """The recall of each attack on updates, and of a guess."""
     attacks = ("rows",) if defence.shares == "lg-fedavg" else ("subspace", "sparse", "sparse-prior", "rows")
@@ -168,8 +169,8 @@ def _words_read(
         attackers=(defence.attacker,),
         attacks=(*attacks, GUESS),
         on=("update",),
-        batch_sizes=(given.per_update,),
-        sentences=given.sentences,
+        batch_sizes=(options.per_update,),
+        sentences=options.sentences,
         steps=1,
         restarts=1,
     )

@@ -39,12 +39,12 @@ OURS, FLOWER, PFL, LOOP = "BaseStrategy", "Flower's FedAvg", "pfl-research", "pl
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if pfl-research cannot be installed or run, else 0."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     _settle()
     try:
-        python = None if given.skip_pfl else pfl_python()
-        for width in given.widths:
-            show(_rows(width, given.clients, given.pairs, given.goal, python), given.json)
+        python = None if options.skip_pfl else pfl_python()
+        for width in options.widths:
+            show(_rows(width, options.clients, options.pairs, options.goal, python), options.json)
     except RuntimeError as error:
         print(f"engine: {error}\nAdd --skip-pfl to measure the other sides.", file=sys.stderr)
         return 2
@@ -155,12 +155,12 @@ def _strategy(make: Callable[[], Strategy], model: nn.Linear, batch: torch.Tenso
     marks: list[float] = []
     configure, aggregate = strategy.configure_train, strategy.aggregate_train
 
-    def configured(*given: Any) -> Any:
+    def configured(*arguments: Any) -> Any:
         marks.append(time.process_time())
-        return configure(*given)
+        return configure(*arguments)
 
-    def aggregated(*given: Any) -> Any:
-        result = aggregate(*given)
+    def aggregated(*arguments: Any) -> Any:
+        result = aggregate(*arguments)
         marks.append(time.process_time())
         return result
 

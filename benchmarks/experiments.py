@@ -76,17 +76,17 @@ def experiments(path: Path = TABLE) -> dict[str, Experiment]:
     """
     table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     words: Mapping[str, str] = table.pop("words", {})
-    found: dict[str, Experiment] = {}
+    listed: dict[str, Experiment] = {}
     for name, fields in table.items():
         try:
             run = _spelled_out(fields["run"], words)
             after = tuple(one for one in dict.fromkeys(_BRACES.findall(run)) if one in table)
-            found[name] = Experiment(name, **{**fields, "run": run, "after": after})
+            listed[name] = Experiment(name, **{**fields, "run": run, "after": after})
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path.name}, [{name}]: {error}") from None
-        if late := [one for one in after if one not in found or one == name]:
+        if late := [one for one in after if one not in listed or one == name]:
             raise ValueError(f"{path.name}, [{name}]: {', '.join(late)} must stand before it")
-    return found
+    return listed
 
 
 def _spelled_out(text: str, words: Mapping[str, str]) -> str:
@@ -97,4 +97,4 @@ def _spelled_out(text: str, words: Mapping[str, str]) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    return _BRACES.sub(lambda found: values.get(found[1], found[0]), text)
+    return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)

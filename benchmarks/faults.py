@@ -37,7 +37,7 @@ class FaultyFleet:
         self.app = app
         self.run_config = run_config
         self.node_configs = node_configs
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self._run: threading.Thread | None = None
 
     def start(self, count: int | None = None) -> None:
@@ -54,7 +54,7 @@ class FaultyFleet:
 
     def _follow(self, run_config: Mapping[str, Any]) -> None:
         with suppress(FleetError):  # the run ends if the SuperLink is killed
-            self.deployed.run(self.app, run_config, self.said.append)
+            self.deployed.run(self.app, run_config, self.log_lines.append)
 
     def has_ended(self) -> bool:
         """Whether the last submitted run has ended, successfully or not."""
@@ -73,7 +73,7 @@ class FaultyFleet:
             if self.has_ended() or time.monotonic() > deadline:
                 if happened():
                     return
-                raise RuntimeError("\n".join(["the awaited event did not happen; log of the run:", *self.said]))
+                raise RuntimeError("\n".join(["the awaited event did not happen; log of the run:", *self.log_lines]))
             time.sleep(0.05)
 
     def wait_until_ended(self, seconds: float = 900.0) -> None:
@@ -87,7 +87,7 @@ class FaultyFleet:
         assert self._run
         self._run.join(seconds)
         if self._run.is_alive():
-            raise RuntimeError("\n".join([f"the run has not ended within {seconds:.0f} s; its log:", *self.said]))
+            raise RuntimeError("\n".join([f"the run has not ended within {seconds:.0f} s; its log:", *self.log_lines]))
 
     # -- faults ----------------------------------------------------------------------------------------------------
 

@@ -50,38 +50,38 @@ _SENDERS = 10
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # a line for every round
     tables = []
-    for table in measured(given):
+    for table in measured(options):
         print(f"{table.text()}\n", flush=True)
         tables.append(table)
-    if given.json:
-        Path(given.json).write_text("".join(json.dumps(asdict(table)) + "\n" for table in tables), encoding="utf-8")
-    if given.plot:
-        draw(tables, Path(given.plot))
+    if options.json:
+        Path(options.json).write_text("".join(json.dumps(asdict(table)) + "\n" for table in tables), encoding="utf-8")
+    if options.plot:
+        draw(tables, Path(options.plot))
     return 0
 
 
-def measured(given: argparse.Namespace) -> Iterator["Growth"]:
+def measured(options: argparse.Namespace) -> Iterator["Growth"]:
     """The tables that the command line asks for, one after another."""
-    if given.nodes:
-        costs = [of_nodes(nodes, min(given.cohort, nodes)) for nodes in given.nodes]
+    if options.nodes:
+        costs = [of_nodes(nodes, min(options.cohort, nodes)) for nodes in options.nodes]
         profiles, rounds = zip(*costs, strict=True)
-        memory = [_peak(partial(of_nodes, nodes, min(given.cohort, nodes))) for nodes in given.nodes]
-        yield Growth("nodes", given.nodes, {"profiles [s]": profiles, "round [s]": rounds}, memory)
-    if given.devices:
-        costs = [of_devices(devices, min(given.cohort, devices)) for devices in given.devices]
+        memory = [_peak(partial(of_nodes, nodes, min(options.cohort, nodes))) for nodes in options.nodes]
+        yield Growth("nodes", options.nodes, {"profiles [s]": profiles, "round [s]": rounds}, memory)
+    if options.devices:
+        costs = [of_devices(devices, min(options.cohort, devices)) for devices in options.devices]
         profiles, steps = zip(*costs, strict=True)
-        memory = [_peak(partial(of_devices, devices, min(given.cohort, devices))) for devices in given.devices]
-        yield Growth("devices", given.devices, {"profiles [s]": profiles, "step [s]": steps}, memory)
-    if given.parameters:
-        seconds = [of_parameters(count) for count in given.parameters]
-        memory = [_peak(partial(of_parameters, count)) for count in given.parameters]
-        yield Growth("parameters", given.parameters, {f"round of {_SENDERS} nodes [s]": seconds}, memory)
-    if given.rounds:
-        firsts = [given.rounds * tenth // 10 for tenth in range(11)]
-        seconds, memory = of_rounds(given.rounds, firsts[1:])
+        memory = [_peak(partial(of_devices, devices, min(options.cohort, devices))) for devices in options.devices]
+        yield Growth("devices", options.devices, {"profiles [s]": profiles, "step [s]": steps}, memory)
+    if options.parameters:
+        seconds = [of_parameters(count) for count in options.parameters]
+        memory = [_peak(partial(of_parameters, count)) for count in options.parameters]
+        yield Growth("parameters", options.parameters, {f"round of {_SENDERS} nodes [s]": seconds}, memory)
+    if options.rounds:
+        firsts = [options.rounds * tenth // 10 for tenth in range(11)]
+        seconds, memory = of_rounds(options.rounds, firsts[1:])
         medians = [1000 * median(seconds[first:end]) for first, end in pairwise(firsts)]
         yield Growth("from round", [first + 1 for first in firsts[:-1]], {"round [ms]": medians}, memory)
 

@@ -48,26 +48,28 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(given: argparse.Namespace) -> None:
-    recipe = {**read_recipe(Path(given.recipe)), **assignments(given.set), "device": "cpu"}
+def _run(options: argparse.Namespace) -> None:
+    recipe = {**read_recipe(Path(options.recipe)), **assignments(options.set), "device": "cpu"}
     _settle()
     with TemporaryDirectory() as folder:
-        config = _config(recipe, Path(folder), "prepared", given.node_batch)
+        config = _config(recipe, Path(folder), "prepared", options.node_batch)
         check_data(config)
         sides = {
-            AT_ONCE: partial(_seconds, recipe, Path(folder), given.node_batch),
+            AT_ONCE: partial(_seconds, recipe, Path(folder), options.node_batch),
             ONE_BY_ONE: partial(_seconds, recipe, Path(folder), 1),
         }
         for run in sides.values():
             run()  # imports
-        found = alternate(sides, given.pairs)
-        batches = {AT_ONCE: given.node_batch, ONE_BY_ONE: 1}
+        measurements = alternate(sides, options.pairs)
+        batches = {AT_ONCE: options.node_batch, ONE_BY_ONE: 1}
         peaks = {
             side: peak_megabytes(partial(_whole_run, recipe, Path(folder), size)) for side, size in batches.items()
         }
         nodes, methods = config.run.num_nodes, len(config.methods)
-        setup = f"{nodes} nodes, {methods} methods, {config.run.rounds} rounds, node-batch {given.node_batch}, CPU time"
-        show(compare(f"run of {given.recipe} [s]", found, AT_ONCE, given.goal, setup, peaks), given.json)
+        setup = (
+            f"{nodes} nodes, {methods} methods, {config.run.rounds} rounds, node-batch {options.node_batch}, CPU time"
+        )
+        show(compare(f"run of {options.recipe} [s]", measurements, AT_ONCE, options.goal, setup, peaks), options.json)
         print(f"largest difference of a parameter: {_difference(Path(folder), config):.2g}")
 
 

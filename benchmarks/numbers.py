@@ -120,11 +120,11 @@ def table(
     for method in methods:
         cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
         for key in metrics:
-            metric, _, own = key.partition(":")
+            metric, _, own_digits = key.partition(":")
             known = content.methods[method + at].get(metric)
             bracket = printed.get(method, {}).get(metric)
             few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method + at) else ""
-            cells.append(_cell(known, bracket, int(own or digits)) + few)
+            cells.append(_cell(known, bracket, int(own_digits or digits)) + few)
         lines.append(cells)
     return _markdown(lines)
 
@@ -212,10 +212,14 @@ def at_values(name: str, metric: str, key: str = "", method: str = "", digits: i
     """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``."""
     content, parts = result(name), []
     for label, of_method in content.methods.items():
-        own, _, value = label.partition(" at ")
-        if own == (method or own):
-            printed = paper_of(content.recipe, [own], key, value).get(own, {}).get(metric) if key else None
-            name_of = f"{own} " if not method and len({m.partition(" at ")[0] for m in content.methods}) > 1 else ""
+        method_name, _, value = label.partition(" at ")
+        if method_name == (method or method_name):
+            printed = (
+                paper_of(content.recipe, [method_name], key, value).get(method_name, {}).get(metric) if key else None
+            )
+            name_of = (
+                f"{method_name} " if not method and len({m.partition(" at ")[0] for m in content.methods}) > 1 else ""
+            )
             parts.append(f"{name_of}{value} {_cell(of_method[metric], printed, digits)}")
     return ", ".join(parts)
 
@@ -243,12 +247,12 @@ def speed(row: Mapping[str, Any], what: str) -> str:
 @_function
 def speed_name(name: str, what: str) -> str:
     """What a row measures, in words: ``what``, and which part or size of it."""
-    own = name.partition(" [")[0]
-    if "," not in own and "[s], " not in name:
+    title = name.partition(" [")[0]
+    if "," not in title and "[s], " not in name:
         return what
-    if own.startswith("beyond"):
+    if title.startswith("beyond"):
         return f"{what}, beyond the loop"
-    return what + (", wall clock" if "perf_counter" in name else f", {own.split(', ')[1]}" if "MB" in own else "")
+    return what + (", wall clock" if "perf_counter" in name else f", {title.split(', ')[1]}" if "MB" in title else "")
 
 
 @_function

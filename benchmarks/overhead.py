@@ -139,13 +139,13 @@ STRATEGIES = ("flower", "fedapps")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print the tables; returns 1 if a run failed or the final models differ, else 0."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="fedapps-overhead-") as folder, ExitStack() as stack:
             fleets = [stack.enter_context(deployment(Path(folder) / "ours"))]
-            if given.flower_nodes:
+            if options.flower_nodes:
                 fleets.append(stack.enter_context(deployment(Path(folder) / "reference", plain=True)))
-            _measure(fleets, given)
+            _measure(fleets, options)
     except FleetError as error:
         print(f"overhead: {error}", file=sys.stderr)
         return 1
@@ -173,28 +173,30 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure(fleets: Sequence[Deployment], given: argparse.Namespace) -> None:
+def _measure(fleets: Sequence[Deployment], options: argparse.Namespace) -> None:
     """Measure both sides; ours is that of the first fleet, and the reference that of the last."""
-    strategy, reference = given.flower_nodes or STRATEGIES[0], "Flower's FedAvg"
-    if given.flower_nodes:
+    strategy, reference = options.flower_nodes or STRATEGIES[0], "Flower's FedAvg"
+    if options.flower_nodes:
         reference = f"{'on' if strategy == STRATEGIES[1] else reference + ' on'} Flower's SuperNodes"
-    settings: Settings = {"nodes": given.nodes, "arrays": given.arrays, "as-fedapps": False}
+    settings: Settings = {"nodes": options.nodes, "arrays": options.arrays, "as-fedapps": False}
     sides: dict[str, tuple[Deployment, Settings]] = {
         STRATEGIES[0]: (fleets[-1], {"strategy": strategy}),
-        STRATEGIES[1]: (fleets[0], {"strategy": STRATEGIES[1], "as-fedapps": bool(given.flower_nodes)}),
+        STRATEGIES[1]: (fleets[0], {"strategy": STRATEGIES[1], "as-fedapps": bool(options.flower_nodes)}),
     }
     for fleet in fleets:
         fleet.start_superlink()
-        fleet.start_supernodes([{"partition-id": i, "num-partitions": given.nodes} for i in range(given.nodes)])
-        print(f"{given.nodes} SuperNodes are connected; the first run installs the app and is not measured", flush=True)
-        _run(fleet, settings | {"strategy": STRATEGIES[0], "rounds": 2, "megabytes": given.megabytes[0]})
-    for megabytes in given.megabytes:
-        run = settings | {"rounds": given.rounds, "megabytes": megabytes}
-        pairs = [_pair(sides, run, STRATEGIES if i % 2 == 0 else STRATEGIES[::-1]) for i in range(given.pairs)]
+        fleet.start_supernodes([{"partition-id": i, "num-partitions": options.nodes} for i in range(options.nodes)])
+        print(
+            f"{options.nodes} SuperNodes are connected; the first run installs the app and is not measured", flush=True
+        )
+        _run(fleet, settings | {"strategy": STRATEGIES[0], "rounds": 2, "megabytes": options.megabytes[0]})
+    for megabytes in options.megabytes:
+        run = settings | {"rounds": options.rounds, "megabytes": megabytes}
+        pairs = [_pair(sides, run, STRATEGIES if i % 2 == 0 else STRATEGIES[::-1]) for i in range(options.pairs)]
         print(f"\n{report(megabytes, pairs, reference)}", flush=True)
-        if given.json:
-            with Path(given.json).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(asdict(row(given.nodes, megabytes, pairs, reference))) + "\n")
+        if options.json:
+            with Path(options.json).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(row(options.nodes, megabytes, pairs, reference))) + "\n")
 
 
 def _pair(sides: Mapping[str, tuple[Deployment, Settings]], settings: Settings, order: Iterable[str]) -> Pair:

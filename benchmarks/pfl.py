@@ -51,9 +51,9 @@ def _site(folder: Path) -> Path:
 
 
 def _call(command: list[str]) -> None:
-    found = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
-    if found.returncode:
-        last = "\n".join(found.stderr.strip().splitlines()[-5:])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise RuntimeError(f"no environment with {REQUIREMENT}: {' '.join(command)} failed:\n{last}")
 
 

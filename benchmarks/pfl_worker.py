@@ -61,8 +61,8 @@ def main() -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):  # pfl prints its metrics
         for line in sys.stdin:
             memory = line.strip() == "memory"
-            found = _megabytes(work) if memory else _milliseconds(work) / clients
-            print(found, file=answers, flush=True)
+            measured = _megabytes(work) if memory else _milliseconds(work) / clients
+            print(measured, file=answers, flush=True)
 
 
 def _round(model: PyTorchModel, data: FederatedDataset, clients: int, size: int) -> None:

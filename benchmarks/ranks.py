@@ -197,9 +197,9 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
             " ".join(_cell(of.get(method, {}).get(column)) for column in has) if method in of else ""
             for of, has in zip(rows, columns, strict=True)
         ]
-        for place, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
+        for index, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
             if method in data.lacking() & of.keys():
-                cells[place] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
+                cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

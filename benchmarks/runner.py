@@ -16,7 +16,7 @@ from .results import Result
 _RESUMABLE = {"compare": "compare.json", "tune": "tune.json"}
 
 
-def chosen(table: Mapping[str, Experiment], only: str) -> list[Experiment]:
+def matching(table: Mapping[str, Experiment], only: str) -> list[Experiment]:
     """The experiments that match one of the patterns, separated by commas; all if ``only`` is empty.
 
     Raises
@@ -123,10 +123,10 @@ def _command(one: Experiment, output: Path, data: str) -> list[str]:
 
 
 def _record(one: Experiment, folder: Path, results: Path, minutes: float) -> None:
-    found = Result(one.name, one.shown, minutes=round(minutes, 1), **provenance(), **of_folder(folder))
+    result = Result(one.name, one.shown, minutes=round(minutes, 1), **provenance(), **of_folder(folder))
     results.mkdir(parents=True, exist_ok=True)
     for path in (results / f"{one.name}.json", folder / "result.json"):
-        path.write_text(found.text(), encoding="utf-8")
+        path.write_text(result.text(), encoding="utf-8")
     print(f"{one.name} took {_duration(minutes)}; result: {results / one.name}.json")
 
 

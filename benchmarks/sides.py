@@ -81,7 +81,7 @@ def compare(
     setup: str,
     peaks: Mapping[str, float | None],
 ) -> list[Row]:
-    """One row for each reference; ``found`` has the measurements of all sides, pair by pair, ``peaks`` their memory."""
+    """One row for each reference; ``measured`` has those of all sides, pair by pair, ``peaks`` their memory."""
     rows = []
     for side, values in measured.items():
         if side != ours:

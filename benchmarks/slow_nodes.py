@@ -47,14 +47,14 @@ RUN = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        rounds = measured(Path(folder), given.rounds, given.factor)
+        rounds = measured(Path(folder), options.rounds, options.factor)
     rows = list(compared(rounds))
     columns = ("pace", "updates", "seconds", "seconds to the loss")
     print(text_table(columns, [[str(row[name]) for name in columns] for row in rows]))
-    if given.json:
-        with Path(given.json).open("a", encoding="utf-8") as file:
+    if options.json:
+        with Path(options.json).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     return 0
 
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 def measured(folder: Path, rounds: int, factor: float) -> dict[str, list[Mapping[str, Any]]]:
     """The lines of ``metrics.jsonl`` of each pace, without the last round, which evaluates."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    lines: dict[str, list[Mapping[str, Any]]] = {}
     config = parse(resolve({**RUN, "cache-dir": str(folder / "worlds")}, str(folder)))
     nodes = [{"partition-id": index, "num-partitions": NODES} for index in range(NODES)]
     with deployment(folder / "fleet") as deployed, ExitStack() as slowed:
@@ -84,10 +84,10 @@ def measured(folder: Path, rounds: int, factor: float) -> dict[str, list[Mapping
             fleet.submit(**{"name": name, "rounds": steps, "evaluate-every": steps, "deadline": deadline, **keys})
             fleet.wait_until_ended()
             run = RunFolder(Path(config.run.output_dir) / name, "")
-            found[pace] = [row for row in run.lines("metrics.jsonl") if row["round"] < steps]
+            lines[pace] = [row for row in run.lines("metrics.jsonl") if row["round"] < steps]
             replies = [row["seconds"] for row in run.lines("nodes.jsonl") if row["phase"] == "train"]
             deadline = deadline or 1.5 * median(replies)
-    return found
+    return lines
 
 
 def compared(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

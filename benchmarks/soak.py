@@ -95,7 +95,7 @@ class Soak:
         """Inject one fault or restart a node. At most a third of the nodes are down at any time."""
         nodes = range(len(self.fleet.node_configs))
         away = [index for index in nodes if self.fleet.node(index).has_ended]
-        there = [index for index in nodes if index not in away]
+        present = [index for index in nodes if index not in away]
         if away and (len(away) >= len(nodes) // 3 or self.dice.random() < 0.5):
             self._bring_back(self.dice.choice(away))
         else:
@@ -107,7 +107,7 @@ class Soak:
                     ("workers killed", self.fleet.kill_worker),
                 ]
             )
-            do(self.dice.choice(there))
+            do(self.dice.choice(present))
             self.faults[fault] += 1
 
     def _bring_back(self, index: int) -> None:
@@ -128,7 +128,7 @@ class Soak:
 def findings(soak: Soak, folder: Path) -> list[str]:
     """Verify a run that has ended; returns the problems. ``folder`` is for the states of the replay."""
     if not (soak.output / "finished").exists():
-        return ["the run did not finish: " + "\n".join(soak.fleet.said[-30:])]
+        return ["the run did not finish: " + "\n".join(soak.fleet.log_lines[-30:])]
     rounds, expected = soak.rounds(), int(soak.fleet.run_config["rounds"])
     wrong = [] if len(rounds) == expected else [f"{len(rounds)} rounds instead of {expected}"]
     for number, record in enumerate(rounds, 1):
@@ -244,32 +244,32 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default 0)")
     parser.add_argument("--json", default="", help="append what happened to this file, as a JSON line")
-    given = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedapps-soak-"))
     config = {
-        "nodes": given.nodes,
-        "rounds": given.rounds,
-        "timeout": given.timeout,
-        "in-flight": given.in_flight,
+        "nodes": options.nodes,
+        "rounds": options.rounds,
+        "timeout": options.timeout,
+        "in-flight": options.in_flight,
         "output": str(folder / "run"),
     }
-    nodes = [{"partition-id": index, "num-partitions": given.nodes} for index in range(given.nodes)]
+    nodes = [{"partition-id": index, "num-partitions": options.nodes} for index in range(options.nodes)]
     begun = time.monotonic()
     with deployment(folder / "fleet") as deployed:
         fleet = FaultyFleet(deployed, APP, config, nodes)
-        soak = Soak(fleet, folder / "run", random.Random(given.seed), given.pause)
-        soak.run(given.server_kills)
+        soak = Soak(fleet, folder / "run", random.Random(options.seed), options.pause)
+        soak.run(options.server_kills)
     minutes = (time.monotonic() - begun) / 60
     wrong = findings(soak, folder / "replay") + leftovers(folder / "fleet")
     used = sum(len(record["used"]) for record in soak.rounds())
     refused = Counter(_kind(reason) for record in soak.rounds() for _, _, reason in record["refused"])
-    print(f"\n{len(soak.rounds())} rounds in {minutes:.1f} minutes on {given.nodes} nodes; {_listed(soak.faults)}")
+    print(f"\n{len(soak.rounds())} rounds in {minutes:.1f} minutes on {options.nodes} nodes; {_listed(soak.faults)}")
     print(f"{used} replies used; refused: {_listed(refused) or 'none'}")
     print("\n".join([f"PROBLEM: {line}" for line in wrong]) or "no problems found", flush=True)
-    if given.json:
-        happened = {"rounds": len(soak.rounds()), "nodes": given.nodes, "minutes": round(minutes, 1)}
+    if options.json:
+        happened = {"rounds": len(soak.rounds()), "nodes": options.nodes, "minutes": round(minutes, 1)}
         counts = {"faults": soak.faults, "used": used, "refused": refused, "problems": wrong}
-        with Path(given.json).open("a", encoding="utf-8") as lines:
+        with Path(options.json).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(happened | counts) + "\n")
     if wrong:
         print(f"all files are kept in {folder}", file=sys.stderr)

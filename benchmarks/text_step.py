@@ -59,14 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, default=20, help="number of batches (default 20)")
     parser.add_argument("--goal", default="", help="shown in the table")
     parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     recipe = read_recipe(
-        Path(given.recipe), {"data-dir": given.data_dir, "text.dataset": given.dataset, **assignments(given.set)}
+        Path(options.recipe),
+        {"data-dir": options.data_dir, "text.dataset": options.dataset, **assignments(options.set)},
     )
     if parse(recipe).task.options.recurrent:
-        _show_kinds(given)
+        _show_kinds(options)
     else:
-        _show_parts(recipe, given.batches, given.json)
+        _show_parts(recipe, options.batches, options.json)
     return 0
 
 
@@ -101,12 +102,12 @@ def _steps_of(task: Task, data: Any, model: torch.nn.Module, batch_size: int, co
         return [_step(task, model, optimizer, batch) for batch in batches][1:]
 
 
-def _show_kinds(given: argparse.Namespace) -> None:
-    text = (given.data_dir, given.dataset, given.batches)
+def _show_kinds(options: argparse.Namespace) -> None:
+    text = (options.data_dir, options.dataset, options.batches)
     peaks = {name: peak_megabytes(partial(_work, *text, (name,))) for name in _KINDS}
     seconds = _work(*text, tuple(_KINDS))()
-    setup = f"fedvocab-small on {given.dataset}, Adam, CPU time; a pair is a batch"
-    show(compare("training step [s]", seconds, PADDED, given.goal, setup, peaks), given.json)
+    setup = f"fedvocab-small on {options.dataset}, Adam, CPU time; a pair is a batch"
+    show(compare("training step [s]", seconds, PADDED, options.goal, setup, peaks), options.json)
 
 
 def _work(data_dir: str, dataset: str, batches: int, kinds: Sequence[str]) -> Callable[[], dict[str, list[float]]]:

@@ -206,14 +206,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(given: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     with registered():
-        measured = {toy.name: {"error": errors(toy)} for toy in toys() if toy.name.startswith(given.only)}
+        measured = {toy.name: {"error": errors(toy)} for toy in toys() if toy.name.startswith(options.only)}
     print(text_table(("toy", "error"), [(name, f"{np.mean(of['error']):.6g}") for name, of in measured.items()]))
-    if given.json:
-        Path(given.json).write_text(json.dumps({"methods": measured}) + "\n", encoding="utf-8")
+    if options.json:
+        Path(options.json).write_text(json.dumps({"methods": measured}) + "\n", encoding="utf-8")
 
 
 def errors(toy: Toy) -> list[float]:

@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worker_start", description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=5, help="number of starts of each kind (default 5)")
     parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     command = [sys.executable, "-P", "-m", "fedapps.deployment.forks", _WORKER, *LIBRARIES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         for _ in range(2):  # the libraries are imported after the first call
             _fork(server)
-        seconds = alternate({FORK: partial(_fork, server), NEW: _new_process}, given.pairs)
+        seconds = alternate({FORK: partial(_fork, server), NEW: _new_process}, options.pairs)
     setup = "until the worker can work on its message, wall clock"
-    show(compare("start of a worker [s]", seconds, FORK, "", setup, dict.fromkeys(seconds)), given.json)
+    show(compare("start of a worker [s]", seconds, FORK, "", setup, dict.fromkeys(seconds)), options.json)
     return 0
 
 

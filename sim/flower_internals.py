@@ -200,8 +200,8 @@ def received_copy(message: Message) -> Message:
     received, content = _shallow(message), message.content.copy()
     records = content.__dict__["_data"]  # the dictionary inside; its own methods check types again
     for name, record in message.content.items():
-        records[name] = own = record.copy()
-        values = own.__dict__["_data"]
+        records[name] = copied = record.copy()
+        values = copied.__dict__["_data"]
         for key, value in record.items():
             if isinstance(value, Array):
                 values[key] = _shallow(value)

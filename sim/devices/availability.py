@@ -211,16 +211,16 @@ class Trace(Availability):
 
     def __init__(self, intervals: Sequence[Sequence[tuple[float, float]]], count: int) -> None:
         super().__init__(count)
-        for number, own in enumerate(intervals):
+        for number, of_device in enumerate(intervals):
             last = 0.0
-            for start, end in own:
+            for start, end in of_device:
                 if not last <= start < end < inf:
                     raise ValueError(
                         f"device {number}: the interval from {start:g} to {end:g} must end after its start, and begin "
                         f"at {last:g} or later, where the one before ends"
                     )
                 last = end
-        flat = [(device, *pair) for device, own in enumerate(intervals) for pair in own]
+        flat = [(device, *pair) for device, of_device in enumerate(intervals) for pair in of_device]
         if not flat:
             raise ValueError("the trace has no interval")
         self._device = np.array([row[0] for row in flat])

@@ -334,7 +334,9 @@ def mask_error(masks: Mapping[str, NDArray[Any]], arrays: Arrays) -> str | None:
         if name not in arrays or not is_float(arrays[name]):
             return f"{name!r} belongs to no shared floating-point array"
         shape = arrays[name].shape
-        if mask.ndim != len(shape) or any(own not in (1, full) for own, full in zip(mask.shape, shape, strict=True)):
+        if mask.ndim != len(shape) or any(
+            length not in (1, full) for length, full in zip(mask.shape, shape, strict=True)
+        ):
             return f"{name!r} has shape {list(mask.shape)}: must be {list(shape)}, or 1 along some dimensions"
         if not (mask.dtype == np.bool_ or np.issubdtype(mask.dtype, np.integer)) or not np.isin(mask, (0, 1)).all():
             return f"{name!r}: must hold booleans, or the integers 0 and 1"

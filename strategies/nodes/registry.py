@@ -107,11 +107,11 @@ class NodeRegistry(Stateful):
         present = [node for node in self._newest_first if node in self._connected and node in self._profiles]
         profiles = with_distinct_keys(self._profiles[node] for node in present)
         aside = {profile.node_id for profile in self.held_out.among(profiles)}
-        chosen = [profile for profile in profiles if (profile.node_id in aside) == held_out]
-        for profile in chosen:
+        nodes = [profile for profile in profiles if (profile.node_id in aside) == held_out]
+        for profile in nodes:
             self._warn(profile)
-        self._known = {profile.node_id: profile for profile in chosen}
-        return chosen
+        self._known = {profile.node_id: profile for profile in nodes}
+        return nodes
 
     def poll(self, grid: Grid, busy: int = 0) -> None:
         """Query new nodes and fetch answers, at most once a second. To be called while a round waits for replies.

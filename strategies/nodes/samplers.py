@@ -209,11 +209,11 @@ class StratifiedFraction(Sampler):
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         if server_round <= 1:  # later, the nodes that have one may be away
             check_group(profiles, self.group)
-        chosen: list[Profile] = []
+        nodes: list[Profile] = []
         for label, members in _by_label(profiles, self.group).items():
             count = rounded_share(self.fractions.get(label, self.default), len(members))
-            chosen += draw(members, count, draw_generator(self.seed, purpose, server_round, label))
-        return in_key_order(chosen)
+            nodes += draw(members, count, draw_generator(self.seed, purpose, server_round, label))
+        return in_key_order(nodes)
 
     def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
         members = _by_label(free, self.group)
@@ -283,10 +283,10 @@ class FixedPerCluster(Sampler):
         require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
-        chosen: list[Profile] = []
+        nodes: list[Profile] = []
         for label, members in _by_label(profiles, self.group).items():
-            chosen += draw(members, self.count, draw_generator(self.seed, purpose, server_round, label))
-        return in_key_order(chosen)
+            nodes += draw(members, self.count, draw_generator(self.seed, purpose, server_round, label))
+        return in_key_order(nodes)
 
 
 def _by_label(profiles: Collection[Profile], group: str) -> dict[str, list[Profile]]:
@@ -418,8 +418,8 @@ def draw(profiles: Collection[Profile], count: int, generator: np.random.Generat
     ordered = in_key_order(profiles)
     if count >= len(ordered):
         return ordered
-    chosen = generator.choice(len(ordered), size=count, replace=False)
-    return [ordered[index] for index in sorted(chosen.tolist())]
+    indices = generator.choice(len(ordered), size=count, replace=False)
+    return [ordered[index] for index in sorted(indices.tolist())]
 
 
 def rounded_share(fraction: float, total: int) -> int:

@@ -140,10 +140,10 @@ class SpeedTiers(LearningSampler):
         )
         groups = [list(map(known.__getitem__, part)) for part in np.array_split(np.arange(len(known)), self.tiers)]
         first = int(generator.integers(self.tiers))
-        chosen = unknown
+        nodes = unknown
         for tier in [*range(first, self.tiers), *range(first - 1, -1, -1)]:
-            chosen = [*chosen, *draw(groups[tier], count - len(chosen), generator)]
-        return chosen
+            nodes = [*nodes, *draw(groups[tier], count - len(nodes), generator)]
+        return nodes
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,9 @@ class Closing:
         """Whether a round can close before all nodes have replied."""
         return self.over_selection > 1 or self.deadline < inf
 
-    def asked(self, chosen: int) -> int:
+    def asked(self, drawn: int) -> int:
         """How many nodes to ask where the sampler has chosen so many."""
-        return ceil(self.over_selection * chosen - 1e-9)
+        return ceil(self.over_selection * drawn - 1e-9)
 
     def refusal(
         self,

@@ -274,8 +274,8 @@ class RoundLoop(Stateful, Strategy):
             self._wanted = len(cohort)
             busy = self.mailbox.busy if self.mailbox else set()
             ready = [node for node in cohort if node.node_id not in busy]
-            chosen = busy | {node.node_id for node in cohort}
-            free = [node for node in candidates if node.node_id not in chosen]
+            taken = busy | {node.node_id for node in cohort}
+            free = [node for node in candidates if node.node_id not in taken]
             more = self.closing.asked(len(cohort)) - len(ready)
             cohort = in_key_order([*ready, *self.sampler.further(free, more, server_round, "train")])
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))

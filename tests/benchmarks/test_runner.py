@@ -10,7 +10,7 @@ from benchmarks import __main__ as command_line
 from benchmarks.collected import of_folder
 from benchmarks.experiments import Experiment, experiments
 from benchmarks.results import Result
-from benchmarks.runner import chosen, run_all
+from benchmarks.runner import matching, run_all
 from fedapps.base.report.estimates import Estimate
 from fedapps.runs.comparisons import ComparedRun, Comparison, PairedTest, Varied, VariedPart
 
@@ -68,10 +68,10 @@ def test_the_published_table_is_sound() -> None:
 
 
 def test_patterns_choose_and_an_unknown_name_is_told(table: dict[str, Experiment]) -> None:
-    assert [one.name for one in chosen(table, "s*, first")] == ["first", "second"]
-    assert len(chosen(table, "")) == 2
+    assert [one.name for one in matching(table, "s*, first")] == ["first", "second"]
+    assert len(matching(table, "")) == 2
     with pytest.raises(ValueError, match="gone, x\\*: no such experiment"):
-        chosen(table, "gone,x*,first")
+        matching(table, "gone,x*,first")
     assert command_line.main(["run", "--only", "gone"]) == 2
 
 

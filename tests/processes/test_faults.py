@@ -79,7 +79,7 @@ class FaultyRun(FaultyFleet):
 
     def assert_every_round_once(self) -> None:
         rounds = [line["round"] for line in self._lines("metrics.jsonl")]
-        assert rounds == list(range(1, self.ended().round + 1)), self.said
+        assert rounds == list(range(1, self.ended().round + 1)), self.log_lines
         used = [(line["round"], line["phase"], line["node"]) for line in self._lines("nodes.jsonl")]
         assert len(used) == len(set(used)), "a reply was counted twice"
 
@@ -177,8 +177,8 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.deployed.wait_until_connected()
         fleet.submit(resume=True)
         fleet.wait_until_ended()
-        assert fleet.has_finished(), fleet.said
-        assert f"resuming after round {done}" in "\n".join(fleet.said)
+        assert fleet.has_finished(), fleet.log_lines
+        assert f"resuming after round {done}" in "\n".join(fleet.log_lines)
         fleet.assert_every_round_once()
         assert fleet.refused() == []
         fleet.assert_same_as_replayed(tmp_path / "replay")
@@ -198,7 +198,7 @@ def test_a_node_that_sleeps_delays_no_other(tmp_path: Path, pace: dict[str, Any]
             fleet.deployed.wait_until_connected()
             fleet.submit(resume=True)
             fleet.wait_until_ended()
-            assert fleet.has_finished(), fleet.said  # while the node sleeps, and long before its time is over
+            assert fleet.has_finished(), fleet.log_lines  # while the node sleeps, and long before its time is over
         rows = fleet.folder.lines("metrics.jsonl")
         assert [row["round"] for row in rows] == list(range(1, 7))
         assert all(fleet.trained(f"robot-0{index}") for index in range(5))
@@ -233,11 +233,11 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         limited([node, *descendants(node)], resource.RLIM_INFINITY)
         limited(fleet.server(), 20_000)
         fleet.wait_until_ended()
-        assert not fleet.has_finished(), fleet.said
-        assert "cannot be written (File too large); what was kept before is still there" in "\n".join(fleet.said)
+        assert not fleet.has_finished(), fleet.log_lines
+        assert "cannot be written (File too large); what was kept before is still there" in "\n".join(fleet.log_lines)
         fleet.submit(resume=True)
         fleet.wait_until_ended()
-        assert fleet.has_finished(), fleet.said
+        assert fleet.has_finished(), fleet.log_lines
         fleet.assert_every_round_once()
 
         assert fleet.trained("client-001") == [1, 2, 3], "a damaged state costs no round"
