@@ -209,6 +209,19 @@ def test_whether_the_loss_overflows_is_not_told(tmp_path, monkeypatch):
     assert noisy.asks("evaluate").content["metrics"] == MetricRecord({"num-examples": 1})
 
 
+def test_whether_the_statistics_of_a_normalisation_change_is_not_told(tmp_path):
+    """They stay at 0 for inputs that are small enough, so an error would tell a threshold of the images."""
+    images = np.zeros((8, 8), np.uint8), np.full((8, 8), 200, np.uint8)
+    network = {"images.model": "resnet8", "images.norm": "batch"}
+    for number, pixels in enumerate(images):
+        node = ImageNode(tmp_path / str(number), pixels, 7, NOISY | network)
+        reply = node.asks()
+        assert reply.content["metrics"] == MetricRecord({"num-examples": 1})
+        arrays = arrays_of(reply.content["arrays"])
+        for name, array in node.whole.items():
+            assert np.array_equal(arrays[name], array) == name.endswith(("running_mean", "running_var")), name
+
+
 def test_the_older_client_without_mods_sends_nothing_under_local_privacy(tmp_path):
     robot = Robot(tmp_path, NOISY)
     with pytest.raises(RulesError, match="a NumPyClient sends its updates without noise"):
