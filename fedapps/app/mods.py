@@ -9,10 +9,10 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 
 from fedapps.base.console import accept_all_text
+from fedapps.base.errors import DivergedError
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
-from fedapps.clients.training import DivergedError
 from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED

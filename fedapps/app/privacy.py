@@ -15,9 +15,9 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.logger import log
 from torch import nn
 
+from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats, unreleasable
-from fedapps.clients.training import DivergedError
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from fedapps.clients.rules import RulesError
-from fedapps.clients.training import DivergedError
 from fedapps.strategies import epsilon
 from fedapps.tasks.images.published import PUBLISHED
 from fedapps.tasks.lqr.world import write_world
@@ -16,6 +15,7 @@ from fedapps.app.disclosure import Disclosure, NodeFailedError
 from fedapps.app.node import Node
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
+from fedapps.base.errors import DivergedError
 from fedapps.config.parsing import ConfigError, parse
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
