@@ -173,12 +173,15 @@ def test_of_the_metrics_only_what_the_operator_allows_leaves_and_the_evaluation_
 
 
 def test_a_record_that_is_computed_from_the_data_does_not_leave_beside_noised_arrays():
-    asked = Message(RecordDict(), 7, "query.adaptive")
+    asked, query = (Message(RecordDict(), 7, kind) for kind in ("train", "query.adaptive"))
     noised = {"arrays": ArrayRecord(), "compressed.values": ArrayRecord()}
     disclosure = Disclosure(Context(1, 7, {"data-dir": "there"}, RecordDict(), parse(LQR | NOISY).flat()))
     disclosure.reply(Message(RecordDict(noised), reply_to=asked))
     with pytest.raises(RulesError, match=r"fedweit\.adaptive: computed from the data without noise"):
         disclosure.reply(Message(RecordDict({**noised, "fedweit.adaptive": ArrayRecord()}), reply_to=asked))
+    for name in (*noised, "fedweit.adaptive"):  # the answer to a query gets no noise
+        with pytest.raises(RulesError, match=f"{name}: computed from the data without noise"):
+            disclosure.reply(Message(RecordDict({name: ArrayRecord()}), reply_to=query))
 
 
 @pytest.mark.parametrize("method", ["q-ffl", "ifca", "fednova", "fedvc"])
@@ -225,6 +228,12 @@ def test_whether_the_statistics_of_a_normalisation_change_is_not_told(tmp_path):
 def test_the_older_client_without_mods_sends_nothing_under_local_privacy(tmp_path):
     robot = Robot(tmp_path, NOISY)
     with pytest.raises(RulesError, match="a NumPyClient sends its updates without noise"):
+        Node(Message(RecordDict(), 7, "train"), robot.context).numpy_client()
+
+
+def test_the_older_client_without_mods_is_refused_where_the_operator_limits_what_leaves(tmp_path):
+    robot = Robot(tmp_path, **{"may-leave": "steps"})
+    with pytest.raises(RulesError, match="may-leave = 'steps': a NumPyClient sends all metrics"):
         Node(Message(RecordDict(), 7, "train"), robot.context).numpy_client()
 
 
