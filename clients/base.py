@@ -317,7 +317,7 @@ class FederatedClient:
                 return self.task.build_model_for(self.data)
 
         key = self.task.model_key(self.data)
-        return build() if key is None else _initial_models.copy((self.task, self.seed, key), build)
+        return build() if key is None else initial_models.copy((self.task, self.seed, key), build)
 
     def _model(self, node_round: NodeRound) -> nn.Module:
         """The initial model with the private arrays and the received ones, as the parts wrap it."""
@@ -414,8 +414,13 @@ class InitialModels:
             self._kept.popitem(last=False)
         return copied(model)
 
+    def clear(self) -> None:
+        """Forget all models, so that they are built again."""
+        self._kept.clear()
 
-_initial_models = InitialModels()
+
+#: The initial models of the nodes of this process.
+initial_models = InitialModels()
 
 
 def _freeze(model: nn.Module, names: Sequence[str]) -> None:

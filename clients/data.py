@@ -148,13 +148,19 @@ class DataCache:
             self._bytes -= self._kept.popitem(last=False)[1][1]
         return data
 
+    def clear(self) -> None:
+        """Forget all data, so that they are loaded again."""
+        self._kept.clear()
+        self._bytes = 0
 
-_loaded = DataCache()
+
+#: The data of the nodes of this process.
+loaded_data = DataCache()
 
 
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
-    """A source's data, kept by the process (:class:`~fedapps.clients.data.DataCache`): it never changes."""
-    return _loaded.get((source, task, pooled), lambda: source.pooled(task) if pooled else source.load(task))
+    """A source's data, kept by the process (:class:`~fedapps.clients.data.DataCache`): they do not change in a run."""
+    return loaded_data.get((source, task, pooled), lambda: source.pooled(task) if pooled else source.load(task))
 
 
 def _existing(folder: str, what: str) -> Path:

@@ -93,16 +93,23 @@ def _returned(reply: Message, sent: Arrays) -> Arrays:
     arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
-    wild = [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
-    if wild:
-        raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be clipped, so nothing is sent")
-    changed = [name for name, array in sent.items() if array.dtype.kind == "f" and (array != arrays[name]).any()]
-    if statistics := [name for name in changed if _is_statistic(name)]:
-        raise ValueError(
-            f"nothing is sent, because {', '.join(statistics)}, the statistics of a normalisation over batches, have "
+    if reason := unreleasable(arrays, sent):
+        raise ValueError(reason)
+    return arrays
+
+
+def unreleasable(trained: Arrays, received: Arrays) -> str:
+    """Why trained arrays cannot be released with privacy; empty if they can. It depends on the data of the node."""
+    floats = {name: array for name, array in trained.items() if array.dtype.kind == "f"}
+    if wild := [name for name, array in floats.items() if not np.isfinite(array).all()]:
+        return f"values are not finite: {', '.join(wild)}; they cannot be clipped, so nothing is sent"
+    statistics = [name for name in floats if name in received and _is_statistic(name)]
+    if changed := [name for name in statistics if not np.array_equal(trained[name], received[name])]:
+        return (
+            f"nothing is sent, because {', '.join(changed)}, the statistics of a normalisation over batches, have "
             "changed and cannot be released with privacy: use nn.GroupNorm or nn.LayerNorm, or keep them on the nodes"
         )
-    return arrays
+    return ""
 
 
 def _shown(parameters: Arrays, guard: float) -> ArrayRecord:

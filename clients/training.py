@@ -12,6 +12,8 @@ from fedapps.tasks.base import Batch, NodeData, Task
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedapps.base.errors import DivergedError
+
 from .arrays import Arrays, matches
 from .limits import check_length, spend_step
 from .penalties import QuadraticPrior
@@ -24,10 +26,6 @@ Step = Callable[[nn.Module, Batch, "Update"], Tensor]
 #: Examples at once where no gradient step depends on it.
 EXAMPLES_AT_ONCE = 256
 _PLATEAU = "plateau"
-
-
-class DivergedError(RuntimeError):
-    """The loss of local training is not finite."""
 
 
 @dataclass

@@ -136,14 +136,14 @@ class Disclosure:
         RulesError
             An array record beside the shared arrays may not leave; without it, the method does not work.
         """
-        evaluation = reply.metadata.message_type.startswith("evaluate")
+        training, evaluation = map(reply.metadata.message_type.startswith, ("train", "evaluate"))
         for name, record in list(reply.content.items()):
             if isinstance(record, MetricRecord):
                 shown = {key: value for key, value in record.items() if self._shows(key, evaluation)}
                 if len(shown) < len(record):
                     reply.content[name] = MetricRecord({NUM_EXAMPLES: 1, **shown})
             elif isinstance(record, ArrayRecord):
-                noised = name == ARRAYS or name.startswith(COMPRESSED_PREFIX)
+                noised = training and (name == ARRAYS or name.startswith(COMPRESSED_PREFIX))
                 if self.hides and not noised and not self.lets_out(name):
                     raise RulesError(f"{name}: computed from the data without noise, which dp = 'local' lets not leave")
             elif not self._shows(name, evaluation):

@@ -15,16 +15,9 @@ from flwr.serverapp import Grid
 from fedapps.base.options import option_values
 from fedapps.config.parsing import Config
 from fedapps.strategies import BaseStrategy, RoundReport
-from fedapps.strategies.aggregation.metrics import MetricRule
 from fedapps.strategies.wire import HELD_OUT, HELD_OUT_PREFIXES
 
 from .round_config import evaluate_config, stage_of
-
-
-def metric_means(rules: Mapping[str, MetricRule], *, held_out: bool) -> dict[str, MetricRule]:
-    """The rules of a task's metrics, also for those of nodes that are held out, if there are such nodes."""
-    prefixes = ("", *HELD_OUT_PREFIXES) if held_out else ("",)
-    return {prefix + name: rule for prefix in prefixes for name, rule in rules.items()}
 
 
 def new_node_config(config: Config, label: str, run_label: str, server_round: int, epochs: int) -> ConfigRecord:

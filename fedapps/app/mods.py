@@ -9,17 +9,17 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 
 from fedapps.base.console import accept_all_text
+from fedapps.base.errors import DivergedError
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
-from fedapps.clients.training import DivergedError
 from fedapps.strategies.compressed_replies import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED
 
 from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
 from .node import Node
-from .privacy import hiding_divergence, node_mod
+from .privacy import hiding_outcome, node_mod
 
 _accept_all_text_once = cache(accept_all_text)
 
@@ -91,7 +91,7 @@ def private_reply(message: Message, context: Context, call_next: Handler) -> Mes
     if run.dp != "local":
         return mod(message, context, call_next)
     disclosure = Disclosure(context)
-    reply = mod(message, context, call_next if disclosure.simulated else hiding_divergence(call_next))
+    reply = mod(message, context, call_next if disclosure.simulated else hiding_outcome(call_next))
     if reply.has_content():
         disclosure.count(message)
     return reply

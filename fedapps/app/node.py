@@ -90,10 +90,14 @@ class Node:
         Raises
         ------
         RulesError
-            The run has local privacy, which the mods of the ClientApp add, and a ``NumPyClient`` does not pass.
+            The run has local privacy, or the node config limits what may leave. The mods of the ClientApp see to both,
+            and a ``NumPyClient`` does not pass them.
         """
-        if Disclosure(self.context).hides:
+        disclosure = Disclosure(self.context)
+        if disclosure.hides:
             raise RulesError("dp = 'local': a NumPyClient sends its updates without noise; use the app of client_app")
+        if limits := disclosure.rules.may_leave:
+            raise RulesError(f"may-leave = {limits!r}: a NumPyClient sends all metrics; use the app of client_app")
         return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
 
     def compression_state(self) -> PrivateState:

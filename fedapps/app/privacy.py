@@ -10,18 +10,18 @@ from logging import WARNING
 from math import inf, sqrt
 from math import log as ln
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.logger import log
 from torch import nn
 
+from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
-from fedapps.clients.dp_mods import Mod, on_floats
-from fedapps.clients.training import DivergedError
+from fedapps.clients.dp_mods import Mod, on_floats, unreleasable
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon
+from fedapps.strategies.arrays import views
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -102,34 +102,32 @@ def node_mod(run: RunConfig, message: Message, context: Context) -> Mod | None:
     return on_floats(fixedclipping_mod) if CLIPPING_NORM in config else None
 
 
-def hiding_divergence(call_next: Handler) -> Handler:
-    """Answer a TRAIN message with what was received where training ends in values that are not finite.
+def hiding_outcome(call_next: Handler) -> Handler:
+    """Answer a TRAIN message with what was received where training gives no update that can be released.
 
-    The noise of local privacy is then all that the server gets. An error in its place would tell whether weights that
-    the server chose made the loss overflow on the node's data.
+    Training can end in values that are not finite, or change statistics that have no noise. The noise of local privacy
+    is then all that the server gets. An error in its place would tell how weights that the server chose act on the
+    node's data, such as whether the loss overflows.
     """
 
     def hidden(message: Message, context: Context) -> Message:
+        received = message.content.array_records[ARRAYS]
         try:
             reply = call_next(message, context)
         except DivergedError as error:
             why = str(error)
         else:
-            if reply.has_error() or _finite(reply):
+            if reply.has_error():
                 return reply
-            why = "the update has values that are not finite"
-        log(WARNING, "%s: only noise leaves this node, and nothing of this round is kept", why)
+            why = unreleasable(views(reply.content.array_records[ARRAYS]), views(received))
+            if not why:
+                return reply
+        log(WARNING, "%s: only noise leaves this node", why)
         left_out = names_in(message.content.get(CONFIG), UNTRAINED)
-        received = message.content.array_records[ARRAYS]
         unchanged = ArrayRecord({name: array for name, array in received.items() if name not in left_out})
         return Message(RecordDict({ARRAYS: unchanged, METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=message)
 
     return hidden
-
-
-def _finite(reply: Message) -> bool:
-    arrays = (array.numpy() for array in reply.content.array_records[ARRAYS].values())
-    return all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
 
 
 def _local(run: RunConfig) -> LocalDpMod:

@@ -14,6 +14,8 @@ from torch import nn
 
 from fedapps.base.console import accept_all_text
 from fedapps.base.seeding import torch_seed
+from fedapps.clients.base import initial_models
+from fedapps.clients.data import loaded_data
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
@@ -55,7 +57,10 @@ def main(grid: Grid, context: Context) -> None:
     accept_all_text()
     ask_again_after()
     config = parse(context.run_config)
-    if not isinstance(grid, InProcessGrid):
+    if isinstance(grid, InProcessGrid):  # files can have changed since the last run of this process
+        loaded_data.clear()
+        initial_models.clear()
+    else:
         config.run.check_separate_nodes()
         if simulates_nodes(grid):
             check_named_cluster()

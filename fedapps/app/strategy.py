@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from glob import escape
 
+from fedapps.clients.local_part import ComposedParts
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import (
     RunConfig,
@@ -13,6 +14,7 @@ from fedapps.config.run_config import (
     read_limits,
     robust_aggregation,
 )
+from fedapps.methods.base import Method
 from fedapps.methods.strategy_parts import StrategyParts
 from fedapps.strategies import (
     Admission,
@@ -26,10 +28,11 @@ from fedapps.strategies import (
     UniformFraction,
     Utility,
 )
+from fedapps.strategies.aggregation.metrics import MetricRule
 from fedapps.strategies.optimizers import optimizer_by_name
+from fedapps.strategies.wire import HELD_OUT_PREFIXES
 from fedapps.tasks.profiles import PrivateParameters
 
-from .held_out import metric_means
 from .privacy import central_privacy, sampling_seed
 
 
@@ -72,7 +75,7 @@ def build_strategy(
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
         "in_flight": run.in_flight or None,
-        "metric_means": metric_means(config.task.metric_means, held_out=bool(run.held_out_nodes)),
+        "metric_means": _metric_means(config, method),
     }
     return method.strategy(StrategyParts(run, common, config.task.roles))
 
@@ -110,6 +113,14 @@ def _may_grow(config: Config, label: str) -> bool:
     first, method = next(iter(config.methods.values())), config.methods[label]
     differs = method.pools_data or method.private(config.task) != first.private(config.task)
     return config.run.collect_after > 0 or config.num_stages > 1 or differs
+
+
+def _metric_means(config: Config, method: Method) -> dict[str, MetricRule]:
+    """The rules of the task's metrics, also with the prefixes of models that nodes evaluate beside their own."""
+    held_out = HELD_OUT_PREFIXES if config.run.held_out_nodes else ()
+    unprepared = ComposedParts(tuple(method.local_parts())).unprepared_prefix() or ""
+    prefixes = dict.fromkeys(("", unprepared, *held_out))
+    return {prefix + name: rule for prefix in prefixes for name, rule in config.task.metric_means.items()}
 
 
 def _sampler(run: RunConfig) -> Sampler:

@@ -7,6 +7,10 @@ class DataError(ValueError):
     """Missing or malformed data. The message names the file and the line, and says what is expected."""
 
 
+class DivergedError(RuntimeError):
+    """The values of a model that was trained or is evaluated are not finite."""
+
+
 class ReportError(ValueError):
     """A run folder has missing or malformed files; the message names the file, the line and the problem."""
 

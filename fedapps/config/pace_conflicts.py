@@ -79,7 +79,7 @@ def _asynchronous_conflicts(run: RunConfig, label: str, method: Method, stages: 
 
 def own_hooks(method: Method, run: RunConfig) -> list[str]:
     """Which hooks of the method's strategy take all updates of a step to come from one model."""
-    parts = StrategyParts(replace(run, pace=Pace()), {"shared": ("*",), "metric_means": {}})
+    parts = StrategyParts(replace(run, pace=Pace()), {"shared": ("*",)})
     try:
         return method.strategy(parts).own_hooks()
     except ValueError:  # options that cannot work, which the method's own conflicts name

@@ -14,13 +14,11 @@ from fedapps.base.options import option
 from fedapps.base.search import Range
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan
-from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import PrivateParameters
 
 from .partial import PartialMethod
-from .strategy_parts import StrategyParts
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,6 @@ class FedBabu(PartialMethod):
 
     def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.head)
-
-    def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        means = parts.common["metric_means"]
-        stale = {STALE_METRICS_PREFIX + name: rule for name, rule in means.items()}
-        return parts.build(self.Strategy, metric_means={**means, **stale})
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FedBabuPart(self.options)]

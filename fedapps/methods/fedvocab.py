@@ -24,7 +24,6 @@ from fedapps.clients.local_part import PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.logit_adjustment import LogitAdjustment
 from fedapps.clients.training import Phase, kept_rate, run_plan
 from fedapps.config.run_config import RunConfig
-from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import PrivateParameters
@@ -32,7 +31,6 @@ from fedapps.tasks.profiles import PrivateParameters
 from .base import Conflict
 from .fedavg import logit_adjustment_option
 from .partial import PartialMethod, Stateless
-from .strategy_parts import StrategyParts
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,6 @@ class FedVocab(PartialMethod):
 
     def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(self.patterns, self.options.own_start)
-
-    def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        means = parts.common["metric_means"]
-        stale = {STALE_METRICS_PREFIX + name: rule for name, rule in means.items()}
-        return parts.build(self.Strategy, metric_means={**means, **stale})
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.stateless and not (self.options.adapt_epochs and self.options.adapt_before_evaluation):

@@ -18,12 +18,10 @@ from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, TRAINING_STEP, LocalPart, NodeRound, Prepared
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update, run_plan
-from fedapps.strategies import BaseStrategy
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import Batch, NodeData
 
 from .base import Method
-from .strategy_parts import StrategyParts
 
 _Named = Mapping[str, Tensor]
 
@@ -62,11 +60,6 @@ class PerFedAvg(Method):
     work = "+ 1 step to evaluate"
     good_for = "uneven data; new nodes adapt fast"
     Options = PerFedAvgOptions
-
-    def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        means = parts.common["metric_means"]
-        stale = {STALE_METRICS_PREFIX + name: rule for name, rule in means.items()}
-        return parts.build(BaseStrategy, metric_means={**means, **stale})
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [PerFedAvgPart(self.options)]

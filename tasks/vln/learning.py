@@ -12,6 +12,8 @@ from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedapps.base.errors import DivergedError
+
 from .agent import Agent
 from .houses import Houses
 from .walks import Walks
@@ -59,8 +61,11 @@ def greedy(_: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:
 
 
 def sampled(_: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:
-    """A candidate by its probability, from torch's global generator."""
-    return torch.multinomial(logits.detach().softmax(dim=1), 1).squeeze(1)
+    """A candidate by its probability, from torch's global generator. Raises ``DivergedError`` if one is not finite."""
+    chances = logits.detach().softmax(dim=1)
+    if not chances.isfinite().all():
+        raise DivergedError("the agent's probabilities are not finite: has training diverged?")
+    return torch.multinomial(chances, 1).squeeze(1)
 
 
 def half_forced(active: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from fedapps.base.errors import DivergedError
+
 #: Maximum number of distances in memory.
 _BLOCK = 2**22
 
@@ -110,11 +112,13 @@ def recall(
     Raises
     ------
     ValueError
-        No query has a correct image, or descriptors are not finite.
+        No query has a correct image.
+    DivergedError
+        Descriptors are not finite.
     """
     for name, descriptors in (("query", queries), ("database", database)):
         if not np.isfinite(descriptors).all():
-            raise ValueError(f"{name} descriptors are not finite: has training diverged?")
+            raise DivergedError(f"{name} descriptors are not finite: has training diverged?")
     counted = [row for row, rows in enumerate(true_rows) if len(rows)]
     if not counted:
         raise ValueError(f"none of {len(queries)} queries shows the place of one of {len(database)} database images")

@@ -8,11 +8,11 @@ import torch
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.state import DiskState
-from fedapps.clients.training import DivergedError
 from fedapps.tasks.base import evaluated
 from toy_nodes import NAMES, SETTINGS, at, initial
 from toys import ToyOptions, ToyTask, same_bits
 
+from fedapps.base.errors import DivergedError
 from fedapps.methods.apd import Decomposition
 from fedapps.methods.spfl import Personalisation
 

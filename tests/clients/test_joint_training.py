@@ -10,12 +10,14 @@ from fedapps.clients.arrays import get_arrays
 from fedapps.clients.joint_training import train_jobs
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.stacked_phase import Job, StackedPhase
-from fedapps.clients.training import DivergedError, Plateau
+from fedapps.clients.training import Plateau
 from fedapps.tasks.node_data import zero_padded
 from hypothesis import given
 from hypothesis import strategies as st
 from joint_jobs import Net, assert_close, job, loss_of, state, trained, unpadded
 from training_plans import Scalar, phase
+
+from fedapps.base.errors import DivergedError
 
 # -- by hand -------------------------------------------------------------------------------------------------------
 

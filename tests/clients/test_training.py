@@ -6,13 +6,15 @@ import torch
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.settings import LocalTraining
-from fedapps.clients.training import DivergedError, Phase, Plateau, run_plan
+from fedapps.clients.training import Phase, Plateau, run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from toys import ToyModel, ToyTask, same_bits
 from training_plans import DATA, TASK, Scalar, phase, scalar_training, toy_model, train
+
+from fedapps.base.errors import DivergedError
 
 # -- steps by hand ---------------------------------------------------------------------------------------------
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.vln.agent import Agent
-from fedapps.tasks.vln.learning import Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss
+from fedapps.tasks.vln.learning import Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss, sampled
 from fedapps.tasks.vln.options import Sizes
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fedapps.base.errors import DivergedError
 
 SIZES = Sizes(vocabulary=20, features=6, words=16, hidden=32, action=8)
 
@@ -68,3 +70,8 @@ def test_imitation_by_hand():
     rollout = Rollout([both, one], torch.zeros(2, 3), torch.zeros(2), torch.zeros(0), torch.zeros(0, 1))
     expected = (-np.log(3 / 4) - np.log(1 / 5) - 0.5 * np.log(1 / 2)) / 2
     assert imitation_loss(rollout, torch.tensor([1.0, 0.5])).item() == pytest.approx(expected)
+
+
+def test_an_agent_whose_probabilities_are_not_finite_has_diverged():
+    with pytest.raises(DivergedError, match="probabilities are not finite"):
+        sampled(torch.arange(2), torch.tensor([[0.0, -torch.inf], [0.0, torch.nan]]), torch.zeros(2))

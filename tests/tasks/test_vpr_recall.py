@@ -6,6 +6,8 @@ from fedapps.tasks.vpr.recall import Recall, nearest_rows, recall, squared_dista
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedapps.base.errors import DivergedError
+
 
 def on_grid(seed, count, width, levels=4):
     """Whole numbers, so that distances are exact and many are equal."""
@@ -95,5 +97,5 @@ def test_distances_by_one_product():
 def test_descriptors_of_a_network_that_diverged():
     true = [np.array([0])]
     for queries, database in ((np.full((1, 2), np.nan), np.ones((1, 2))), (np.ones((1, 2)), np.full((1, 2), np.inf))):
-        with pytest.raises(ValueError, match="descriptors are not finite: has training diverged"):
+        with pytest.raises(DivergedError, match="descriptors are not finite: has training diverged"):
             recall(queries, database, true)

@@ -8,20 +8,20 @@ from markupsafe import Markup
 
 from fedapps.base.report.figures import drawing
 from fedapps.base.report.formats import format_duration
-from fedapps.base.report.palette import INK, NEUTRAL
+from fedapps.base.report.palette import NEUTRAL
 from fedapps.report.run_data import RunData
 from fedapps.runs.records import Metrics
+from fedapps.strategies.wire import NODE_PHASES
 
 from . import section_of
 
 ORDER = 160
-#: The phases of the server and of a node, in the order in which they are drawn.
+#: The phases of the server, in the order in which they are drawn, as are those of ``NODE_PHASES``.
 SERVER_PHASES = ("prepare", "wait", "decode", "fold", "step", "save", "other")
-NODE_PHASES = ("import", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
 _COLOURS = {
     "train": "#0072B2", "wait": "#0072B2", "evaluate": "#56B4E9", "model": "#009E73", "fold": "#009E73",
     "data": "#E69F00", "prepare": "#E69F00", "state": "#D55E00", "save": "#D55E00", "decode": "#CC79A7",
-    "encode": "#7F4F24", "step": "#7F4F24", "import": INK, "other": NEUTRAL,
+    "encode": "#7F4F24", "step": "#7F4F24", "other": NEUTRAL,
 }  # fmt: skip
 #: Phases whose part is smaller in every bar count as other.
 _LEAST_PART = 0.01

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from fedapps.clients.rules import RulesError
-from fedapps.clients.training import DivergedError
 from fedapps.strategies import epsilon
+from fedapps.tasks.images.published import PUBLISHED
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from image_files import write_folders
 from toys import arrays_of, record_of
 
 from fedapps.app.client_app import app
@@ -14,6 +15,7 @@ from fedapps.app.disclosure import Disclosure, NodeFailedError
 from fedapps.app.node import Node
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
+from fedapps.base.errors import DivergedError
 from fedapps.config.parsing import ConfigError, parse
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -22,24 +24,18 @@ NOISY = {"dp": "local", "dp-noise": 100.0}
 RULES = {"dp": "local", "dp-noise": 2.0}
 
 
-class Robot:
-    """A deployed node of the lqr task, and a server that sends it what it likes."""
+class CuriousServer:
+    """A server that sends a deployed node what it likes."""
 
-    def __init__(self, folder, keys=None, rows=None, **node_config):
-        (path,) = write_world(folder / "world", 1, seed=1)
-        header, first, *rest = path.read_text().splitlines()
-        if rows is not None:
-            rest = [row for row in rest if ",train," not in row]
-            path.write_text("\n".join([header, *rows, *rest]) + "\n")
-        config = parse(LQR | (keys or {}))
-        self.example = dict(zip(header.split(","), (rows or [first])[0].split(","), strict=True))
+    def __init__(self, folder, data, keys, node_config, method):
+        config = parse({"collect-after": 0, "num-nodes": 1, "name": "run", "methods": method, **keys})
         self.whole = arrays_of(initial_arrays(config))
-        node_config = {"data-dir": str(path.parent), "state-dir": str(folder / "state"), **node_config}
+        node_config = {"data-dir": str(data), "state-dir": str(folder / "state"), **node_config}
         self.context = Context(1, 7, node_config, RecordDict(), config.flat())
-        self.folder = folder
+        self.folder, self.method = folder, method
 
     def asks(self, kind="train", changes=None, server_round=1, **config):
-        orders = {"run": "label", "method": "sfl", "server-round": server_round, **config}
+        orders = {"run": "label", "method": self.method, "server-round": server_round, **config}
         content = RecordDict({"arrays": record_of(self.whole | (changes or {})), "config": ConfigRecord(orders)})
         return app(Message(content, 7, kind), self.context)
 
@@ -48,6 +44,18 @@ class Robot:
 
     def ledger(self):
         return NodeLedger(self.folder / "state", Disclosure(self.context).rules)
+
+
+class Robot(CuriousServer):
+    """A deployed node of the lqr task, as its server sees it."""
+
+    def __init__(self, folder, keys=None, rows=None, **node_config):
+        (path,) = write_world(folder / "world", 1, seed=1)
+        header, *rest = path.read_text().splitlines()
+        if rows is not None:
+            rest = [row for row in rest if ",train," not in row]
+            path.write_text("\n".join([header, *rows, *rest]) + "\n")
+        super().__init__(folder, path.parent, LQR | (keys or {}), node_config, "sfl")
 
 
 def one_example(y, next_y):
@@ -75,6 +83,53 @@ def test_two_exact_losses_reveal_the_example_of_a_node_and_local_privacy_lets_no
     noisy = Robot(tmp_path / "noisy", NOISY, rows=one_example(0.5, 3.0))
     assert stolen(noisy, "train") is None
     assert stolen(noisy, "evaluate") is None
+
+
+class ImageNode(CuriousServer):
+    """A deployed node with one training image and one test image, uint8 ``[8, 8]``, both of one class."""
+
+    def __init__(self, folder, pixels, label, keys=None):
+        for split in ("train", "test"):
+            write_folders(folder / "data" / split, [pixels], [label], classes="0123456789")
+        keys = {"task": "images", "images.model": "mlp", "steps": 1} | (keys or {})
+        super().__init__(folder, folder / "data", keys, {}, "fedavg")
+
+
+def exact_loss(node, kind, pixel=None):
+    """The loss of the node's image by a model with the logits 0, 1, ..., 9, else None.
+
+    With a ``pixel`` this normalised pixel plus 1 stands in the place of every logit but that of class 0, which is 0.
+    """
+    model = {name: np.zeros_like(array) for name, array in node.whole.items()}
+    if pixel is None:
+        model["head.bias"] += np.arange(10, dtype=np.float32)
+    else:
+        model["body.1.weight"][0, pixel] = model["body.1.bias"][0] = model["body.3.weight"][0, 0] = 1
+        model["head.weight"][1:, 0] = 1
+    metrics = node.asks(kind, model, **{"learning-rate": 1e-30}).content["metrics"]
+    return metrics.get({"train": "loss", "evaluate": "test.local_loss"}[kind])
+
+
+def stolen_image(node, kind):
+    """The label and the pixels ``[8, 8]`` of the node's image by 65 exact losses."""
+    label = round(float(np.log(np.exp(np.arange(10)).sum())) - exact_loss(node, kind))
+    losses = np.array([exact_loss(node, kind, pixel) for pixel in range(64)])
+    # The loss of class 0 is log(1 + 9 e^x), that of another class log(9 + e^-x).
+    inputs = np.log(np.expm1(losses) / 9) if label == 0 else -np.log(np.exp(losses) - 9)
+    (mean,), (deviation,) = PUBLISHED["digits"].statistics
+    return label, 255 * ((inputs - 1) * deviation + mean).reshape(8, 8)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_65_exact_losses_are_an_image_and_its_label_and_local_privacy_lets_none_leave(tmp_path, kind):
+    images = np.random.default_rng(1).integers(256, size=(2, 8, 8), dtype=np.uint8)
+    for label, pixels in zip((7, 0), images, strict=True):
+        node = ImageNode(tmp_path / str(label), pixels, label)
+        stolen_label, stolen_pixels = stolen_image(node, kind)
+        assert stolen_label == label
+        assert stolen_pixels == pytest.approx(pixels, abs=0.05)
+    noisy = ImageNode(tmp_path / "noisy", images[0], 7, NOISY)
+    assert {exact_loss(noisy, kind, pixel) for pixel in (None, *range(64))} == {None}
 
 
 @pytest.mark.parametrize(("kind", "config"), [("train", {}), ("train", {"steps": 0, "epochs": 2}), ("evaluate", {})])
@@ -118,12 +173,15 @@ def test_of_the_metrics_only_what_the_operator_allows_leaves_and_the_evaluation_
 
 
 def test_a_record_that_is_computed_from_the_data_does_not_leave_beside_noised_arrays():
-    asked = Message(RecordDict(), 7, "query.adaptive")
+    asked, query = (Message(RecordDict(), 7, kind) for kind in ("train", "query.adaptive"))
     noised = {"arrays": ArrayRecord(), "compressed.values": ArrayRecord()}
     disclosure = Disclosure(Context(1, 7, {"data-dir": "there"}, RecordDict(), parse(LQR | NOISY).flat()))
     disclosure.reply(Message(RecordDict(noised), reply_to=asked))
     with pytest.raises(RulesError, match=r"fedweit\.adaptive: computed from the data without noise"):
         disclosure.reply(Message(RecordDict({**noised, "fedweit.adaptive": ArrayRecord()}), reply_to=asked))
+    for name in (*noised, "fedweit.adaptive"):  # the answer to a query gets no noise
+        with pytest.raises(RulesError, match=f"{name}: computed from the data without noise"):
+            disclosure.reply(Message(RecordDict({name: ArrayRecord()}), reply_to=query))
 
 
 @pytest.mark.parametrize("method", ["q-ffl", "ifca", "fednova", "fedvc"])
@@ -154,9 +212,28 @@ def test_whether_the_loss_overflows_is_not_told(tmp_path, monkeypatch):
     assert noisy.asks("evaluate").content["metrics"] == MetricRecord({"num-examples": 1})
 
 
+def test_whether_the_statistics_of_a_normalisation_change_is_not_told(tmp_path):
+    """They stay at 0 for inputs that are small enough, so an error would tell a threshold of the images."""
+    images = np.zeros((8, 8), np.uint8), np.full((8, 8), 200, np.uint8)
+    network = {"images.model": "resnet8", "images.norm": "batch"}
+    for number, pixels in enumerate(images):
+        node = ImageNode(tmp_path / str(number), pixels, 7, NOISY | network)
+        reply = node.asks()
+        assert reply.content["metrics"] == MetricRecord({"num-examples": 1})
+        arrays = arrays_of(reply.content["arrays"])
+        for name, array in node.whole.items():
+            assert np.array_equal(arrays[name], array) == name.endswith(("running_mean", "running_var")), name
+
+
 def test_the_older_client_without_mods_sends_nothing_under_local_privacy(tmp_path):
     robot = Robot(tmp_path, NOISY)
     with pytest.raises(RulesError, match="a NumPyClient sends its updates without noise"):
+        Node(Message(RecordDict(), 7, "train"), robot.context).numpy_client()
+
+
+def test_the_older_client_without_mods_is_refused_where_the_operator_limits_what_leaves(tmp_path):
+    robot = Robot(tmp_path, **{"may-leave": "steps"})
+    with pytest.raises(RulesError, match="may-leave = 'steps': a NumPyClient sends all metrics"):
         Node(Message(RecordDict(), 7, "train"), robot.context).numpy_client()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
 from fedapps.strategies.rounds.snapshots import under
+from fedapps.tasks.lqr.world import write_world
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
 from small_runs import LQR
@@ -244,3 +245,14 @@ def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, 
     folder = federate(methods="spfl,apfl", **{"apfl.granularity": granularity})
     assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
     monkeypatch.undo()
+
+
+def test_a_run_reads_files_that_have_changed_since_the_last_run_of_the_process(federate, tmp_path):
+    (tmp_path / "robots").mkdir()
+    evaluated = []
+    for place, seed in (("first", 1), ("changed", 2), ("back", 1)):
+        write_world(tmp_path / "robots", NODES, seed=seed)
+        run = federate(place, methods="fedavg", rounds=1, data_dir=str(tmp_path / "robots"))
+        evaluated.append(evaluations(run, "fedavg"))
+    assert evaluated[0] != evaluated[1]
+    assert evaluated[0] == evaluated[2]

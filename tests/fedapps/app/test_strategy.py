@@ -102,7 +102,11 @@ def test_what_never_changes_does_not_travel():
 def test_the_task_says_how_its_metrics_are_averaged():
     assert strategy_of("fedavg").metric_means == {}
     strategy = strategy_of("fedavg", {"task": "text", "collect-after": 0})
-    assert strategy.metric_means == {"test.global_accuracy": "geometric", "test.local_accuracy": "uniform"}
+    rules = {"test.global_accuracy": "geometric", "test.local_accuracy": "uniform"}
+    assert strategy.metric_means == rules
+    for method in ("fedvocab", "fedbabu", "per-fedavg"):  # whose nodes also evaluate the model before they adapt it
+        strategy = strategy_of(method, {"task": "text", "collect-after": 0})
+        assert strategy.metric_means == rules | {f"stale.{name}": rule for name, rule in rules.items()}
 
 
 def test_who_drops_out_is_the_same_for_every_method():

@@ -96,7 +96,7 @@ def test_what_is_no_parameter_has_a_precision_of_zero(tmp_path, monkeypatch):
             self.register_buffer("scale", torch.ones(2))
 
     monkeypatch.setattr(ToyTask, "build_model", lambda self: Scaled())
-    monkeypatch.setattr("fedapps.clients.base._initial_models", InitialModels())  # without that of other tests
+    monkeypatch.setattr("fedapps.clients.base.initial_models", InitialModels())  # without that of other tests
     received = {**initial(["encoder.weight"]), "scale": np.full(2, 3.0, np.float32)}
     reply = node(tmp_path, FisherPrior("per-sample")).train_round(received, SETTINGS)
     found = arrays_of(reply.records["fisher.precision"])
