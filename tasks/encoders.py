@@ -19,9 +19,8 @@ from fedapps.base.text_files import without_progress_bar
 logger = logging.getLogger(__name__)
 
 _NAMED = 4  # names that an error lists
-_ROLES = (
-    10  # tokens that a tokenizer without any word may have: those for padding, the unknown word, the ends of a text
-)
+#: Tokens that a tokenizer without any word may have: those for padding, the unknown word, the ends of a text.
+_ROLES = 10
 
 
 def read_encoder(name: str | Path, subject: str, *, local: bool = False, pools: bool = True) -> Any:

@@ -24,6 +24,10 @@ from .published import DIGITS, Statistics
 
 #: The padding before a random crop, as a part of the height: 4 pixels of 32 (He et al., 2016).
 _PART = 8
+_LISTED = 10  # classes that a line lists
+#: The floor that predicts the most frequent class of the training images.
+FREQUENT = "most frequent class"
+CHUNK = 256  # images per batch in evaluation
 
 
 def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor], Tensor] | None:
@@ -40,16 +44,6 @@ def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor],
         steps.insert(0, v2.RandomCrop(size[:2], padding=max(1, size[0] // _PART)))
     change = v2.Compose(steps)
     return lambda images: torch.stack([change(image) for image in images])
-
-
-_LISTED = 10  # classes that a line lists
-
-
-#: The floor that predicts the most frequent class of the training images.
-FREQUENT = "most frequent class"
-
-
-CHUNK = 256  # images per batch in evaluation
 
 
 class ImagesTask(Task):

@@ -64,42 +64,28 @@ from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
-
-
 _LISTED = 10  # files and classes that a line lists
-
-
 _LOOKED_AT = 2000  # training texts whose words are checked, about
-
-
 SHARED = PrivateParameters()
-
-
 #: The names of A, B and frozen weight of an adapted layer.
 LORA = LowRank("encoder.*.lora_A.default.weight", "encoder.*.lora_B.default.weight", "encoder.*.base_layer.weight")
-
-
 WITH_LORA = "text.adapter = 'lora'"
-
-
 CHUNK = 128  # examples per batch in evaluation
 
 
 class TextTask(Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
-    A node has some of the examples, with its own label shares. Under a method that keeps ``embedding.*`` private
-    (:meth:`under`) it also has its own vocabulary, so embeddings have different shapes on different nodes, while
-    ``encoder.*`` and ``classifier.*`` (and a transformer's ``pre_classifier.*``) have the same shapes everywhere.
-    Without :meth:`under` nothing is private.
+    A node has some of the examples, with its own label shares; their number does not depend on its vocabulary. Under a
+    method that keeps ``embedding.*`` private (:meth:`under`) it also has its own vocabulary, so embeddings have
+    different shapes on different nodes, while ``encoder.*`` and ``classifier.*`` (and a transformer's
+    ``pre_classifier.*``) have the same shapes everywhere. Without :meth:`under` nothing is private.
 
     Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test examples
     with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
     ``common_test``, the test examples common to all nodes (:class:`~fedapps.tasks.text.nodes.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
-
-    A node has part of the examples, with different label shares; their number does not depend on its vocabulary.
     """
 
     name: ClassVar[str] = "text"
