@@ -17,6 +17,7 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.base.errors import listed
 from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config, parse
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
@@ -222,6 +223,4 @@ class StoredRun:
 
 def first_names(names: Iterable[str]) -> str:
     """The first of some names, and how many more there are."""
-    known = list(names)
-    more = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
-    return (", ".join(known[:_MAX_NAMES]) or "none") + more
+    return listed(names, _MAX_NAMES) or "none"

@@ -19,7 +19,7 @@ from fedapps.tasks.words import doubtful_words, split_words
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 from fedapps.base.options import parse_options
 
 from .corpus import Corpus, find_files, labels_in, missing, read_corpus
@@ -218,17 +218,14 @@ class TextTask(Task):
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
         corpus, columns = read_corpus(folder, self.layout), self.layout.columns
         train, test = (
-            f"{len(part.texts):,} from {', '.join(path.name for path in files[:_LISTED]) or 'no file'}"
-            f"{f' and {len(files) - _LISTED} more' if len(files) > _LISTED else ''}"
+            f"{len(part.texts):,} from {listed((path.name for path in files), _LISTED) or 'no file'}"
             for part, files in ((corpus.train, corpus.train_files), (corpus.test, corpus.test_files))
         )
         counts = np.bincount(corpus.train.labels, minlength=len(corpus.classes)).tolist()
-        sizes = list(zip(corpus.classes, counts, strict=True))
-        classes = ", ".join(f"{name} ({count:,})" for name, count in sizes[:_LISTED])
-        more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+        classes = [f"{name} ({count:,})" for name, count in zip(corpus.classes, counts, strict=True)]
         line = (
             f"texts in the column {', '.join(columns.text)} and labels in the column {columns.label}; train: {train}; "
-            f"test: {test}; classes, with training texts: {classes}{more}"
+            f"test: {test}; classes, with training texts: {listed(classes, _LISTED)}"
         )
         doubt = self._doubt(corpus) if self.options.recurrent else ""
         return f"{line}; {doubt}" if doubt else line

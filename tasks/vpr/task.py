@@ -14,7 +14,7 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from fedapps.tasks.vpr.world.world import StreetWorld, write_streets
 from torch import Tensor, nn
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 from fedapps.base.text_files import shown
 
 from .clients import Client
@@ -309,9 +309,7 @@ def _training(data: NodeData) -> TrainingSet:
 
 
 def _cities(places: Places) -> str:
-    named = [city for city in places.cities[:_LISTED] if city]
-    more = f" and {len(places.cities) - _LISTED} more" if len(places.cities) > _LISTED else ""
-    return f"{', '.join(named)}{more}" if named else "one city"
+    return listed(filter(None, places.cities), _LISTED) or "one city"
 
 
 @lru_cache(maxsize=4)
