@@ -158,8 +158,7 @@ def _of_folder(path: Path, method: str | None, round: int | str | None) -> _Star
     names = [name for name in state if not matches(name, staying)]
     strategy = build_strategy(_alone(config), origin.method, state)
     arrays = to_record({name: state[name].detach().cpu().numpy() for name in names})
-    with flower_identity():
-        message = strategy.evaluate_message(origin.round, Profile.unknown(1), arrays, ConfigRecord())
+    message = strategy.evaluate_message(origin.round, Profile.unknown(1), arrays, ConfigRecord())
     if further := message.content.keys() - {ARRAYS, CONFIG}:
         raise ValueError(
             f"{path}: method {origin.method!r} also sends {', '.join(sorted(further))}, which a model folder does not "
