@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self, TextIO, cast
 
 from fedapps.tasks.answers import several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.network import Network
+from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.errors import DataError, listed
 
