@@ -4,8 +4,7 @@ What a node keeps of a round are its private parameters, under their names, and 
 the state of a plateau, the terms of earlier stages, the stage that was trained.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping
 from types import NoneType
 from typing import Any
 
@@ -13,15 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedapps.base.options import matches as matches
+
 Arrays = dict[str, np.ndarray]
 STAGE = "stage"
 PREFIX = "memory."
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a parameter name matches one of the glob patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def get_arrays(model: nn.Module, names: Iterable[str]) -> Arrays:

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any, Self
 
-from fedapps.base.options import option, option_fields, parse_options, split_names
+from fedapps.base.options import matches, option, option_fields, parse_options, split_names
 
 from .data import is_simulated
 
@@ -70,7 +69,7 @@ class NodeRules:
     def lets_out(self, name: str, *, otherwise: bool) -> bool:
         """Whether a metric, a record or a part of the profile may leave; ``otherwise`` where ``may_leave`` is empty."""
         patterns = split_names(self.may_leave)
-        return any(fnmatchcase(name, pattern) for pattern in patterns) if patterns else otherwise
+        return matches(name, patterns) if patterns else otherwise
 
     def check_run(self, dp: str, noise: float, clip: float, *, seeded: bool) -> None:
         """Check the keys ``dp``, ``dp-noise``, ``dp-clip`` and ``dp-seeded`` of a run.

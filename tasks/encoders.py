@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 from fedapps.base.text_files import without_progress_bar
 
 logger = logging.getLogger(__name__)
 
 _NAMED = 4  # names that an error lists
-_ROLES = (
-    10  # tokens that a tokenizer without any word may have: those for padding, the unknown word, the ends of a text
-)
+#: Tokens that a tokenizer without any word may have: those for padding, the unknown word, the ends of a text.
+_ROLES = 10
 
 
 def read_encoder(name: str | Path, subject: str, *, local: bool = False, pools: bool = True) -> Any:
@@ -69,7 +68,7 @@ def read_encoder(name: str | Path, subject: str, *, local: bool = False, pools: 
         "have layers that config.json lacks": beyond,
         "have weights that are not finite": infinite,
     }
-    if lines := [f"they {fault}: {_short(keys)}" for fault, keys in faults.items() if keys]:
+    if lines := [f"they {fault}: {listed(keys, _NAMED)}" for fault, keys in faults.items() if keys]:
         raise DataError(
             f"{subject}: its files are not those of one {type(encoder).__name__}; {'; '.join(lines)}. Copy "
             "config.json and the weights again, from the same model"
@@ -82,10 +81,6 @@ def read_encoder(name: str | Path, subject: str, *, local: bool = False, pools: 
 def _any_layer(key: str) -> str:
     """The name of a weight without the number of its layer."""
     return re.sub(r"\.\d+\.", ".*.", key)
-
-
-def _short(keys: list[str]) -> str:
-    return ", ".join(keys[:_NAMED]) + (f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else "")
 
 
 def check_tokens(tokens: Mapping[str, int], encoder: Any, subject: str) -> None:

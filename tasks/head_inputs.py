@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
+
+from fedapps.base.options import matches
 
 
 @contextmanager
@@ -50,8 +51,3 @@ def _outermost(module: nn.Module, name: str, patterns: Sequence[str]) -> Iterato
         return
     for child, inner in module.named_children():
         yield from _outermost(inner, f"{name}.{child}" if name else child, patterns)
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether the name of a parameter matches one of the glob patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

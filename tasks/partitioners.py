@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from fedapps.base.errors import DataError, need
 
 _MARK = "_own_label_shares"
-
-
 _ADDED = "_added_logits"
 
 

@@ -9,8 +9,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from fedapps.base.options import matches
+
 from .base import Task
-from .head_inputs import head_inputs, matches
+from .head_inputs import head_inputs
 from .node_data import Batch
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)

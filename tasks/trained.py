@@ -5,7 +5,6 @@ Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import partial
 from importlib import import_module
@@ -13,13 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
-from fedapps.base.seeding import torch_seed
 from fedapps.base.text_files import shown
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
@@ -34,6 +31,7 @@ from .model_folder import (
     problems_of,
     texts_of,
 )
+from .network import Network, Pretrained, network_of
 from .partitioners import added_logits, adjust_logits
 from .profiles import PrivateParameters
 
@@ -127,50 +125,6 @@ def _check_members(name: str, table: Mapping[Any, object], kinds: tuple[type, ..
         if type(value) not in kinds:
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise ValueError(f"{name}.{key} = {shown(value)}: must be of type {expected}")
-
-
-@dataclass(frozen=True)
-class Network:
-    """The part of a trained model that computes with tensors alone, as other programs run it.
-
-    Parameters
-    ----------
-    module : Module
-        Takes ``inputs`` and returns a tensor or a tuple of tensors. It is in evaluation mode, on the CPU.
-    inputs : tuple of tensors
-        An example.
-    input_names, output_names : tuple of str
-    dynamic : mapping of str to mapping of int to str
-        The dimensions of inputs that may have other sizes, by name and dimension, such as ``{"ids": {0: "batch"}}``.
-        Equal labels have equal sizes.
-    outside : str
-        What of the task stays outside, in one sentence; empty if nothing does.
-    """
-
-    module: nn.Module
-    inputs: tuple[Tensor, ...]
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    outside: str = ""
-
-
-@dataclass(frozen=True)
-class Pretrained:
-    """A trained model as one of the library transformers.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        On the CPU.
-    tokenizer : PreTrainedTokenizer
-    run : function of a model and inputs
-        Returns the outputs of :class:`Network` as arrays for its inputs.
-    """
-
-    model: Any
-    tokenizer: Any
-    run: Callable[[Any, Sequence[Tensor]], Sequence[np.ndarray]]
 
 
 class TrainedModel:
@@ -318,7 +272,7 @@ class TrainedModel:
             raise ValueError(
                 f"task {self.task.name!r} does not describe its inputs: give data, from which they are read"
             )
-        return _network_of(self.task, self.module, example)
+        return network_of(self.task, self.module, example)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model folder, from which :meth:`read` makes the same model on any machine.
@@ -454,41 +408,3 @@ def trained_class(task: Task) -> type[TrainedModel]:
     module, _, name = task.trained_model.partition(":")
     cls: type[TrainedModel] = getattr(import_module(module), name)
     return cls
-
-
-class _CallSeenError(Exception):
-    """The first call of a module was seen."""
-
-
-def _network_of(task: Task, module: nn.Module, data: NodeData) -> Network:
-    """The module with the inputs that the loss of a batch gives it; all first dimensions of the batch are dynamic."""
-    seen: list[tuple[Any, ...]] = []
-
-    def see(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        seen.append(inputs)
-        raise _CallSeenError
-
-    split = next(iter(data.splits))
-    with torch_seed(0, "network"):
-        batch = next(task.examples(data, split, 2))
-    module = deepcopy(module).cpu()
-    handle = module.register_forward_pre_hook(see)
-    try:
-        task.loss(module, batch)
-    except _CallSeenError:
-        pass
-    finally:
-        handle.remove()
-    if not seen or not all(isinstance(value, Tensor) for value in seen[0]):
-        raise ValueError(f"task {task.name!r}: its model is not called with tensors alone and cannot be exported")
-    inputs = tuple(value.detach().cpu() for value in seen[0])
-    names = tuple(f"input_{index}" for index in range(len(inputs))) if len(inputs) > 1 else ("input",)
-    size = len(next(iter(batch.values())))
-    dynamic = {
-        name: {0: "batch"} for name, value in zip(names, inputs, strict=True) if value.ndim and len(value) == size
-    }
-    with torch.no_grad():
-        result = module(*inputs)
-    count = len(result) if isinstance(result, tuple) else 1
-    outputs = tuple(f"output_{index}" for index in range(count)) if count > 1 else ("output",)
-    return Network(module, inputs, names, outputs, dynamic)

@@ -1,9 +1,9 @@
 """The strategy of a method, made of the parts of the run."""
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from glob import escape
 
+from fedapps.base.options import matches
 from fedapps.clients.local_part import ComposedParts
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import (
@@ -102,10 +102,10 @@ def shared_names(private: PrivateParameters, fixed: tuple[str, ...], parameters:
     if private.everything:
         return ()
     names = list(parameters)
-    idle = [pattern for pattern in private.patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    idle = [pattern for pattern in private.patterns if not any(matches(name, [pattern]) for name in names)]
     if idle:
         raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
-    return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in staying))
+    return tuple(name for name in names if not matches(name, staying))
 
 
 def _may_grow(config: Config, label: str) -> bool:

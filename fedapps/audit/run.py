@@ -79,7 +79,7 @@ def _carry_out(
     run_matrix(cells, run_job, jobs=jobs, watch=Lines(len(cells), progress.show))
     results = progress.save()
     if json_path:
-        json_path.write_text(_json(results), encoding="utf-8")
+        write_whole(json_path, _json(results).encode())
     print(f"\n{audit_text(results, plan.subject.paper)}\n\naudit: {folder / 'audit.json'}")
     return results
 

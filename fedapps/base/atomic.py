@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from .errors import listed
 from .processes import machine, still_runs
 from .processes import start_time as start_time_of
 
@@ -141,10 +142,7 @@ def _check_replaceable(folder: Path, path: Path, foreign: Callable[[Path], Seque
     if folder.is_symlink() or not folder.is_dir():
         raise ValueError(f"{path} is {'a link' if folder.is_symlink() else 'no folder'}: choose another folder")
     if names := foreign(folder):
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        raise ValueError(
-            f"{path} is not empty: choose another folder, or remove it; it has {', '.join(names[:_LISTED])}{more}"
-        )
+        raise ValueError(f"{path} is not empty: choose another folder, or remove it; it has {listed(names, _LISTED)}")
 
 
 def temporary_name(path: Path) -> Path:

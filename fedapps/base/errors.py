@@ -1,5 +1,6 @@
 """Errors that all folders raise, what a person reads of one, and the check that a package is installed."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 
@@ -20,6 +21,12 @@ def headline_of(reason: str) -> str:
     lines = [line.removeprefix("  | ").strip() for line in reason.splitlines()]
     filled = [line for line in lines if line] or [""]
     return filled[-1] if filled[0].startswith("Traceback") else filled[0]
+
+
+def listed(names: Iterable[object], most: int) -> str:
+    """The first ``most`` of some names, and how many more there are, such as "a, b and 3 more"."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def need(package: str, extra: str, purpose: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from .search import Search
@@ -66,6 +67,11 @@ _OPTION_FIELDS: dict[type, dict[str, Field[Any]]] = {}
 def split_names(names: str) -> tuple[str, ...]:
     """Split a string of names at its commas."""
     return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name, such as that of a parameter, matches one of the glob patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def key_of(field_name: str) -> str:

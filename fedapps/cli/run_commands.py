@@ -50,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(arguments: argparse.Namespace) -> int:
-
     if not arguments.recipe:
         raise ValueError("--dry-run: name a recipe (`fedapps list`) or a run-config file")
     recipe, overrides = Path(arguments.recipe), assignments(arguments.set)
@@ -158,7 +157,6 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace, runner: Runner) -> int:
-
     launch_recipe(
         Path(arguments.recipe) if arguments.recipe else None, assignments(arguments.set), runner, arguments.output_dir
     )

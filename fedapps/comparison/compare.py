@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.atomic import write_whole
 from fedapps.base.report.metrics import bare
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
@@ -175,9 +176,8 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
         raise RunFailedError(f"{failed}\nthe first: {first}\nthe folder {folder} has everything that was trained")
     comparison = summarise(plan, rows, references)
     text = comparison.text()
-    (folder / FILE).write_text(text, encoding="utf-8")
-    if json_path:
-        json_path.write_text(text, encoding="utf-8")
+    for path in filter(None, (folder / FILE, json_path)):
+        write_whole(path, text.encode())
     print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
     written = write_formats(folder, ("tex", "md", "csv", "pdf"))
     print(f"for a paper: {', '.join(path.name for path in written[:3])}, and {len(written) - 3} figures in figures/")
@@ -257,17 +257,18 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
     run = parse(config).run
+    rounds, headline = folder.lines("metrics.jsonl"), task_class(run.task).headline
     final = [row for row in evaluated if row["round"] == last]
-    worst = worst_tenth([row["metrics"] for row in final], task_class(run.task).headline)
+    worst = worst_tenth([row["metrics"] for row in final], headline)
     row = {
         "method": method,
         "seed": seed,
         "metrics": {bare(name): value for name, value in summary["final"].items()} | worst,
-        "curves": _curves(folder.lines("metrics.jsonl"), task_class(run.task).headline),
-        "paired": _paired(folder.path, task_class(run.task).headline),
+        "curves": _curves(rounds, headline),
+        "paired": _paired(folder.path, headline),
         "nodes": final,
     }
-    matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)
+    matrices = _matrices(rounds, run.rounds)
     return row | ({"matrices": matrices} if matrices else {}) | held_out_row(summary)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedapps.base.atomic import path_name
+from fedapps.base.errors import listed
 from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
@@ -150,9 +151,7 @@ def _groups(data: Sequence[NodeData]) -> list[str]:
     lines = []
     for kind in sorted({kind for node in data for kind in node.groups}):
         counts = Counter(node.groups.get(kind, "none") for node in data).most_common()
-        shown = ", ".join(f"{label} {count}" for label, count in counts[:_MOST_LABELS])
-        more = f" and {len(counts) - _MOST_LABELS} more" if len(counts) > _MOST_LABELS else ""
-        lines.append(f"{kind}: {shown}{more}")
+        lines.append(f"{kind}: {listed((f'{label} {count}' for label, count in counts), _MOST_LABELS)}")
     return lines
 
 

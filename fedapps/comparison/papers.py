@@ -3,12 +3,12 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.options import matches
 from fedapps.base.report.estimates import Estimate
 from fedapps.config.keys import defaults, options_by_key
 from fedapps.config.recipe_files import Value, packaged_keys, recipes
@@ -123,7 +123,7 @@ class Setting:
     def fits(self, patterns: Sequence[str]) -> bool:
         """Whether the data are those of a recipe of this package whose name matches, and the nodes as many as the
         recipe has."""
-        known = [name for name in recipes() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        known = [name for name in recipes() if matches(name, patterns)]
         return not self._departures(self.recipe, ("num-nodes",)) and any(
             not self._departures(name, ()) for name in dict.fromkeys([self.recipe, *known])
         )
@@ -201,7 +201,7 @@ def _claims_on(recipe: str, setting: Setting | None) -> list[Claim]:
 
 def _on(recipe: str, patterns: Sequence[str], setting: Setting | None) -> bool:
     """Whether the recipes with these names include this one, and their data those of the setting."""
-    named = any(fnmatchcase(recipe, pattern) for pattern in patterns)
+    named = matches(recipe, patterns)
     return named and (setting is None or setting.fits(patterns))
 
 

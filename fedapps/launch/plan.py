@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fedapps.base.atomic import write_whole
 from fedapps.config.keys import all_keys
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value
@@ -85,7 +86,7 @@ class JobPlan:
 
     def save(self, folder: Path) -> None:
         """Write ``plan.json``."""
-        (folder / _FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> Self:

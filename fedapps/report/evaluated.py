@@ -7,12 +7,13 @@ that are in every evaluation of the metric, so that it moves with the models alo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from fedapps.base.errors import listed
 from fedapps.base.report.formats import counted
 from fedapps.runs.records import NodeRecord, RoundRecord
 from fedapps.strategies.wire import COUNT_SUFFIX
@@ -171,11 +172,8 @@ _MEANS = (_weighted, _uniform, _geometric)
 
 def _change_text(change: NodeChange) -> str:
     parts = [
-        f"{word} {_some_names(names)}" for word, names in (("without", change.left), ("with", change.joined)) if names
+        f"{word} {listed(names, _MOST_NAMES)}"
+        for word, names in (("without", change.left), ("with", change.joined))
+        if names
     ]
     return f"round {change.round} ({', '.join(parts)})"
-
-
-def _some_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more

@@ -17,10 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.errors import listed
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import History
 
-from .lines import append_whole, damaged_lines, first_numbers, keep_copy, whole_lines
+from .lines import SHOWN, append_whole, keep_copy, whole_lines
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
@@ -48,7 +49,7 @@ class DiskCheckpoints:
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
-        for version in sorted(self._rounds())[:-KEPT_SNAPSHOTS]:
+        for version in self.rounds()[:-KEPT_SNAPSHOTS]:
             self._path(version).unlink()
 
     def last(self) -> Snapshot | None:
@@ -59,7 +60,7 @@ class DiskCheckpoints:
         ValueError
             The file is damaged; the message names it and what there is instead.
         """
-        *earlier, last = [0, *sorted(self._rounds())]
+        *earlier, last = [0, *self.rounds()]
         if not last:
             return None
         try:
@@ -78,7 +79,7 @@ class DiskCheckpoints:
             Every snapshot is damaged; the message names the files.
         """
         faults = []
-        for server_round in sorted(self._rounds(), reverse=True):
+        for server_round in reversed(self.rounds()):
             try:
                 snapshot = read_snapshot(self._path(server_round))
             except ValueError as error:
@@ -118,18 +119,15 @@ class DiskCheckpoints:
 
     def rounds(self) -> list[int]:
         """The rounds whose snapshots are kept, without that of the best round, ascending."""
-        return sorted(self._rounds())
+        matches = (re.fullmatch(r"round-(\d{6})", path.stem) for path in self.folder.glob("round-*.safetensors"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def oldest_round(self) -> int:
         """The oldest round that is kept; 0 without snapshots."""
-        return min(self._rounds(), default=0)
+        return min(self.rounds(), default=0)
 
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"
-
-    def _rounds(self) -> list[int]:
-        matches = (re.fullmatch(r"round-(\d{6})", p.stem) for p in self.folder.glob("round-*.safetensors"))
-        return [int(match[1]) for match in matches if match]
 
     def _record(self, snapshot: Snapshot) -> None:
         """Add the new rounds to the history. The first call replaces the file, which may have later rounds."""
@@ -138,7 +136,7 @@ class DiskCheckpoints:
         lines = "".join(json.dumps(row) + "\n" for row in rows if row[1]).encode()
         path = self.folder / _HISTORY
         if self._recorded is None and (lines or path.exists()):
-            if damaged_lines(path, _history_row):
+            if whole_lines(path, _history_row)[1]:
                 keep_copy(path)
             write_whole(path, lines, sync=True)
         elif lines:
@@ -173,12 +171,13 @@ def read_snapshot(path: Path) -> Snapshot:
 
 def _history(path: Path, last: int) -> History:
     """The rounds up to ``last``; without damaged lines, with a warning, and without an incomplete last one."""
-    if damaged := damaged_lines(path, _history_row):
+    rows, damaged = whole_lines(path, _history_row)
+    if damaged:
         _warn_once(
-            f"{path}, line {first_numbers(damaged)}: damaged and left out; the result lacks the metrics of these rounds"
+            f"{path}, line {listed(damaged, SHOWN)}: damaged and left out; the result lacks the metrics of these rounds"
         )
     history: dict[str, dict[int, dict[str, Any]]] = {}
-    for server_round, metrics in filter(None, whole_lines(path, _history_row)):
+    for server_round, metrics in rows:
         if server_round <= last:
             for name, of_round in metrics.items():
                 history.setdefault(name, {})[server_round] = of_round

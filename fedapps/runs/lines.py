@@ -2,13 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedapps.base.atomic import naming_errors, write_whole
 
-_SHOWN = 5
+#: How many numbers of lines or rounds a message lists.
+SHOWN = 5
 
 
 def append_whole(path: Path, lines: bytes) -> None:
@@ -25,27 +26,30 @@ def append_whole(path: Path, lines: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> list[Any]:
-    """The values of the whole lines of a file, in their order.
+def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> tuple[list[Any], list[int]]:
+    """The values of the whole lines of a file in their order, and the numbers of its damaged lines, from 1.
+
+    An incomplete last line, which has no line break, is neither.
 
     Parameters
     ----------
     path : Path
         Empty if it does not exist.
     is_row : callable
-        Whether a JSON value has the form of a line. Lines that have not are left out (:func:`damaged_lines`).
+        Whether a JSON value has the form of a line. A complete line that is no JSON or has another form is damaged.
     """
-    return [value for value in _values(path, is_row) if value is not None]
-
-
-def damaged_lines(path: Path, is_row: Callable[[Any], bool]) -> list[int]:
-    """The numbers, from 1, of complete lines that are no JSON or have another form."""
-    return [number for number, value in enumerate(_values(path, is_row), start=1) if value is None]
-
-
-def first_numbers(numbers: Sequence[int]) -> str:
-    """The first numbers as text."""
-    return ", ".join(map(str, numbers[:_SHOWN])) + (f" and {len(numbers) - _SHOWN} more" * (len(numbers) > _SHOWN))
+    content = path.read_bytes() if path.exists() else b""
+    rows, damaged = [], []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if value is not None and is_row(value):
+            rows.append(value)
+        else:
+            damaged.append(number)
+    return rows, damaged
 
 
 def keep_copy(path: Path) -> Path:
@@ -55,17 +59,3 @@ def keep_copy(path: Path) -> Path:
         count += 1
     write_whole(copy, path.read_bytes(), sync=True)
     return copy
-
-
-def _values(path: Path, is_row: Callable[[Any], bool]) -> list[Any]:
-    """The value of each complete line; ``None`` for a damaged one."""
-    content = path.read_bytes() if path.exists() else b""
-    return [_value(line, is_row) for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]]
-
-
-def _value(line: bytes, is_row: Callable[[Any], bool]) -> Any:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if is_row(value) else None

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from reprlib import Repr
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedapps.base.errors import ReportError
+from fedapps.base.text_files import shown
 from fedapps.strategies import RoundReport
 from fedapps.strategies.checks import LARGEST_COUNT
 from fedapps.strategies.rounds.records import NodeReport
@@ -29,9 +29,6 @@ Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is Non
 Count = Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)]
 Metrics = Mapping[str, Number]
 _LARGEST = 1e308
-#: Shows a value in a message, whatever its size and depth.
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 200
 
 
 def _numbers_or_lists(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +42,7 @@ def _number(name: str, value: object) -> float:
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float) or _LARGEST < abs(value) < math.inf:
-        raise ValueError(f"{name!r} is {_SHORT.repr(value)}; it must be a number of at most 1e308, or a list of them")
+        raise ValueError(f"{name!r} is {shown(value)}; it must be a number of at most 1e308, or a list of them")
     return float(value)
 
 
@@ -206,7 +203,7 @@ def parsed(raw: bytes, name: str, kind: type[Record], first_line: int = 0) -> Re
 
 def _problem(error: ErrorDetails) -> str:
     """What is wrong with which field."""
-    key, value = ".".join(map(str, error["loc"])), _SHORT.repr(error["input"])
+    key, value = ".".join(map(str, error["loc"])), shown(error["input"])
     if error["type"] == "missing":
         return f"{key!r} is missing"
     if error["type"] == "value_error":

@@ -16,13 +16,14 @@ import tomli_w
 from flwr.common.logger import log
 
 from fedapps.base.atomic import entries, path_name, remove_leftovers, write_whole
+from fedapps.base.errors import listed
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.trackers import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .lines import append_whole, damaged_lines, first_numbers, keep_copy, whole_lines
+from .lines import SHOWN, append_whole, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
 from .releases import ReleaseLedger
 
@@ -201,10 +202,11 @@ class RunFolder:
         """Leave out damaged lines of the records, with a warning; a copy of the damaged file is kept."""
         for name in _RECORDS:
             path = self.path / name
-            if damaged := damaged_lines(path, _is_row):
-                copy = keep_copy(path)
-                log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, first_numbers(damaged), copy.name)
-                self._write_rows(name, whole_lines(path, _is_row))
+            rows, damaged = whole_lines(path, _is_row)
+            if damaged:
+                copy, lines = keep_copy(path), listed(damaged, SHOWN)
+                log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, lines, copy.name)
+                self._write_rows(name, rows)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The rows of ``metrics.jsonl`` or ``nodes.jsonl``, without an incomplete last line.
@@ -215,12 +217,12 @@ class RunFolder:
             A line is damaged, or ``metrics.jsonl`` has a round of a method twice; the message names the file and line.
         """
         path = self.path / name
-        if damaged := damaged_lines(path, _is_row):
+        rows, damaged = whole_lines(path, _is_row)
+        if damaged:
             raise ValueError(
-                f"{path}, line {first_numbers(damaged)}: damaged; resume the run, which leaves such lines out and "
+                f"{path}, line {listed(damaged, SHOWN)}: damaged; resume the run, which leaves such lines out and "
                 "keeps a copy of the file, or restore the file from a backup"
             )
-        rows = whole_lines(path, _is_row)
         if name == "metrics.jsonl":
             _check_once(path, rows)
         return rows
@@ -279,7 +281,7 @@ def _check_resumable(path: Path, config: Config) -> None:
 def _check_once(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     counts = Counter((row["method"], row["round"]) for row in rows)
     if twice := [key for key, count in counts.items() if count > 1]:
-        rounds = first_numbers([number for method, number in twice if method == twice[0][0]])
+        rounds = listed((number for method, number in twice if method == twice[0][0]), SHOWN)
         raise ValueError(
             f"{path}: round {rounds} of {twice[0][0]} is recorded more than once, because two processes wrote to this "
             "folder at a time: its results cannot be trusted; start a new run with another name"

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedapps.app.held_out import new_node_config
 from fedapps.app.node import choose_device, received_arrays
-from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.arrays import matches
 from fedapps.clients.guard import Guard
@@ -21,6 +20,7 @@ from fedapps.clients.new_node import NewNode
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
 from fedapps.registry.tasks import task_class
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import BaseStrategy, Profile
@@ -133,9 +133,7 @@ def _of_run(path: Path, method: str | None, round: int | str | None) -> _Start:
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
     chosen = stored.config.methods[label]
-    initial = initial_arrays(stored.config, label)
-    strategy = build_strategy(_alone(stored.config), label, initial.keys())
-    arrays = strategy.restore(snapshot, strategy.share(initial))
+    strategy, arrays = stored.restored(label, snapshot, _alone(stored.config.run))
     private = chosen.private(stored.config.task)
     if private.patterns:
         task = stored.config.task_of(chosen)
@@ -156,10 +154,9 @@ def _of_folder(path: Path, method: str | None, round: int | str | None) -> _Star
     staying = (*private.patterns, *config.task.fixed)
     state: Mapping[str, torch.Tensor] = example.module.state_dict()
     names = [name for name in state if not matches(name, staying)]
-    strategy = build_strategy(_alone(config), origin.method, state)
+    strategy = build_strategy(replace(config, run=_alone(config.run)), origin.method, state)
     arrays = to_record({name: state[name].detach().cpu().numpy() for name in names})
-    with flower_identity():
-        message = strategy.evaluate_message(origin.round, Profile.unknown(1), arrays, ConfigRecord())
+    message = strategy.evaluate_message(origin.round, Profile.unknown(1), arrays, ConfigRecord())
     if further := message.content.keys() - {ARRAYS, CONFIG}:
         raise ValueError(
             f"{path}: method {origin.method!r} also sends {', '.join(sorted(further))}, which a model folder does not "
@@ -168,5 +165,5 @@ def _of_folder(path: Path, method: str | None, round: int | str | None) -> _Star
     return _Start(config, origin.method, strategy, arrays, example)
 
 
-def _alone(config: Config) -> Config:
-    return replace(config, run=replace(config.run, num_nodes=1, min_replies=1, held_out_nodes=""))
+def _alone(run: RunConfig) -> RunConfig:
+    return replace(run, num_nodes=1, min_replies=1, held_out_nodes="")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedapps.base.options import matches
 from fedapps.base.report.formats import counted, format_number
 from fedapps.base.report.metrics import columns, describe
 from fedapps.config.keys import defaults, path_keys
@@ -161,7 +161,7 @@ def _private(model: TrainedModel) -> Iterator[str]:
     kept = [
         (name, each.numel())
         for name, each in model.module.state_dict().items()
-        if any(fnmatchcase(name, pattern) for pattern in model.private.patterns)
+        if matches(name, model.private.patterns)
     ]
     kind = _method(origin)
     if not origin.method:

@@ -12,7 +12,8 @@ from torch import Tensor
 from fedapps.base.errors import need
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.model_folder import CONFIG, FILES, WEIGHTS
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.network import Network
+from fedapps.tasks.trained import TrainedModel
 
 from .programs import Difference, difference, write_onnx, write_torch
 

@@ -17,7 +17,7 @@ from fedapps.app.disclosure import state_root
 from fedapps.app.node import Node, choose_device, received_arrays
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
-from fedapps.base.seeding import torch_seed
+from fedapps.app.server_app import initial_model
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
 from fedapps.clients.local_part import LocalPart
@@ -86,9 +86,8 @@ def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedMo
     """The model that all nodes share. Raise ``ValueError`` if a part of it stays on the nodes."""
     method = stored.config.methods[label]
     task = stored.config.task_of(method)
-    with torch_seed(stored.config.run.seed, "model"):
-        module = task.build_model()
-    arrays = from_record(stored.shared_arrays(label, snapshot))
+    module = initial_model(stored.config, label)
+    arrays = from_record(stored.restored(label, snapshot)[1])
     private = [name for name in private_names(module, arrays) if not matches(name, task.fixed)]
     if private:
         staying = method.private(stored.config.task).patterns or private

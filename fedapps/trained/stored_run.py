@@ -15,13 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
-from fedapps.app.server_app import initial_arrays
-from fedapps.app.strategy import build_strategy
+from fedapps.app.server_app import initial_model, strategy_for
+from fedapps.base.errors import listed
 from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import Snapshot
+from fedapps.strategies import BaseStrategy, Snapshot
 from fedapps.strategies.rounds.snapshots import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
 from fedapps.tasks.base import Task
@@ -178,11 +179,26 @@ class StoredRun:
                 return number
         return None
 
-    def shared_arrays(self, method: str, snapshot: Snapshot) -> ArrayRecord:
-        """The shared parameters of a checkpoint. Raise ``ValueError`` if they do not fit the model."""
-        initial = initial_arrays(self.config, method)
-        strategy = build_strategy(self.config, method, initial.keys())
-        return strategy.restore(snapshot, strategy.share(initial))
+    def restored(
+        self, method: str, snapshot: Snapshot, run: RunConfig | None = None
+    ) -> tuple[BaseStrategy, ArrayRecord]:
+        """The strategy of a method in the state after a checkpoint, and the shared parameters.
+
+        Parameters
+        ----------
+        method : str
+        snapshot : Snapshot
+        run : RunConfig, optional
+            Takes the place of the run's own.
+
+        Raises
+        ------
+        ValueError
+            The checkpoint does not fit the model.
+        """
+        config = replace(self.config, run=run or self.config.run)
+        strategy, initial = strategy_for(config, method, initial_model(config, method))
+        return strategy, strategy.restore(snapshot, strategy.share(initial))
 
     def evaluate_message(self, method: str, snapshot: Snapshot, node_config: Mapping[str, Any]) -> Message | None:
         """The EVALUATE message that a node gets after the round of a checkpoint; ``None`` if it takes no part.
@@ -203,10 +219,7 @@ class StoredRun:
             timings=False,
             node_wait=0.0,
         )
-        config = replace(self.config, run=one_node)
-        initial = initial_arrays(self.config, method)
-        strategy = build_strategy(config, method, initial.keys())
-        arrays = strategy.restore(snapshot, strategy.share(initial))
+        strategy, arrays = self.restored(method, snapshot, one_node)
         best = int(snapshot.facts.get("best", {}).get("round", 0))
         settings = ConfigRecord(
             {
@@ -222,6 +235,4 @@ class StoredRun:
 
 def first_names(names: Iterable[str]) -> str:
     """The first of some names, and how many more there are."""
-    known = list(names)
-    more = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
-    return (", ".join(known[:_MAX_NAMES]) or "none") + more
+    return listed(names, _MAX_NAMES) or "none"

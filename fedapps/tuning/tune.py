@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.atomic import write_whole
 from fedapps.base.options import split_names
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
@@ -171,9 +172,8 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
     if not any(tuned["label"] for tuned in tuning["methods"].values()):
         raise RunFailedError(f"nothing to write:\n\n{tuning_text(tuning)}")
     text = tuned_recipe(plan, tuning)
-    (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n", encoding="utf-8")
-    for path in [folder / "tuned.toml", *([write] if write else [])]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write_whole(folder / "tune.json", (json.dumps(tuning, indent=2) + "\n").encode())
+    for path in filter(None, (folder / "tuned.toml", write)):
+        write_whole(path, text.encode())
     print(f"\n{tuning_text(tuning)}\n\ntuned recipe: {write or folder / 'tuned.toml'}")
     return tuning

@@ -30,15 +30,13 @@ CONSTANT_VELOCITY = "constant velocity"
 class DrivingTask(Task):
     """Negotiate a lane change with a human driver (APFL, Sections IV-B and IV-C).
 
-    A node is a robot that always meets the same driver: a simulated one with a certain risk tolerance, or a block of
-    recorded trials. ``NodeData.extra["encounters"]`` holds a tuple of
+    A node is a robot that always meets the same driver, a block of the files: a simulated one with a certain risk
+    tolerance, or one of recorded trials. ``NodeData.extra["encounters"]`` holds a tuple of
     :class:`~fedapps.tasks.driving.closed_loop.Encounters`, empty for recorded trials.
 
     As in the paper, windows cover whole sessions including lane changes, although the planner only needs forecasts
     before them. With the default ``kl_weight`` the latent variable carries almost no information once the decoder
     receives the state: samples of a forecast lie close together.
-
-    A node is a robot that always meets the same driver; the sessions of a driver are a block of the files.
     """
 
     name: ClassVar[str] = "driving"

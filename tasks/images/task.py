@@ -15,6 +15,8 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedapps.base.errors import listed
+
 from .download import fetch, write_digits
 from .formats import Folder, read_folder
 from .networks import ImageClassifier, check_network, image_classifier
@@ -24,6 +26,10 @@ from .published import DIGITS, Statistics
 
 #: The padding before a random crop, as a part of the height: 4 pixels of 32 (He et al., 2016).
 _PART = 8
+_LISTED = 10  # classes that a line lists
+#: The floor that predicts the most frequent class of the training images.
+FREQUENT = "most frequent class"
+CHUNK = 256  # images per batch in evaluation
 
 
 def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor], Tensor] | None:
@@ -40,16 +46,6 @@ def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor],
         steps.insert(0, v2.RandomCrop(size[:2], padding=max(1, size[0] // _PART)))
     change = v2.Compose(steps)
     return lambda images: torch.stack([change(image) for image in images])
-
-
-_LISTED = 10  # classes that a line lists
-
-
-#: The floor that predicts the most frequent class of the training images.
-FREQUENT = "most frequent class"
-
-
-CHUNK = 256  # images per batch in evaluation
 
 
 class ImagesTask(Task):
@@ -109,11 +105,10 @@ class ImagesTask(Task):
         if "test" not in read.splits:
             share = self.options.test_share if own else self.options.global_share
             splits.append(f"test: {share:.0%} of these, drawn")
-        classes = ", ".join(f"{number} {name}" for number, name in enumerate(read.classes[:_LISTED]))
-        more = f" and {len(read.classes) - _LISTED} more" if len(read.classes) > _LISTED else ""
+        classes = listed((f"{number} {name}" for number, name in enumerate(read.classes)), _LISTED)
         height, width, channels = self.layout.size
         size = f"resized to {height}x{width} with {channels} channel{'s'[: channels - 1]}"
-        return f"images, {'; '.join(splits)}; classes {classes}{more}; {size}"
+        return f"images, {'; '.join(splits)}; classes {classes}; {size}"
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         check_partition(partition, num_partitions)

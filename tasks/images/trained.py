@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.network import Network
 from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.trained import TrainedModel
 from torch import Tensor
 from torch.nn.functional import softmax
 

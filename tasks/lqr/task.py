@@ -23,18 +23,10 @@ from fedapps.base.tables import CSV_ENDINGS, read_table
 from fedapps.base.text_files import found_in, refuse_copies
 
 SPLITS = ("train", "validation", "test")
-
-
 INPUTS = ("y", "v", "u")
-
-
 TARGETS = ("next_y", "next_v", "u")
-
-
 #: The columns of :attr:`Rollouts.tables`.
 COLUMNS = ("y", "v", "u", "next_y", "next_v", "control_weight")
-
-
 #: The floor of a comparison: the state does not change, and the control is zero.
 REST = "no motion, no control"
 

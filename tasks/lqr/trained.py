@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import finite_answer, finite_numbers
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.network import Network
+from fedapps.tasks.trained import TrainedModel
 from numpy.typing import ArrayLike, NDArray
 
 from fedapps.base.errors import DataError

@@ -21,12 +21,13 @@ read.
 import inspect
 import math
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
+
+from fedapps.base.options import matches
 
 from .sharing import Observation
 from .tokens import TokenTable
@@ -116,7 +117,7 @@ def first_gradient(observation: Observation) -> Tensor:
     ValueError
         None of them is shared.
     """
-    first = [gradient for name, gradient in observation.gradients.items() if _is_first(name)]
+    first = [gradient for name, gradient in observation.gradients.items() if matches(name, FIRST_LAYERS)]
     if not first:
         known = ", ".join(observation.gradients)
         raise ValueError(f"no first layer among {known}: must be an LSTM, BERT or DistilBERT that shares its encoder")
@@ -125,12 +126,8 @@ def first_gradient(observation: Observation) -> Tensor:
 
 def first_noise(observation: Observation) -> float:
     """Return the standard deviation of noise and rounding together in the first layer's shared weights."""
-    rounding = max((value for name, value in observation.rounding.items() if _is_first(name)), default=0.0)
+    rounding = max((value for name, value in observation.rounding.items() if matches(name, FIRST_LAYERS)), default=0.0)
     return math.hypot(observation.noise, rounding)
-
-
-def _is_first(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in FIRST_LAYERS)
 
 
 def span_of_inputs(gradient: Tensor, tokens: int, noise: float = 0.0) -> Tensor:

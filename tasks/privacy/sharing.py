@@ -14,10 +14,11 @@ the noise. Rounding hides the gradient behind a first step of Adam, but no row t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+
+from fedapps.base.options import matches
 
 from .tokens import TokenTable
 
@@ -49,7 +50,7 @@ class Sharing:
     def names(self, body: nn.Module) -> list[str]:
         """Return the shared parameters of ``body``, in its order. Raise ``ValueError`` if no parameter is shared."""
         named = [name for name, _ in body.named_parameters()]
-        shared = [name for name in named if any(fnmatchcase(name, pattern) for pattern in self.body)]
+        shared = [name for name in named if matches(name, self.body)]
         if not shared:
             raise ValueError(f"no parameter matches {', '.join(self.body)}: the body has {', '.join(named)}")
         return shared

@@ -54,11 +54,7 @@ class Participants:
 
 
 SPACING = 0.25  # metres
-
-
 INTERACTIONS = 3
-
-
 CHUNK = 512  # scenes per batch in evaluation
 
 
@@ -124,8 +120,6 @@ class SocialTask(Task):
 
     .. [1] Manso et al., SocNav1: A Dataset to Benchmark and Learn Social Navigation Conventions, Data 5(1):7, 2020.
     .. [2] Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022.
-
-    A node is a robot that meets its participants one after another, one stage each.
     """
 
     name: ClassVar[str] = "social"

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, TextIO, cast
 import numpy as np
 from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.network import Network
+from fedapps.tasks.trained import TrainedModel
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError

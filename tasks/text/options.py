@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from fnmatch import fnmatchcase
 from typing import Literal
 
 from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import option, split_names
+from fedapps.base.options import matches, option, split_names
 from fedapps.base.rows import FORMATS
 
 from .corpus import Columns, Layout
@@ -392,7 +391,7 @@ def word_table(options: Options) -> str:
 
 def is_private(name: str, privacy: PrivateParameters) -> bool:
     """Return whether the parameter ``name`` stays on the node."""
-    return any(fnmatchcase(name, pattern) for pattern in privacy.patterns)
+    return matches(name, privacy.patterns)
 
 
 def private_words(options: Options, privacy: PrivateParameters) -> PrivateWords:

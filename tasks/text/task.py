@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.model_folder import FILES, field_of, texts_of
-from fedapps.tasks.node_data import fingerprint
 from fedapps.tasks.partitioners import Part, own_label_shares
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
 from fedapps.tasks.text.world import write_corpus
@@ -19,10 +18,11 @@ from fedapps.tasks.words import doubtful_words, split_words
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 from fedapps.base.options import parse_options
 
 from .corpus import Corpus, find_files, labels_in, missing, read_corpus
+from .evaluation import CHUNK, accuracy, by_length, logits_of, on_common, trimmed
 from .floors import FREQUENT, PROBE, TFIDF, node_floors
 from .networks import TextClassifier, recurrent_model, shaped_lstm
 from .nodes import (
@@ -34,12 +34,10 @@ from .nodes import (
     partitions,
     shared_vocabulary,
     splits_of,
-    translated,
     whole_data,
 )
 from .options import (
     MADE,
-    STATES,
     PrivateWords,
     check_initial_vectors,
     check_trained_words,
@@ -64,42 +62,27 @@ from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
-
-
 _LISTED = 10  # files and classes that a line lists
-
-
 _LOOKED_AT = 2000  # training texts whose words are checked, about
-
-
 SHARED = PrivateParameters()
-
-
 #: The names of A, B and frozen weight of an adapted layer.
 LORA = LowRank("encoder.*.lora_A.default.weight", "encoder.*.lora_B.default.weight", "encoder.*.base_layer.weight")
-
-
 WITH_LORA = "text.adapter = 'lora'"
-
-
-CHUNK = 128  # examples per batch in evaluation
 
 
 class TextTask(Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
-    A node has some of the examples, with its own label shares. Under a method that keeps ``embedding.*`` private
-    (:meth:`under`) it also has its own vocabulary, so embeddings have different shapes on different nodes, while
-    ``encoder.*`` and ``classifier.*`` (and a transformer's ``pre_classifier.*``) have the same shapes everywhere.
-    Without :meth:`under` nothing is private.
+    A node has some of the examples, with its own label shares; their number does not depend on its vocabulary. Under a
+    method that keeps ``embedding.*`` private (:meth:`under`) it also has its own vocabulary, so embeddings have
+    different shapes on different nodes, while ``encoder.*`` and ``classifier.*`` (and a transformer's
+    ``pre_classifier.*``) have the same shapes everywhere. Without :meth:`under` nothing is private.
 
     Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test examples
     with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
     ``common_test``, the test examples common to all nodes (:class:`~fedapps.tasks.text.nodes.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
-
-    A node has part of the examples, with different label shares; their number does not depend on its vocabulary.
     """
 
     name: ClassVar[str] = "text"
@@ -232,17 +215,14 @@ class TextTask(Task):
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
         corpus, columns = read_corpus(folder, self.layout), self.layout.columns
         train, test = (
-            f"{len(part.texts):,} from {', '.join(path.name for path in files[:_LISTED]) or 'no file'}"
-            f"{f' and {len(files) - _LISTED} more' if len(files) > _LISTED else ''}"
+            f"{len(part.texts):,} from {listed((path.name for path in files), _LISTED) or 'no file'}"
             for part, files in ((corpus.train, corpus.train_files), (corpus.test, corpus.test_files))
         )
         counts = np.bincount(corpus.train.labels, minlength=len(corpus.classes)).tolist()
-        sizes = list(zip(corpus.classes, counts, strict=True))
-        classes = ", ".join(f"{name} ({count:,})" for name, count in sizes[:_LISTED])
-        more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+        classes = [f"{name} ({count:,})" for name, count in zip(corpus.classes, counts, strict=True)]
         line = (
             f"texts in the column {', '.join(columns.text)} and labels in the column {columns.label}; train: {train}; "
-            f"test: {test}; classes, with training texts: {classes}{more}"
+            f"test: {test}; classes, with training texts: {listed(classes, _LISTED)}"
         )
         doubt = self._doubt(corpus) if self.options.recurrent else ""
         return f"{line}; {doubt}" if doubt else line
@@ -453,15 +433,15 @@ class TextTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
-        return cross_entropy(_logits(model, batch), batch["label"])
+        return cross_entropy(logits_of(model, batch), batch["label"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield the same batches as other tasks, each padded only to its own longest text."""
-        yield from _trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
+        yield from trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield texts of similar length together, which minimises padding."""
-        yield from _by_length(data.splits[split], batch_size)
+        yield from by_length(data.splits[split], batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
@@ -477,11 +457,11 @@ class TextTask(Task):
         if isinstance(pieces := data.extra["vocabulary"], PieceVocabulary):
             metrics["vocabulary.words"] = float(len(pieces.own))
         if isinstance(common := data.extra.get("common_test"), CommonTest):
-            metrics |= _on_common(model, common, private=self._kept is not PrivateWords.NONE)
+            metrics |= on_common(model, common, private=self._kept is not PrivateWords.NONE)
         with own_label_shares(model):
             for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
                 if split in data.splits:
-                    metrics |= _accuracy(prefix, model, _by_length(data.splits[split], CHUNK))
+                    metrics |= accuracy(prefix, model, by_length(data.splits[split], CHUNK))
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))
@@ -500,53 +480,6 @@ def _tokens(encoder: str, length: int) -> Vocabulary:
     if longest is not None and length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
-
-
-def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    """The logits of a batch, from the states above frozen layers where these are kept."""
-    inputs = [batch["ids"], batch["length"], *([batch[STATES]] if STATES in batch else [])]
-    logits: Tensor = model(*inputs)
-    return logits
-
-
-def _trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
-    """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in this order, padded to their longest text."""
-    for chosen in torch.split(order, batch_size):
-        longest = int(examples["length"][chosen].max())
-        batch = {name: tensor[chosen] for name, tensor in examples.items()}
-        yield {**batch, **{name: batch[name][:, :longest] for name in ("ids", STATES) if name in batch}}
-
-
-def _by_length(examples: Batch, batch_size: int) -> Iterator[Batch]:
-    """Yield batches of texts of similar length."""
-    yield from _trimmed(examples, examples["length"].argsort(stable=True), batch_size)
-
-
-def _on_common(model: nn.Module, common: CommonTest, *, private: bool) -> Metrics:
-    """The accuracy on the common test examples, computed once for a model that several nodes have.
-
-    It is not looked up for a model with a ``private`` embedding, because each node has another one.
-    """
-    key = b"" if private or model.training else fingerprint(model.state_dict().values())
-    if key and key in common.scores:
-        return common.scores[key]
-    batches = (translated(batch, common.translation) for batch in _by_length(common.examples, CHUNK))
-    metrics = _accuracy("test.global_", model, batches)
-    if key:
-        common.scores.clear()
-        common.scores[key] = metrics
-    return metrics
-
-
-def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metrics:
-    """The share of correctly classified examples, and the number of examples."""
-    device = next(model.parameters()).device
-    correct = total = 0
-    for batch in batches:
-        logits = _logits(model, {name: tensor.to(device) for name, tensor in batch.items()})
-        correct += int((logits.argmax(dim=1).cpu() == batch["label"]).sum())
-        total += len(batch["label"])
-    return {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}
 
 
 def folder_key(folder: Path) -> str:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TextIO, cast
 import torch
 from fedapps.tasks.answers import Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.network import Network, Pretrained
 from fedapps.tasks.partitioners import own_label_shares
-from fedapps.tasks.trained import Network, Pretrained, TrainedModel
+from fedapps.tasks.trained import TrainedModel
 from torch.nn.functional import softmax
 
 from fedapps.base.errors import DataError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapps.base.errors import DataError, need
+from fedapps.base.errors import DataError, listed, need
 from fedapps.base.text_files import UNREADABLE, arrays_in, open_text
 
 from .geometry import VIEWS
@@ -61,10 +61,8 @@ def read_features(path: Path, names: Sequence[str], width: int) -> np.ndarray:
         features[rows[name]] = array
         missing.discard(name)
     if missing:
-        absent = sorted(missing)
-        more = f" and {len(absent) - _LISTED} more" if len(absent) > _LISTED else ""
         raise DataError(
-            f"{path}: no features for {len(absent)} of {len(names)} viewpoints: {', '.join(absent[:_LISTED])}{more}"
+            f"{path}: no features for {len(missing)} of {len(names)} viewpoints: {listed(sorted(missing), _LISTED)}"
         )
     return features
 

@@ -1,6 +1,6 @@
 """Instructions and paths that somebody has in hand: from where to where, in houses that a model is in."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import pi
 from pathlib import Path
@@ -9,11 +9,13 @@ from typing import Any, TextIO
 from fedapps.tasks.answers import finite_numbers
 from torch import Tensor
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 from fedapps.base.rows import json_lines, name_of
 from fedapps.base.text_files import read_json, shown
 
 from .houses import Houses
+
+SHOWN = 5  # houses that a message names
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,10 @@ class Start:
     heading: float = 0.0
 
 
-def some(names: Sequence[str] | Mapping[str, object], first: int = 5) -> str:
-    """The first names, and the number of the others, for messages."""
-    all_names = list(names)
-    return ", ".join(all_names[:first]) + (f" and {len(all_names) - first} more" if len(all_names) > first else "")
-
-
 def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
     """Raise :class:`DataError` unless there is such a viewpoint in ``houses``, and the heading is finite."""
     if not isinstance(scan, str) or scan not in houses.scans:
-        raise DataError(f"house {scan!r}: the model is in {some(houses.scans)}; enter(folder) the house")
+        raise DataError(f"house {scan!r}: the model is in {listed(houses.scans, SHOWN)}; enter(folder) the house")
     if f"{scan}_{viewpoint}" not in houses.rows:
         raise DataError(f"house {scan}: no viewpoint {viewpoint!r} in its graph")
     finite_numbers(heading, f"house {scan}, viewpoint {viewpoint}: heading")

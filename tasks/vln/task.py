@@ -41,16 +41,15 @@ class VlnTask(Task):
     in the stage "speaker" the speaker, with ``encoder.*`` (path) and ``decoder.*`` (words). A node's house is part of
     its model (:meth:`build_model_for`) but not of the model's state.
 
-    Examples are instructions with their paths (:mod:`fedapps.tasks.vln.episodes`). A house of the training split has
+    The key of a node is the name of its house. Examples are instructions with their paths
+    (:mod:`fedapps.tasks.vln.episodes`). A house of the training split has
     the splits "train" and "val_seen"; any other has "val_unseen", and "train" in pre-exploration. Groups are
     ``house``, the scan, and ``seen``, "true" or "false".
 
+    A profile does not check whether features, vocabularies and weights fit.
+
     .. [1] Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022,
        https://arxiv.org/abs/2203.14936.
-
-    A node is a house: its key is the house's name, and its examples are the instructions that it trains on.
-
-    A profile does not check whether features, vocabularies and weights fit.
     """
 
     name: ClassVar[str] = "vln"

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Self, TextIO, cast
 
 from fedapps.tasks.answers import several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.network import Network
+from fedapps.tasks.trained import TrainedModel
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 
 from .agent import Agent
 from .dataset import Dataset, house_of, read_dataset, require_houses
@@ -18,6 +19,7 @@ from .episodes import encode
 from .evaluation import CHUNK, describe_all, walk_all
 from .exported import agent_network, speaker_network
 from .given_paths import (
+    SHOWN,
     HousePath,
     Start,
     check_path,
@@ -25,7 +27,6 @@ from .given_paths import (
     entries_of,
     house_named,
     path_of,
-    some,
     starts_of,
     walked,
 )
@@ -64,7 +65,7 @@ class VlnTrained(TrainedModel):
         dataset = self._dataset(folder)
         chosen = tuple(dataset.graphs) if scans is None else tuple(scans)
         if unknown := [scan for scan in chosen if scan not in dataset.graphs]:
-            raise DataError(f"{folder}: no graph of {', '.join(unknown)}; found {some(dataset.graphs)}")
+            raise DataError(f"{folder}: no graph of {', '.join(unknown)}; found {listed(dataset.graphs, SHOWN)}")
         self._walker.houses = read_houses(dataset, chosen, self._options)
         return self
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedapps.tasks.words import word
 
+from fedapps.base.atomic import write_whole
 from fedapps.base.errors import DataError
 from fedapps.base.text_files import open_text
 
@@ -65,7 +66,7 @@ class Vocabulary:
 
     def write(self, path: Path) -> None:
         """Write the words as :meth:`read` reads them."""
-        path.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8")
+        write_whole(path, "".join(f"{word}\n" for word in self.words).encode())
 
     def __len__(self) -> int:
         return len(RESERVED) + len(self.words)

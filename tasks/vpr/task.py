@@ -14,7 +14,7 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from fedapps.tasks.vpr.world.world import StreetWorld, write_streets
 from torch import Tensor, nn
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, listed
 from fedapps.base.text_files import shown
 
 from .clients import Client
@@ -39,8 +39,6 @@ from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train
 from .training_set import TrainingSet, described, epoch_of_triplets, loss_of_triplets
 
 _LISTED = 10  # cities that a line lists
-
-
 #: The floor of a comparison: a database in random order.
 RANDOM_ORDER = "random order"
 
@@ -57,13 +55,11 @@ class VprTask(Task):
     Only ``trained.*``, ``pooling.*`` and ``projection.*`` are shared. ``frozen.*`` never changes and is the same on all
     nodes, from the weight file or the run's seed.
 
-    .. [1] Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024,
-       https://arxiv.org/abs/2404.13324.
-
-    A node has sequences of queries and of the database, and trains on queries with a positive and a negative.
-
     A profile does not check whether the weights fit the network, nor whether the images of common tests can be read.
     The split "clustering" compares the features of images, which needs torch.
+
+    .. [1] Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024,
+       https://arxiv.org/abs/2404.13324.
     """
 
     name: ClassVar[str] = "vpr"
@@ -313,9 +309,7 @@ def _training(data: NodeData) -> TrainingSet:
 
 
 def _cities(places: Places) -> str:
-    named = [city for city in places.cities[:_LISTED] if city]
-    more = f" and {len(places.cities) - _LISTED} more" if len(places.cities) > _LISTED else ""
-    return f"{', '.join(named)}{more}" if named else "one city"
+    return listed(filter(None, places.cities), _LISTED) or "one city"
 
 
 @lru_cache(maxsize=4)

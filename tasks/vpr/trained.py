@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import finite_answer, several
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.network import Network
 from fedapps.tasks.node_data import fingerprint
 from fedapps.tasks.pictures import GivenImage
 from fedapps.tasks.profiles import check_partition
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.trained import TrainedModel
 from torch import Tensor
 
 from fedapps.base.errors import DataError

@@ -143,7 +143,7 @@ def test_an_encoder_with_a_normalisation_above_all_layers_has_no_states_between_
 
 
 def test_a_program_of_an_encoder_with_autocast_inside_is_the_encoder(tmp_path):
-    from fedapps.tasks.trained import Network
+    from fedapps.tasks.network import Network
 
     from fedapps.trained.programs import write_torch
 

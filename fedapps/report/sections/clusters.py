@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from fedapps.base.errors import listed
 from fedapps.base.report.figures import draw_line, drawing
 from fedapps.base.report.formats import format_number
 from fedapps.base.report.metrics import SHARED, Metric
@@ -131,8 +132,7 @@ def _averaging(rounds: Sequence[int]) -> str:
     gaps = {after - before for before, after in pairwise(rounds)}
     if len(rounds) > 2 and len(gaps) == 1 and (gap := gaps.pop()) == rounds[0]:
         return f"Clusters were averaged {'every round' if gap == 1 else f'every {gap} rounds'}."
-    numbers = ", ".join(map(str, rounds[:_LISTED])) + (f" and {len(rounds) - _LISTED} more" if rounds[_LISTED:] else "")
-    return f"Clusters were averaged after round{'s' if len(rounds) > 1 else ''} {numbers}."
+    return f"Clusters were averaged after round{'s' if len(rounds) > 1 else ''} {listed(rounds, _LISTED)}."
 
 
 def _figure(method: str, clusters: Clusters, metric: Metric) -> Markup:

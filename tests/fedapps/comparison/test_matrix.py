@@ -1,9 +1,12 @@
 """The plan of a comparison: its runs, their folders and its file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from full_disk import ROOM, full_disk
 
+from fedapps.base.atomic import UnwritableError
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import ConfigError
 from fedapps.launch.inputs import resolve
@@ -36,6 +39,13 @@ def test_a_cell_per_value_too():
 def test_a_saved_plan_is_loaded_unchanged(plan, tmp_path):
     plan.save(tmp_path)
     assert Plan.load(tmp_path) == plan
+
+
+def test_a_plan_that_the_disk_has_no_room_for_leaves_the_last_one_whole(tmp_path):
+    PLAN.save(tmp_path)
+    with full_disk(), pytest.raises(UnwritableError, match=r"plan\.json cannot be written"):
+        replace(PLAN, recipe="x" * ROOM).save(tmp_path)
+    assert Plan.load(tmp_path) == PLAN
 
 
 def test_every_value_is_checked():

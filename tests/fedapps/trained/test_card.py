@@ -7,10 +7,11 @@ import torch
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.lqr.trained import LqrTrained
 from fedapps.tasks.lqr.world import A
+from fedapps.tasks.network import Network
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
-from fedapps.tasks.trained import Network, Origin
+from fedapps.tasks.trained import Origin
 from huggingface_hub import ModelCard
 
 import fedapps

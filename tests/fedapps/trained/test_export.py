@@ -12,11 +12,12 @@ import pytest
 import torch
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.model_folder import StoredModel
+from fedapps.tasks.network import Network
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.networks import SplitEmbedding
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
-from fedapps.tasks.trained import Network, TrainedModel, trained_class
+from fedapps.tasks.trained import TrainedModel, trained_class
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
@@ -221,7 +222,7 @@ def test_bad_input_is_refused_before_work_starts(tmp_path, monkeypatch):
 
 
 def test_the_command_refuses_a_full_folder_before_it_loads_the_model(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("fedapps.trained.load.load_model", lambda *_: pytest.fail("work has started"))
+    monkeypatch.setattr("fedapps.cli.model_commands.load_model", lambda *_: pytest.fail("work has started"))
     (tmp_path / "file").touch()
     assert main(["export", "run", "--format", "onnx", "--output", str(tmp_path)]) != 0
     assert "is not empty: choose another folder" in capsys.readouterr().err
