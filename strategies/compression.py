@@ -19,7 +19,7 @@ from math import floor
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
 from . import wire
@@ -228,32 +228,6 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     if name not in _BY_NAME:
         raise ValueError(f"compression = {name!r}: must be one of {', '.join(map(repr, _BY_NAME))}")
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
-
-
-def restored_arrays(content: RecordDict, expected: Arrays, compression: Compression, buffers: Buffers) -> Arrays | None:
-    """The parameters in a compressed reply, in the order of ``expected``; ``None`` if the reply is not compressed.
-
-    Parameters
-    ----------
-    content : RecordDict
-        All records of the reply, unchecked.
-    expected : dict of arrays
-        What the node received.
-    compression : Compression
-    buffers : Buffers
-        Which arrays are not trained, and therefore not compressed.
-
-    Raises
-    ------
-    ValueError
-        The records cannot be decoded or have another form than the compression's.
-    """
-    records = {
-        name: views(record)
-        for name, record in content.items()
-        if name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
-    }
-    return compression.restore(records, buffers.parameters(expected)) if records else None
 
 
 def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:
