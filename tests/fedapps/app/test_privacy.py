@@ -4,12 +4,13 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from fedapps.clients.dp_mods import on_floats
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, record_of, same_bits
+
+from fedapps.app.privacy import on_floats
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 CONTEXT = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
@@ -74,7 +75,7 @@ def test_a_norm_that_would_reverse_or_release_an_update_is_refused_before_traini
 
 
 def test_flowers_mod_alone_leaves_an_array_without_dimensions_as_it_is():
-    # when this fails, Flower has closed the gap that the docstring of dp_mods names
+    # when this fails, Flower has closed the gap that the docstring of on_floats names
     message = Message(RecordDict({"arrays": record_of({"scale": np.zeros(())})}), 2, "train")
     reply = local(1.0)(
         message, CONTEXT, lambda m, c: Message(RecordDict({"arrays": record_of({"scale": np.array(6.0)})}), reply_to=m)
