@@ -96,7 +96,7 @@ class Task(ABC):
     #: How metrics are averaged over nodes, where the mean is not weighted by examples.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
     #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
-    #: :class:`~fedapps.tasks.privacy.subject.AuditSubject`; empty if the examples have no words.
+    #: :class:`~fedapps.tasks.privacy.sharing.AuditSubject`; empty if the examples have no words.
     audit_subject: ClassVar[str] = ""
     #: The class of the task's trained models, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.trained.TrainedModel`, which adds what users do with a model, such as ``predict``.

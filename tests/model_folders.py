@@ -16,7 +16,7 @@ from fedapps.tasks.images.options import Options as ImageOptions
 from fedapps.tasks.images.task import ImagesTask
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.social.options import Options as SocialOptions
+from fedapps.tasks.social.networks import Options as SocialOptions
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.text.options import Options as TextOptions
 from fedapps.tasks.text.task import TextTask

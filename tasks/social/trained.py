@@ -132,7 +132,7 @@ class SocialTrained(TrainedModel):
             tuple(graphs),
             ("score",),
             {name: {0: "batch"} | _sizes(name) for name in graphs},
-            "The graph of a scene is built outside (fedapps.tasks.social.compact or relational); the score is 1/100 of "
+            "The graph of a scene is built outside (fedapps.tasks.social.graphs or relational); the score is 1/100 of "
             "the rating.",
         )
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from fedapps.tasks.base import Batch, NodeData
 from fedapps.tasks.privacy.leaks import AboveWords
-from fedapps.tasks.privacy.sharing import Sharing, Victim
-from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.sharing import AuditSubject, Sentence, Sharing, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.corpus import Examples, read_corpus
