@@ -107,7 +107,7 @@ def _model(task: Any, facts: Mapping[str, Any], *_: Any, private: PrivateParamet
         if isinstance(task, TextTask) and not task.options.recurrent:
             module = task.build_model()
             if "pieces" in facts:
-                from fedapps.tasks.text.pieces import keep_own_rows
+                from fedapps.tasks.text.networks import keep_own_rows
 
                 keep_own_rows(module.embedding, tuple(facts["pieces"]))
         else:

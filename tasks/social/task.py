@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.node_data import zero_padded
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, zero_padded
 from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Network, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 from torch import Tensor, nn
 
