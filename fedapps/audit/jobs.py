@@ -9,10 +9,10 @@ from typing import Any
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.seeding import derive_seed
-from fedapps.tasks.privacy.attackers import attacker
 from fedapps.tasks.privacy.audit import (
     Attack,
     Attacker,
+    attacker,
     audit,
     frequency,
     gradient_matching,
@@ -22,8 +22,8 @@ from fedapps.tasks.privacy.audit import (
     subspace,
 )
 from fedapps.tasks.privacy.inversion import Inversion
-from fedapps.tasks.privacy.measures import Recovery, score
 from fedapps.tasks.privacy.sharing import Sharing
+from fedapps.tasks.privacy.tokens import Recovery, score
 
 from .plan import ANYBODY, ATTACKS, FIRST_LAYER, GUESSER, ON, SEARCHES, AuditPlan
 from .victim import TrainedVictim, trained_victim

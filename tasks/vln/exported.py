@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from fedapps.tasks.network import Network
+from fedapps.tasks.answers import Network
 from torch import Tensor, nn
 
 from .agent import Agent

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from fedapps.tasks.words import word
+from fedapps.tasks.language import word
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import DataError
@@ -25,7 +25,7 @@ def _words() -> re.Pattern[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """The lower-case words of a text (:mod:`fedapps.tasks.words`) and its punctuation marks.
+    """The lower-case words of a text (:mod:`fedapps.tasks.language`) and its punctuation marks.
 
     Punctuation that stands together is split into its marks, unless it is full stops alone: ``"...!"`` gives four
     marks, ``"..."`` one.

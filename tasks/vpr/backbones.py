@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.classifiers import PUBLISHED_NAMES, classifiers, without_counters
+from fedapps.tasks.vision import PUBLISHED_NAMES, classifiers, without_counters
 from torch import Tensor, nn
 
 from .layers import Parts, divide
@@ -33,7 +33,7 @@ _TRIED = ((224, 224), (256, 320))
 
 @dataclass(frozen=True)
 class Backbone:
-    """A classifier of :func:`fedapps.tasks.classifiers.classifiers` and its division.
+    """A classifier of :func:`fedapps.tasks.vision.classifiers` and its division.
 
     Attributes
     ----------

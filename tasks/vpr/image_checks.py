@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.pictures import problem_in
+from fedapps.tasks.vision import problem_in
 from PIL import Image
 
 from fedapps.base.errors import DataError

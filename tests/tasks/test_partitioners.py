@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.partitioners import flower_partition
-from fedapps.tasks.text.partition import PARTITIONS, apportion, deal, dirichlet_shares, label_shares
+from fedapps.tasks.partitioners import apportion, deal, dirichlet_shares, flower_partition, label_shares
+from fedapps.tasks.text.options import PARTITIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
