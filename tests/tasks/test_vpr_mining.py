@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fedapps.tasks.vpr import mining
-from fedapps.tasks.vpr.mining import Anywhere, Miner, NearestSequences
+from fedapps.tasks.vpr.retrieval import Anywhere, Miner, NearestSequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import re
 from unicodedata import category
 
 import pytest
-from fedapps.tasks.vln.vocabulary import words_of
+from fedapps.tasks.vln.instructions import words_of
 from fedapps.tasks.words import doubtful_words, marks, split_words
 from hypothesis import given
 from hypothesis import strategies as st
