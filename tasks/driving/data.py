@@ -5,8 +5,8 @@ The format is that of the recorded human-in-the-loop weaving trials [1]_: column
 robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration ``ax ay`` in metres and
 seconds, with x along the road. :class:`~fedapps.tasks.driving.options.Road` has what these files do not say. Simulated
 files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``, ``session`` (the number of the initial
-state), the gray car (``g``) if there is one, and a file ``world.json`` (:mod:`fedapps.tasks.driving.world.sessions`). In
-this package, as in the paper, x is lateral and y longitudinal.
+state), the gray car (``g``) if there is one, and a file ``world.json`` (:mod:`~fedapps.tasks.driving.world.sessions`).
+In this package, as in the paper, x is lateral and y longitudinal.
 
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
