@@ -1,22 +1,166 @@
-"""Positions of the nodes' images, one map per city; cities on a line, such as a railway, are drawn as strips."""
+"""The best matches of queries, and positions of the nodes' images.
+
+There is one map per city; cities on a line, such as a railway, are drawn as strips.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from PIL import Image
 
 from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing, scale_bar, small_multiples
 from fedapps.base.report.formats import counted, format_length
 from fedapps.base.report.palette import INK, plot_styles
 from fedapps.base.report.sections import ReportedRun, section_markup
+
+ORDER = 120
+_OPEN = 4
+_RANKS = ("1st", "2nd", "3rd")
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The k best matches of each of q queries.
+
+    Attributes
+    ----------
+    queries : ndarray of shape [q, H, W, 3]
+        Query images in RGB.
+    matches : ndarray of shape [q, k, H, W, 3]
+        Database images, the best match first.
+    metres : ndarray of shape [q, k]
+        Distance from the query in metres; inf in another city.
+    correct : ndarray of shape [q, k]
+        Whether the match is within ``radius`` of the query.
+    radius : float
+        In metres.
+    num_queries : int
+        Number of queries from which the q were chosen.
+    """
+
+    queries: npt.NDArray[np.uint8]
+    matches: npt.NDArray[np.uint8]
+    metres: Array
+    correct: npt.NDArray[np.bool_]
+    radius: float
+    num_queries: int
+
+
+def section(run: ReportedRun) -> Markup | None:
+    """Matches, then positions; None for tasks without place recognition."""
+    parts = [part for part in (best_matches(run), image_positions(run)) if part is not None]
+    return Markup("\n").join(parts) if parts else None
+
+
+def best_matches(run: ReportedRun) -> Markup | None:
+    """One panel per method, four of them open; None for tasks without place recognition."""
+    retrieved = {method: of for method in run.methods if (of := _first(run, method))}
+    if not retrieved:
+        return None
+    _, matches = next(iter(retrieved.values()))
+    count, depth = matches.matches.shape[:2]
+    return section_markup(
+        Path(__file__).parent,
+        "matches",
+        methods=[_retrieved(run, method, *of) for method, of in retrieved.items()],
+        shown=_OPEN,
+        count=count,
+        num_queries=matches.num_queries,
+        depth=depth,
+        radius=f"{matches.radius:g}",
+    )
+
+
+def _first(run: ReportedRun, method: str) -> tuple[str, Matches] | None:
+    """The first node of a method with matches, and its matches."""
+    paths = {node: path for (of, node), path in run.traces.items() if of == method}
+    return next(((node, matches) for node in sorted(paths) if (matches := read_matches(Arrays(paths[node])))), None)
+
+
+def _retrieved(run: ReportedRun, method: str, node: str, matches: Matches) -> dict[str, Any]:
+    """What the template shows of a method."""
+    depth = matches.matches.shape[1]
+    record = run.last_evaluations().get(method, {}).get(node)
+    return {
+        "name": method,
+        "node": node,
+        "cluster": record.cluster if record else "",
+        "hits": int(matches.correct[:, 0].sum()),
+        "heads": ["query", *(_RANKS[rank] if rank < len(_RANKS) else f"{rank + 1}th" for rank in range(depth))],
+        "queries": [
+            {
+                "image": _image(pixels),
+                "matches": [
+                    {"image": _image(match), "correct": bool(correct), "distance": distance_text(metres)}
+                    for match, correct, metres in zip(*of_query, strict=True)
+                ],
+            }
+            for pixels, *of_query in zip(matches.queries, matches.matches, matches.correct, matches.metres, strict=True)
+        ],
+    }
+
+
+def distance_text(metres: float) -> str:
+    """The distance of a match from its query as text."""
+    if not math.isfinite(metres):
+        return "another city"
+    if metres < 1000:
+        return f"{metres:.0f} m"
+    return f"{metres / 1000:.3g} km" if metres < 1e6 else f"{metres / 1000:,.0f} km"
+
+
+def _image(pixels: Any) -> str:
+    """The address of an embedded image, as PNG or JPEG, whichever is smaller."""
+    coded = []
+    for kind, how in (("png", {"optimize": True}), ("jpeg", {"quality": 88})):
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, format=kind, **how)
+        coded.append((kind, stream.getvalue()))
+    kind, content = min(coded, key=lambda item: len(item[1]))
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def read_matches(arrays: Arrays) -> Matches | None:
+    """Read the queries and their matches; None if there are none.
+
+    Raises
+    ------
+    ReportError
+        If an array is missing or has a wrong shape or range.
+    """
+    if "matches.asked" not in arrays:
+        return None
+    queries = arrays.pixels("matches.asked", None, None, None, 3)
+    images = arrays.pixels("matches.found", len(queries), None, *queries.shape[1:])
+    shape = images.shape[:2]
+    metres = arrays.get("matches.metres", *shape)
+    radius = arrays.get("matches.radius")
+    for name, distances in (("metres", metres), ("radius", radius)):
+        if not (distances >= 0).all():
+            raise arrays.fail(f"matches.{name}", "must be 0 or more")
+    matches = Matches(
+        queries=queries,
+        matches=images,
+        metres=metres,
+        correct=arrays.indices("matches.right", 2, *shape).astype(bool),
+        radius=float(radius),
+        num_queries=int(arrays.indices("matches.queries", 2**53)),
+    )
+    return matches if images.size else None
+
 
 _COMMON = "#6b7280"
 _LINE_RATIO = 0.02  # a city at most this wide relative to its length is a line
@@ -26,8 +170,6 @@ _LETTER_WIDTH = 0.009  # relative to the width of a strip
 _MOST = 6  # maximum number of maps
 _COMMON_MAPS = 2  # maps reserved for cities that only the common test has
 _LISTED = 8
-
-ORDER = 130
 
 
 @dataclass(frozen=True)
@@ -54,7 +196,7 @@ class Positions:
         return {name: metres for name, metres in by_name.items() if len(metres)}
 
 
-def section(run: ReportedRun) -> Markup | None:
+def image_positions(run: ReportedRun) -> Markup | None:
     """Draw up to six cities, preferring those with most nodes; None for tasks without positions."""
     own, common = _positions(run)
     cities = _cities(own, common)
