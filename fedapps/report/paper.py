@@ -17,7 +17,7 @@ from fedapps.base.report.tables import Cell, Row, Table, best_methods, metric_co
 from fedapps.runs.comparisons import Compared, VariedPart
 
 from . import write_report
-from .caveats import SIGNIFICANT
+from .comparison_tables import SIGNIFICANT
 from .run_data import RunData, read_run
 
 _HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds", "p_holm_against_best")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedapps.base.report.estimates import mean_and_interval, numbers, over_examples
 from fedapps.base.report.formats import number
 from fedapps.base.report.tables import text_table
 from fedapps.registry.tasks import task_class
@@ -15,7 +16,6 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel
 
-from .intervals import mean_and_interval, numbers, over_examples
 from .load import NoSharedModelError, load_from, load_model
 from .stored_run import StoredRun, first_names
 

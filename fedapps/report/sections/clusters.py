@@ -28,10 +28,7 @@ _NAMED = 8
 _OTHERS = "#9ca3af"
 _WHOLE = "global model"
 _LISTED = 6
-
 Line = dict[int, float]
-
-ORDER = 80
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Clusters:
     averaged: tuple[int, ...]
 
 
-def section(run: RunData) -> Markup | None:
+def clusters(run: RunData) -> Markup | None:
     """One figure per method whose nodes report both models; None if there is none."""
     metric = run.leading_in_rounds()
     if metric is None:

@@ -19,11 +19,10 @@ from fedapps.runs.records import NodeRecord
 
 from . import section_of
 
-ORDER = 65
 _UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
-def section(run: RunData) -> Markup | None:
+def simulated_time(run: RunData) -> Markup | None:
     """Figures and a table of methods; None without simulated time."""
     metric = run.leading_in_rounds()
     uses = {method: use for method in run.methods if (use := fleet_use(run, method, metric))}
