@@ -7,8 +7,8 @@ from typing import Any
 
 from fedapps.strategies.privacy_budget import epsilon as budget
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import describe
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import MODELS
 

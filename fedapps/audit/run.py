@@ -37,15 +37,9 @@ from .victim import TrainedVictim, trained_victim, victim_data
 
 #: Weight of the L1 distance in the attack "tag".
 TAG_WEIGHT = 0.1
-
-
 _SHOWN = 3
-
-
 #: The keys that identify a row.
 KEY = ("method", "attacker", "attack", "on", "batch_size")
-
-
 Row = dict[str, Any]
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fedapps.base.errors import headline_of
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import plot_styles
 from fedapps.report import ReportError, RunData, read_run
 from fedapps.report.evaluated import PairedCurve, notes, paired_curve
 from fedapps.report.run_data import configured_methods
@@ -18,6 +18,21 @@ from fedapps.runs.owner import OWNER_FILE, has_owner
 from fedapps.strategies.checks import LARGEST_COUNT
 
 _MOST_REASONS = 50
+#: What the board reads of a run, and its report.
+_FILES = (
+    *("config.toml", "metrics.jsonl", "nodes.jsonl", "summary.json"),
+    *("report.html", "compare.json", "references.json"),
+)
+#: Levels of folders that are searched: a run, one of a comparison, one of a comparison in a folder of its own.
+_LEVELS = 3
+_MOST_POINTS = 400
+_MOST_NODES = 200
+#: A run counts as running until so many times as long as one of its last rounds have passed without a new one.
+_PATIENCE = 5
+_LEAST_PATIENCE = 60.0
+_RECENT_ROUNDS = 5
+#: Seconds that a process may take from writing the config to owning the folder.
+_START = 3.0
 
 
 @dataclass(frozen=True)
@@ -134,37 +149,6 @@ def refusals_of(run: RunData) -> list[RefusalStatus]:
 def finite(value: float) -> float:
     """The value, or 0 if it is not finite."""
     return value if math.isfinite(value) else 0.0
-
-
-#: What the board reads of a run, and its report.
-_FILES = (
-    *("config.toml", "metrics.jsonl", "nodes.jsonl", "summary.json"),
-    *("report.html", "compare.json", "references.json"),
-)
-
-
-#: Levels of folders that are searched: a run, one of a comparison, one of a comparison in a folder of its own.
-_LEVELS = 3
-
-
-_MOST_POINTS = 400
-
-
-_MOST_NODES = 200
-
-
-#: A run counts as running until so many times as long as one of its last rounds have passed without a new one.
-_PATIENCE = 5
-
-
-_LEAST_PATIENCE = 60.0
-
-
-_RECENT_ROUNDS = 5
-
-
-#: Seconds that a process may take from writing the config to owning the folder.
-_START = 3.0
 
 
 @dataclass(frozen=True)

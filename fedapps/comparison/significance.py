@@ -23,13 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import permutation_test
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import bare, describe
+from fedapps.base.report.numbers import Estimate
 from fedapps.runs.comparisons import HeldOut, HeldOutMetric, PairedTest
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
 #: The received model, the adapted one, and the one that the node trained alone.
 MODELS = tuple(prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES)
+#: By method and metric, one value per seed.
+Values = Mapping[str, Mapping[str, Sequence[float]]]
+#: Up to this number of sign patterns (16 seeds), the test uses all of them; beyond it, it draws this number.
+_PATTERNS = 2**16
+#: Largest number of methods for which all pairs are tested.
+ALL_PAIRS_UP_TO = 7
+Pair = tuple[str, str]
 
 
 def held_out_row(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,21 +92,6 @@ def _by_metric(models: Mapping[str, Mapping[str, Sequence[float]]], metrics: Seq
                 lead=replace(adapted.minus(local), values=()),
             )
     return by_metric
-
-
-#: By method and metric, one value per seed.
-Values = Mapping[str, Mapping[str, Sequence[float]]]
-
-
-#: Up to this number of sign patterns (16 seeds), the test uses all of them; beyond it, it draws this number.
-_PATTERNS = 2**16
-
-
-#: Largest number of methods for which all pairs are tested.
-ALL_PAIRS_UP_TO = 7
-
-
-Pair = tuple[str, str]
 
 
 def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:

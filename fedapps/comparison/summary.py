@@ -16,8 +16,8 @@ from textwrap import shorten
 from typing import Any
 
 from fedapps.base.atomic import write_whole
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
+from fedapps.base.report.numbers import Estimate
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.references import References, find_references
 from fedapps.registry.tasks import task_class
@@ -42,9 +42,11 @@ from .significance import Values, all_tests, held_out_table, seed_values
 
 #: The longest reason in a sentence; ``compare.json`` has all of it.
 _LETTERS = 300
-
-
 Row = Mapping[str, Any]
+#: What was computed, in the folder of a comparison: metrics by reference, by the value of the varied key and the seed.
+REFERENCES = "references-by-seed.json"
+#: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
+_KEPT = ("method", "seed", "metrics", "matrices")
 
 
 def failed_row(method: str, seed: int, last_round: int, reason: str) -> dict[str, Any]:
@@ -106,14 +108,6 @@ def about_failures(rows: Sequence[Row]) -> list[str]:
 def where(run: FailedRun) -> str:
     """The last round of a failed run and the reason, in some words."""
     return f"after round {run.round}: {shorten(run.reason, _LETTERS, placeholder=' ...')}"
-
-
-#: What was computed, in the folder of a comparison: metrics by reference, by the value of the varied key and the seed.
-REFERENCES = "references-by-seed.json"
-
-
-#: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
-_KEPT = ("method", "seed", "metrics", "matrices")
 
 
 def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[Estimates]) -> Comparison:

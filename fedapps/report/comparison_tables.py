@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, log2
 from textwrap import fill
 
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import counted, format_p_value, number
-from fedapps.base.report.metrics import bare, columns, describe
-from fedapps.base.report.palette import PlotStyle
+from fedapps.base.report.metrics import PlotStyle, bare, columns, describe
+from fedapps.base.report.numbers import Estimate, counted, format_p_value, number
 from fedapps.base.report.tables import (
     Cell,
     Column,
@@ -29,13 +27,12 @@ from fedapps.runs.comparisons import CheckedClaim, Compared, Comparison, HeldOut
 from fedapps.runs.continual import measure_names
 
 Values = Mapping[str, Mapping[str, float]]
-
-
 #: A difference is called significant if its p-value is below this number.
 SIGNIFICANT = 0.05
-
-
 _ADVISED = 10
+#: Wider tables in plain text are split into several, one below the other.
+_WIDTH = 120
+_DIFFERENCE = Column("difference", "first − second, 95 % interval")
 
 
 def smallest_p(seeds: int) -> float:
@@ -117,13 +114,6 @@ def _is_worse(metric: str, value: float | None, floor: float | None) -> bool:
     if value is None or floor is None:
         return False
     return describe(metric).better * (value - floor) < 0
-
-
-#: Wider tables in plain text are split into several, one below the other.
-_WIDTH = 120
-
-
-_DIFFERENCE = Column("difference", "first − second, 95 % interval")
 
 
 def metrics_table(compared: Compared, names: Sequence[str], styles: Mapping[str, PlotStyle]) -> Table:

@@ -14,6 +14,9 @@ from typing import Any
 from fedapps.base.atomic import append_line, naming_errors, synced, write_whole
 from fedapps.strategies import Callback, Run
 
+#: How many numbers of lines or rounds a message lists.
+SHOWN = 5
+
 
 class ReleaseLedger(Callback):
     """The ledger of the releases of one method: a line for each time that the messages of a round left the server.
@@ -102,10 +105,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
     kinds = {"method": str, "round": int, "number": int}
     whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
     return row if whole else None
-
-
-#: How many numbers of lines or rounds a message lists.
-SHOWN = 5
 
 
 def append_whole(path: Path, lines: bytes) -> None:

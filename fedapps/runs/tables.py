@@ -14,6 +14,7 @@ from .records import MethodSummary, RunSummary, read_json
 from .run_folder import RunFolder
 
 _PHASES = {"train": "training", "evaluate": "evaluation"}
+_COSTS = ("refused", "MB up", "MB down", "seconds")
 
 
 class RefusedNodesError(RunEndedError):
@@ -65,9 +66,6 @@ def refused_text(folder: RunFolder) -> str:
             f"correct their data, or leave them out; what was trained without them is in {folder.path}",
         ]
     )
-
-
-_COSTS = ("refused", "MB up", "MB down", "seconds")
 
 
 def summary_table(folder: RunFolder) -> str:

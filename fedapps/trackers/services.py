@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
     from wandb import Run
 
+#: Limits of MLflow's requests.
+_METRICS, _PARAMETERS, _CHARACTERS = 1000, 100, 6000
+_ID = "fedapps.id"
+_MARKER = "round/seconds"
+
 
 class TensorBoard(Tracker):
     """Event files in ``tensorboard/METHOD`` of the run folder.
@@ -74,12 +79,6 @@ class _EventFiles(TrackedRecord):
 
     def close(self) -> None:
         self._writer.close()
-
-
-#: Limits of MLflow's requests.
-_METRICS, _PARAMETERS, _CHARACTERS = 1000, 100, 6000
-_ID = "fedapps.id"
-_MARKER = "round/seconds"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedapps.base.atomic import whole_folder
 from fedapps.base.options import matches
-from fedapps.base.report.formats import counted, format_number
 from fedapps.base.report.metrics import columns, describe
+from fedapps.base.report.numbers import counted, format_number
 from fedapps.config.keys import defaults, path_keys
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import read_expression
@@ -29,12 +29,8 @@ from .formats import Format, HuggingFace, Onnx, Request, Safetensors, TorchProgr
 from .programs import TOLERANCE
 
 CARD = "README.md"
-
-
 #: Keys that say where a run was computed and not what was learned.
 _PLACES = {"name", "output-dir", "cache-dir", "trackers", "timeout", "device", "resume", "task", "methods", "seed"}
-
-
 _environment = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     undefined=StrictUndefined,
@@ -42,12 +38,11 @@ _environment = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-
-
 _environment.filters |= {"number": format_number, "cell": lambda text: str(text).replace("|", "\\|")}
-
-
 _environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
+FORMATS: Mapping[str, type[Format]] = {kind.name: kind for kind in (Onnx, TorchProgram, Safetensors, HuggingFace)}
+#: What a card says if nobody states a licence.
+UNKNOWN_LICENCE = "unknown"
 
 
 def card(model: TrainedModel, chosen: Format, written: Written, licence: str) -> str:
@@ -231,13 +226,6 @@ def _settings(origin: Origin) -> Mapping[str, Any]:
         for key, value in origin.settings.items()
         if key not in _PLACES and usual.get(key) != value and concerns(key)
     }
-
-
-FORMATS: Mapping[str, type[Format]] = {kind.name: kind for kind in (Onnx, TorchProgram, Safetensors, HuggingFace)}
-
-
-#: What a card says if nobody states a licence.
-UNKNOWN_LICENCE = "unknown"
 
 
 @dataclass(frozen=True)

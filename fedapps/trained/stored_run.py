@@ -17,7 +17,7 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.errors import listed
-from fedapps.base.report.estimates import mean_and_interval
+from fedapps.base.report.numbers import mean_and_interval
 from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig

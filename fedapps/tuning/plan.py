@@ -19,19 +19,11 @@ from fedapps.registry.methods import RUN_PREFIX, method_class, method_names, res
 from fedapps.runs.continual import measure_names
 
 Domain: TypeAlias = Range | Choices
-
-
 #: Domains by argument of the method, such as ``mu`` or ``run.learning-rate``.
 Space: TypeAlias = Mapping[str, Domain]
-
-
 #: Values by argument of the method.
 Settings: TypeAlias = Mapping[str, bool | int | float | str]
-
-
 _FORM = "write KEY=LOW..HIGH, KEY=LOW..HIGH,log or KEY=VALUE,VALUE,..."
-
-
 _RANGE = re.compile(r"(?P<low>[^,]+?)\.\.(?P<high>[^,]+?)(?P<log>\s*,\s*log)?")
 
 

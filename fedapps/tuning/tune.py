@@ -11,7 +11,7 @@ import tomli_w
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.options import split_names
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 from fedapps.base.search import Range
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name

@@ -14,7 +14,7 @@ from statistics import median
 from markupsafe import Markup
 
 from fedapps.base.report.figures import drawing
-from fedapps.base.report.palette import NEUTRAL, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, plot_styles
 from fedapps.base.report.sections import NodeResult, ReportedRun, section_markup
 
 _MEASURES = (

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.base.report.figures import panels_per_row, small_multiples
-from fedapps.base.report.metrics import Metric, describe
-from fedapps.base.report.palette import NEUTRAL, PlotStyle, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, Metric, PlotStyle, describe, plot_styles
 from fedapps.base.report.sections import ReportedRun, section_markup
 
 _METRICS = ("val_unseen.sr", "val_unseen.bleu", "val_seen.sr", "val_seen.bleu")

@@ -9,10 +9,8 @@ from textwrap import shorten
 
 from markupsafe import Markup
 
-from fedapps.base.report.arrays import Arrays
-from fedapps.base.report.metrics import describe
-from fedapps.base.report.palette import plot_styles
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.metrics import describe, plot_styles
+from fedapps.base.report.sections import Arrays, ReportedRun, section_markup
 from fedapps.base.report.tables import Cell, Row, Table, metric_columns, reference_label, text_columns
 
 from .report_houses import recorded_paths

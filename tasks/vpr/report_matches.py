@@ -14,8 +14,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 from PIL import Image
 
-from fedapps.base.report.arrays import Array, Arrays
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.sections import Array, Arrays, ReportedRun, section_markup
 
 _OPEN = 4
 _RANKS = ("1st", "2nd", "3rd")

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing, scale_bar, small_multiples
-from fedapps.base.report.formats import counted, format_length
-from fedapps.base.report.palette import INK, plot_styles
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.metrics import INK, plot_styles
+from fedapps.base.report.numbers import counted, format_length
+from fedapps.base.report.sections import Array, Arrays, ReportedRun, section_markup
 
 _COMMON = "#6b7280"
 _LINE_RATIO = 0.02  # a city at most this wide relative to its length is a line

@@ -17,9 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from fedapps.base.errors import listed
 from fedapps.base.report.figures import draw_line, drawing
-from fedapps.base.report.formats import format_number
-from fedapps.base.report.metrics import SHARED, Metric
-from fedapps.base.report.palette import INK, plot_styles
+from fedapps.base.report.metrics import INK, SHARED, Metric, plot_styles
+from fedapps.base.report.numbers import format_number
 from fedapps.report.run_data import RunData
 
 from . import section_of

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.figures import dots_by_seed, drawing, mark
 from fedapps.base.report.metrics import (
     ROUNDS_TO_TARGET,
@@ -18,8 +17,9 @@ from fedapps.base.report.metrics import (
     columns,
     describe,
     main_metric,
+    plot_styles,
 )
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.numbers import Estimate
 from fedapps.base.report.tables import Table
 from fedapps.report.comparison_tables import (
     about_claims,

@@ -18,9 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.base.report.figures import draw_line, drawing, mark
-from fedapps.base.report.formats import counted
-from fedapps.base.report.metrics import Metric, columns, describe
-from fedapps.base.report.palette import NEUTRAL, PlotStyle, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, Metric, PlotStyle, columns, describe, plot_styles
+from fedapps.base.report.numbers import counted
 from fedapps.report.evaluated import notes, paired_curve
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Comparison, Course

@@ -11,9 +11,8 @@ from markupsafe import Markup
 
 from fedapps.base.errors import headline_of
 from fedapps.base.report.figures import draw_line, drawing, mark
-from fedapps.base.report.formats import BYTE_UNITS, format_bytes, format_duration
-from fedapps.base.report.metrics import Metric
-from fedapps.base.report.palette import NEUTRAL, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, Metric, plot_styles
+from fedapps.base.report.numbers import BYTE_UNITS, format_bytes, format_duration
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Comparison

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedapps.base.report.formats import counted, format_bytes, format_duration, format_number, format_p_value
-from fedapps.base.report.metrics import CONTINUAL, Metric, bare, columns, describe
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import CONTINUAL, Metric, bare, columns, describe, plot_styles
+from fedapps.base.report.numbers import counted, format_bytes, format_duration, format_number, format_p_value
 from fedapps.base.report.tables import Cell, Column, Table, best_methods, metric_columns, reference_label
 from fedapps.methods.base import Role
 from fedapps.registry.expressions import read_expression

@@ -15,9 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
 from fedapps.base.report.figures import drawing, panels_per_row, small_multiples
-from fedapps.base.report.formats import format_number
-from fedapps.base.report.metrics import bare, describe
-from fedapps.base.report.palette import INK
+from fedapps.base.report.metrics import INK, bare, describe
+from fedapps.base.report.numbers import format_number
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Matrix
 from fedapps.runs.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix

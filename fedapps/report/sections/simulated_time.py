@@ -10,9 +10,8 @@ from statistics import fmean
 from markupsafe import Markup
 
 from fedapps.base.report.figures import draw_line, drawing
-from fedapps.base.report.formats import format_duration, format_number
-from fedapps.base.report.metrics import ROUNDS_TO_TARGET, TIME_TO_TARGET, Metric
-from fedapps.base.report.palette import NEUTRAL, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, ROUNDS_TO_TARGET, TIME_TO_TARGET, Metric, plot_styles
+from fedapps.base.report.numbers import format_duration, format_number
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import PARTS, RunData, by_speed, slowest
 from fedapps.runs.records import NodeRecord

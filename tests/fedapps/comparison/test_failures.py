@@ -6,7 +6,7 @@ import pytest
 from fedapps.strategies import DivergedError
 
 import fedapps.comparison.compare
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.cli.commands import main
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
 from fedapps.comparison.matrix import Plan, Vary

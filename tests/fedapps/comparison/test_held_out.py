@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import t
 
 import fedapps.comparison.compare
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.compare import compare_recipe
 from fedapps.comparison.significance import held_out_row, held_out_table
 from fedapps.config.recipe_files import RECIPES

@@ -4,8 +4,7 @@ from textwrap import fill
 
 import pytest
 
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import Estimate, number
 from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import parse
 from fedapps.report.comparison_tables import about_tests, comparison_text
