@@ -22,9 +22,8 @@ from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
-from fedapps.runs.refused import RefusedNodesError, refused_nodes, refused_text
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import summary_table
+from fedapps.runs.tables import RefusedNodesError, refused_nodes, refused_text, summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid

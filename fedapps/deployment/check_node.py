@@ -23,7 +23,7 @@ from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.base.options import did_you_mean, option_fields
-from fedapps.base.report.formats import format_bytes
+from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels

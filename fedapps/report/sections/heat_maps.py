@@ -1,4 +1,4 @@
-"""Train-test matrices: the error on every stage after training on every stage, one heat map per method.
+"""Heat maps: train-test matrices of continual learning, and the learned rates of APFL.
 
 The matrices are those of L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy",
 Fig. 5; :mod:`fedapps.runs.continual` computes them.
@@ -14,23 +14,23 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.base.report.figures import panels_per_row, small_multiples
-from fedapps.base.report.formats import format_number
-from fedapps.base.report.metrics import bare, describe
-from fedapps.base.report.palette import INK
+from fedapps.base.report.figures import drawing, panels_per_row, small_multiples
+from fedapps.base.report.metrics import INK, bare, describe
+from fedapps.base.report.numbers import format_number
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Matrix
 from fedapps.runs.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix
+from fedapps.runs.records import RoundRecord
 
 from . import section_of
 
 _DARK = 0.48
 _WIDE_RANGE = 10
+_MOST_TENSORS = 40
+_LOWEST = 1e-4
 
-ORDER = 40
 
-
-def section(run: RunData) -> Markup | None:
+def matrices(run: RunData) -> Markup | None:
     """One figure of all methods, or one per value of a varied key; None for tasks without stages."""
     by_title = (
         {title: part.matrices for title, part in run.comparison.parts.items()} if run.comparison else {"": _own(run)}
@@ -100,3 +100,58 @@ def _scale(values: Matrix) -> Normalize:
     low, high = float(finite.min()), float(finite.max())
     # Errors of methods that forget can be ten times larger; a linear scale would hide differences between the others.
     return LogNorm(low, high) if low > 0 and high > _WIDE_RANGE * low else Normalize(low, high)
+
+
+def rates(run: RunData) -> Markup | None:
+    """One heat map per method with learned rates; None if there is none."""
+    drawn = []
+    for method in run.methods:
+        records = [record for record in run.of(method) if record.strategy.rates]
+        if records:
+            drawn.append(_map(method, records))
+    return section_of("rates", figures=drawn) if drawn else None
+
+
+def _map(method: str, records: list[RoundRecord]) -> Markup:
+    names = list(dict.fromkeys(name for record in records for name in record.strategy.rates))
+    rates = np.array([[record.strategy.rates.get(name, np.nan) for record in records] for name in names])
+    cut = ""
+    if len(names) > _MOST_TENSORS:
+        order = np.sort(np.argsort(-np.nan_to_num(rates[:, -1]))[:_MOST_TENSORS])
+        cut = f", the {_MOST_TENSORS} tensors with the highest rates of {len(names)}"
+        names, rates = [names[index] for index in order], rates[order]
+    last = np.nan_to_num(rates[:, -1])
+    alt = (
+        f"Heat map of the learned rates of {method}, {len(names)} tensors by {len(records)} rounds. In the last round "
+        f"{names[int(last.argmax())]} has the highest rate and {names[int(last.argmin())]} the lowest."
+    )
+    with drawing(alt, width=7.6, height=0.95 + 0.23 * max(len(names), 4)) as figure:
+        axes = figure.axes[0]
+        picture = axes.pcolormesh(
+            np.arange(len(records) + 1) - 0.5,
+            np.arange(len(names) + 1) - 0.5,
+            np.clip(rates, _LOWEST, None),
+            norm=_norm(rates),
+            cmap="cividis",
+            rasterized=rates.size > 400,
+        )
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.invert_yaxis()
+        step = max(1, -(-len(records) // 12))
+        axes.set_xticks(range(0, len(records), step), [str(r.round) for r in records[::step]])
+        axes.grid(False)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        axes.set_xlabel("round")
+        axes.set_title(method + cut)
+        figure.figure.colorbar(picture, ax=axes, label="rate relative to the largest", pad=0.02, aspect=12, format="%g")
+    return figure.markup
+
+
+def _norm(rates: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Normalize:
+    positive = rates[np.isfinite(rates) & (rates > 0)]
+    top = float(positive.max()) if positive.size else 1.0
+    low = max(_LOWEST, float(positive.min())) if positive.size else _LOWEST
+    # A linear scale cannot show rates that span more than a factor of 30.
+    return LogNorm(low, max(top, low * 10)) if top / low > 30 else Normalize(0.0, top)

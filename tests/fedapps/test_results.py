@@ -14,8 +14,7 @@ import fedapps.comparison.compare
 from fedapps.api import run_keys
 from fedapps.cli.commands import main
 from fedapps.launch.runner import RunFailedError
-from fedapps.results.comparison_result import ComparisonResult
-from fedapps.results.run_result import PipelineResult, RunResult
+from fedapps.results import ComparisonResult, PipelineResult, RunResult
 from fedapps.runs.checkpoints import DiskCheckpoints
 
 SMALL = {
