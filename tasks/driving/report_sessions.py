@@ -26,7 +26,7 @@ from matplotlib.path import Path as Outline
 
 from fedapps.base.report.figures import drawing
 from fedapps.base.report.metrics import INK, NEUTRAL, plot_styles
-from fedapps.base.report.sections import NodeResult, ReportedRun, section_markup
+from fedapps.base.report.sections import Array, Arrays, NodeResult, ReportedRun, section_markup
 
 ORDER = 90
 _MEASURES = (
