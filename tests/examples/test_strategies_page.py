@@ -5,10 +5,10 @@ import re
 from ast import literal_eval
 from collections import OrderedDict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from example_apps import load_example
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.strategies import BaseStrategy, PartialAggregation, wire
 from fedapps.tasks.lqr.task import LqrOptions, LqrTask
@@ -22,7 +22,8 @@ from fedapps import strategies
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "strategies.md").read_text()
-PROFILE, PRIVATE, CLIENT, SERVER = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+EXAMPLE = ROOT / "examples" / "numpy-client"
+PROFILE, PRIVATE, CLIENT = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
 def test_the_page_has_every_strategy_with_its_arguments() -> None:
@@ -83,20 +84,29 @@ def test_the_private_head_of_the_page_stays_on_the_node() -> None:
     assert set(result.arrays) == {"body.weight", "body.bias"}
 
 
-def test_the_numpy_client_of_the_page_trains_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, server = ModuleType("client_app"), ModuleType("server_app")
-    exec(CLIENT, vars(client))
-    exec(SERVER, vars(server))
-    evaluate = client.RobotClient.evaluate
-    LqrTask(LqrOptions(trajectories=2, horizon=5)).make_world(tmp_path, 2, seed=0)
-    configs = []
-    for path in sorted(tmp_path.glob("robot-*.csv")):
-        folder = tmp_path / path.stem
-        folder.mkdir()
-        configs.append({"data-dir": str(path.rename(folder / path.name).parent)})
-    log: list[Any] = []
-    monkeypatch.setattr(client.RobotClient, "evaluate", lambda *given: log.append(evaluate(*given)) or log[-1])
-    run_inprocess(server.app, client.app, node_configs=configs)
-    assert len(log) == 6
-    assert [examples for _, examples, _ in log] == [5] * 6
-    assert all(loss > 0 for loss, _, _ in log)
+def test_the_page_shows_lines_of_the_numpy_client() -> None:
+    lines = (EXAMPLE / "numpy_client" / "client_app.py").read_text().splitlines()
+    assert set(CLIENT.splitlines()) <= {*lines, ""}
+
+
+def test_the_numpy_client_trains_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server_app, client_app, config = load_example(EXAMPLE)
+    from numpy_client.client_app import RobotClient
+
+    evaluations: list[Any] = []
+    evaluate = RobotClient.evaluate
+    monkeypatch.setattr(RobotClient, "evaluate", lambda *given: evaluations.append(evaluate(*given)) or evaluations[-1])
+    run_inprocess(server_app, client_app, num_nodes=2, run_config=config | {"learning-rate": 0.1})
+    assert len(evaluations) == 10
+    loss = [sum(loss for loss, _, _ in evaluations[k : k + 2]) for k in range(0, 10, 2)]
+    assert loss == sorted(loss, reverse=True)
+
+    LqrTask(LqrOptions(trajectories=2, horizon=5)).make_world(tmp_path, 1, seed=0)  # a robot with a file of its own
+    evaluations.clear()
+    run_inprocess(
+        server_app,
+        client_app,
+        node_configs=[{"data-dir": str(tmp_path)}, {"partition-id": 0, "num-partitions": 2}],
+        run_config=config | {"num-server-rounds": 1},
+    )
+    assert 5 in [examples for _, examples, _ in evaluations]
