@@ -230,8 +230,9 @@ def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:
             continue
         paired = Result("", "", methods={name: {"own": one} for name, one in own.items()})
         names = _above(paired, "own", method, [name for name in own if name != method], data.better)
-        parts.append(f"{data.name}: {', '.join(f'`{name}`' for name in names) or 'none'}")
-    return "; ".join(parts)
+        parts.append(f"{data.name}: {', '.join(f'`{name}`' for name in names)}" if names else "")
+    known = [part for part in parts if part]
+    return "; ".join(known + ["elsewhere none" if known else "none"] * ("" in parts))
 
 
 def beaten_by(name: str, metric: str, method: str, others: Mapping[str, str]) -> str:
