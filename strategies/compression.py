@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from glob import escape
 from math import floor
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
@@ -204,6 +204,21 @@ class TopK(Compression):
         for name, array in sent.items():
             _check_positions(name, values[name], positions[name], array)
         return {name: partial(_from_positions, values[name], positions[name]) for name in sent}
+
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        """As :meth:`Compression.restore`; computes with the values that were sent alone."""
+        self.read(records, sent)
+        values, positions = records[wire.COMPRESSED_VALUES], records[wire.COMPRESSED_PLACES]
+        restored: Arrays = {}
+        for name, array in sent.items():
+            # −0 + 0 would be 0, as in _restored
+            change = np.subtract(0.0, values[name], dtype=np.result_type(array.dtype, np.float32))
+            flat = np.array(array, order="C").reshape(-1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                flat[positions[name].astype(np.intp)] -= change
+            order: Literal["C", "F"] = "F" if array.flags.f_contiguous else "C"
+            restored[name] = np.asarray(flat.reshape(array.shape), order=order)
+        return restored
 
 
 _BY_NAME: dict[str, type[Compression]] = {kind.name: kind for kind in (BFloat16, Int8, TopK)}
