@@ -106,8 +106,3 @@ def test_the_best_plan_is_the_one_a_loop_finds(seed, kind):
                 relative = robot - human[session, c]
                 costs[c] = pair_cost(relative[..., :2], relative[..., 2:]).mean(dim=0).sum().item()
         assert costs[int(chosen[session])] == pytest.approx(min(costs.values()), rel=1e-4)
-
-
-def test_nobody_drives_against_a_recording():
-    with pytest.raises(ValueError, match="recorded"):
-        mpc_policy(ConstantVelocity(), SETTINGS["trials"], Options(scenario="trials"))

@@ -73,7 +73,7 @@ def test_files_that_cannot_be_used(damaged):
     (damaged / "R2R_val_seen.json").write_text("{")
     assert "R2R_val_seen.json: no JSON" in message_of(task_with().load_all, damaged)
     (damaged / "R2R_val_seen.json").write_text("{}")
-    assert "expected a JSON array of paths, found dict" in message_of(task_with().load_all, damaged)
+    assert "expected a JSON array of objects" in message_of(task_with().load_all, damaged)
     (damaged / "connectivity" / "houseB_connectivity.json").write_text("[{}]")
     assert "houseB_connectivity.json: KeyError: 'included'" in message_of(task_with().load_all, damaged)
     shutil.rmtree(damaged / "connectivity")

@@ -173,10 +173,3 @@ def test_a_seed_tells_the_pool(pool):
     miner, _, _ = world(0, 1, 40, 5)
     draws = [pool.draw(miner, np.random.default_rng(seed)).tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
-
-
-def test_what_cannot_be_mined():
-    with pytest.raises(ValueError, match=r"near = 30.0, far = 25.0: must be 0 <= near <= far"):
-        Miner(along(0), along(0), np.zeros(1), near=30.0)
-    with pytest.raises(ValueError, match="2 sequence numbers for 1 database images"):
-        Miner(along(0), along(0), np.zeros(2))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.retrieval import Recall, nearest_rows, recall, squared_distances, true_within, within
+from fedapps.tasks.vpr.retrieval import nearest_rows, recall, squared_distances, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,15 +29,15 @@ def test_recall_by_hand():
     places = np.array([[0.0, 0], [100, 0], [200, 0], [300, 0]])
     queries = np.array([[1.0], [12.0], [0.0], [0.0]], dtype=np.float32)
     seen = np.array([[0.0, 25], [0, -10], [300, 20], [150, 0]])
-    true = true_within(seen, places)
+    true = within(seen, places, 25.0)
     assert [rows.tolist() for rows in true] == [[0], [0], [3], []]
     # Query 1 at 12 finds 10, 20 and then 0.
     found = recall(queries, database, true, among=(1, 2, 3, 10))
-    assert found == Recall({1: 100 / 3, 2: 100 / 3, 3: 200 / 3, 10: 100.0}, queries=3, without=1)
+    assert found == {1: 100 / 3, 2: 100 / 3, 3: 200 / 3, 10: 100.0}
 
 
 def test_twenty_five_metres_are_near_enough():
-    assert [len(rows) for rows in true_within(np.array([[15.0, 20.0], [15.0, 20.001]]), np.zeros((1, 2)))] == [1, 0]
+    assert [len(rows) for rows in within(np.array([[15.0, 20.0], [15.0, 20.001]]), np.zeros((1, 2)), 25.0)] == [1, 0]
 
 
 @settings(deadline=None, max_examples=60)
@@ -52,7 +52,7 @@ def test_search_is_exact_and_of_equals_takes_the_first(queries, size, width, cou
 def test_search_goes_block_by_block(monkeypatch):
     asked, database = on_grid(0, 20, 3), on_grid(1, 15, 3)
     whole = nearest_rows(asked, database, 4)
-    monkeypatch.setattr("fedapps.tasks.vpr.retrieval._BLOCK", 31)
+    monkeypatch.setattr("fedapps.tasks.vpr.retrieval._DISTANCES_AT_ONCE", 31)
     assert np.array_equal(nearest_rows(asked, database, 4), whole)
 
 
@@ -64,18 +64,15 @@ def test_recall_is_that_of_brute_force(queries, size, seed):
     seen, places = generator.uniform(0, 100, (queries, 2)), generator.uniform(0, 100, (size, 2))
     near = [[np.linalg.norm(place - at) <= 25 for place in places] for at in seen]
     counted = [row for row in range(queries) if any(near[row])]
-    true = true_within(seen, places)
+    found = recall(asked, database, within(seen, places, 25.0))
     if not counted:
-        with pytest.raises(ValueError, match=r"none of .* queries shows the place"):
-            recall(asked, database, true)
+        assert found == {}
         return
-    found = recall(asked, database, true)
     order = brute_force(asked, database, size)
     for n in (1, 5, 10):
         hits = [any(near[row][column] for column in order[row][:n]) for row in counted]
-        assert found.percent[n] == pytest.approx(100 * np.mean(hits))
-    assert (found.queries, found.without) == (len(counted), queries - len(counted))
-    assert found.percent[1] <= found.percent[5] <= found.percent[10]
+        assert found[n] == pytest.approx(100 * np.mean(hits))
+    assert found[1] <= found[5] <= found[10]
 
 
 @settings(deadline=None, max_examples=40)
