@@ -24,10 +24,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.path import Path as Outline
 
-from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing
-from fedapps.base.report.palette import INK, NEUTRAL, plot_styles
-from fedapps.base.report.sections import NodeResult, ReportedRun, section_markup
+from fedapps.base.report.metrics import INK, NEUTRAL, plot_styles
+from fedapps.base.report.sections import Array, Arrays, NodeResult, ReportedRun, section_markup
 
 ORDER = 90
 _MEASURES = (

@@ -8,10 +8,9 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.answers import finite_answer, finite_numbers
+from fedapps.tasks.answers import Network, finite_answer, finite_numbers
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.driving.world.sessions import HUMAN
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 from numpy.typing import ArrayLike
 from torch import Tensor, nn

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from fedapps.tasks.network import Network
+from fedapps.tasks.answers import Network
 from torch import Tensor, nn
 
 from .agent import Agent

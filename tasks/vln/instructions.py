@@ -23,7 +23,7 @@ from math import pi
 from pathlib import Path
 from typing import Any, Literal, TextIO, cast, get_args
 
-from fedapps.tasks.words import word
+from fedapps.tasks.language import word
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import DataError
@@ -99,7 +99,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """The lower-case words of a text (:mod:`fedapps.tasks.words`) and its punctuation marks.
+    """The lower-case words of a text (:mod:`fedapps.tasks.language`) and its punctuation marks.
 
     Punctuation that stands together is split into its marks, unless it is full stops alone: ``"...!"`` gives four
     marks, ``"..."`` one.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedapps.tasks.encoders import check_tokens, longest_text, read_encoder
+from fedapps.tasks.language import check_tokens, longest_text, read_encoder
 from torch import Tensor, nn
 from torch.nn.functional import dropout, embedding
 

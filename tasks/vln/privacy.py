@@ -13,8 +13,7 @@ from typing import ClassVar, cast
 
 import torch
 from fedapps.tasks.base import Batch, NodeData
-from fedapps.tasks.privacy.sharing import Sharing, Victim
-from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.sharing import AuditSubject, Sentence, Sharing, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.vln.agent import Agent
 from fedapps.tasks.vln.instructions import PAD, RESERVED, UNKNOWN, Vocabulary

@@ -12,11 +12,9 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedapps.base.report.arrays import Arrays
 from fedapps.base.report.figures import panels_per_row, small_multiples
-from fedapps.base.report.metrics import Metric, describe
-from fedapps.base.report.palette import NEUTRAL, PlotStyle, plot_styles
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.metrics import NEUTRAL, Metric, PlotStyle, describe, plot_styles
+from fedapps.base.report.sections import Arrays, ReportedRun, section_markup
 from fedapps.base.report.tables import Cell, Row, Table, metric_columns, reference_label, text_columns
 
 from .report_houses import recorded_paths

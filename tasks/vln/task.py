@@ -8,10 +8,10 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.language import doubtful_words
 from fedapps.tasks.model_folder import texts_of
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from fedapps.tasks.vln.world.world import HouseWorld, write_houses
-from fedapps.tasks.words import doubtful_words
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need

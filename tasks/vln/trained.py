@@ -6,9 +6,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO, cast
 
-from fedapps.tasks.answers import several
+from fedapps.tasks.answers import Network, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.errors import DataError, listed

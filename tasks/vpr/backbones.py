@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.classifiers import PUBLISHED_NAMES, classifiers, without_counters
+from fedapps.tasks.vision import PUBLISHED_NAMES, classifiers, without_counters
 from torch import Tensor, fx, nn
 
 from .options import HEAD, require_backbone
@@ -206,7 +206,7 @@ _TRIED = ((224, 224), (256, 320))
 
 @dataclass(frozen=True)
 class Backbone:
-    """A classifier of :func:`fedapps.tasks.classifiers.classifiers` and its division.
+    """A classifier of :func:`fedapps.tasks.vision.classifiers` and its division.
 
     Attributes
     ----------

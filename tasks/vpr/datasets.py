@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.pictures import problem_in
+from fedapps.tasks.vision import problem_in
 from PIL import Image
 
 from fedapps.base.errors import DataError

@@ -11,7 +11,7 @@ from math import comb
 import numpy as np
 import torch
 from fedapps.tasks.base import Metrics
-from fedapps.tasks.node_data import fingerprint
+from fedapps.tasks.profiles import fingerprint
 
 from fedapps.base.seeding import generator
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.answers import finite_numbers
-from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
+from fedapps.tasks.vision import ENDINGS, GivenImage, picture_of
 from PIL import Image
 from torch import Tensor
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.tasks.pictures import MAX_PIXELS, MOST_PIXELS
+from fedapps.tasks.vision import MAX_PIXELS, MOST_PIXELS
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import option, split_names

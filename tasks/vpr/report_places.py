@@ -20,11 +20,10 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from PIL import Image
 
-from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing, scale_bar, small_multiples
-from fedapps.base.report.formats import counted, format_length
-from fedapps.base.report.palette import INK, plot_styles
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.metrics import INK, plot_styles
+from fedapps.base.report.numbers import counted, format_length
+from fedapps.base.report.sections import Array, Arrays, ReportedRun, section_markup
 
 ORDER = 120
 _OPEN = 4

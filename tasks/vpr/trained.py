@@ -9,13 +9,11 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Network, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
-from fedapps.tasks.node_data import fingerprint
-from fedapps.tasks.pictures import GivenImage
-from fedapps.tasks.profiles import check_partition
+from fedapps.tasks.profiles import check_partition, fingerprint
 from fedapps.tasks.trained import TrainedModel
+from fedapps.tasks.vision import GivenImage
 from torch import Tensor
 
 from fedapps.base.errors import DataError

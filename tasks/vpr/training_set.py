@@ -21,7 +21,7 @@ from math import prod
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch
-from fedapps.tasks.node_data import fingerprint
+from fedapps.tasks.profiles import fingerprint
 from torch import Tensor, nn
 
 from fedapps.base.seeding import generator

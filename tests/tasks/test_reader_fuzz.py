@@ -27,7 +27,7 @@ from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.driving.world.traffic import lane_swap_drivers
 from fedapps.tasks.images.formats import read_folder as read_image_folder
 from fedapps.tasks.images.options import Options as ImageOptions
-from fedapps.tasks.lqr.task import read_rollouts, robot_files
+from fedapps.tasks.lqr.world import read_rollouts, robot_files
 from fedapps.tasks.social.scenes import participant_files, read_participant, split_scenes
 from fedapps.tasks.text.corpus import Columns, Layout, read_corpus
 from fedapps.tasks.text.vocabulary import read_vocabulary

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_houses import task_with, write_world
-from fedapps.tasks.privacy.attackers import attacker
-from fedapps.tasks.privacy.audit import row_reading, subspace
+from fedapps.tasks.privacy.audit import attacker, row_reading, subspace
 from fedapps.tasks.privacy.sharing import UpdatedVictim
 from fedapps.tasks.vln.agent import LEARNING
 from fedapps.tasks.vln.instructions import RESERVED

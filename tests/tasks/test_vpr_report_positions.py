@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from place_traces import line, matches, places, save, section, write_run
 from report_pages import labels
 
-from fedapps.base.report.arrays import Arrays
+from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError
 
 
