@@ -237,7 +237,8 @@ class DrivingTask(Task):
             split: cut(self.setting, self.options, [session for session in sessions if session.split == split])
             for split in SPLITS
         }
-        world, met = recording.world, ()
+        world = recording.world
+        met: tuple[Encounters, ...] = ()
         if world:
             met = tuple(
                 encounters(world.drivers[block], world.seed, recording.blocks[block])
