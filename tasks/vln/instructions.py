@@ -302,8 +302,9 @@ def stops_of(location: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def heading_of(location: str, entry: Mapping[str, Any]) -> float:
     """The ``heading`` of an object, radians. Raise :class:`DataError` if it has none, or one beyond a full turn."""
-    heading = entry_field(location, entry, "heading", (int, float))
-    if not -2 * pi <= heading <= 2 * pi + 0.01:
+    heading = entry.get("heading")
+    is_number = isinstance(heading, (int, float)) and not isinstance(heading, bool)
+    if not is_number or not -2 * pi <= heading <= 2 * pi + 0.01:
         raise DataError(f"{location}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
     return float(heading)
 
@@ -318,6 +319,6 @@ def entry_field(location: str, entry: Mapping[str, Any], name: str, kind: type |
 
 
 def _words(kind: type | tuple[type, ...]) -> str:
-    names = {str: "a string", list: "an array", int: "a number", float: "a number"}
+    names = {str: "a string", list: "an array", int: "a number"}
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return " or ".join(dict.fromkeys(names[each] for each in kinds))

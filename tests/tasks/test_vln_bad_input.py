@@ -60,7 +60,7 @@ def rewrite(path, change):
         (lambda e: e[2].update(instructions=[]), "entry 3: path 2 has an instruction without text"),
         (lambda e: e[2].update(instructions=["go", " "]), "entry 3: path 2 has an instruction without text"),
         (lambda e: e[0].pop("instructions"), "entry 1: instructions is nothing; expected an array"),
-        (lambda e: e[0].update(heading="north"), "entry 1: heading is 'north'; expected a number"),
+        (lambda e: e[0].update(heading="north"), "entry 1: heading = 'north'; expected radians"),
         (lambda e: e[0].update(path=[]), r"path = []; expected names of viewpoints"),
     ],
 )
