@@ -303,8 +303,7 @@ def stops_of(location: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
 def heading_of(location: str, entry: Mapping[str, Any]) -> float:
     """The ``heading`` of an object, radians. Raise :class:`DataError` if it has none, or one beyond a full turn."""
     heading = entry.get("heading")
-    is_number = isinstance(heading, (int, float)) and not isinstance(heading, bool)
-    if not is_number or not -2 * pi <= heading <= 2 * pi + 0.01:
+    if not isinstance(heading, (int, float)) or isinstance(heading, bool) or not -2 * pi <= heading <= 2 * pi + 0.01:
         raise DataError(f"{location}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
     return float(heading)
 
