@@ -71,9 +71,9 @@ class GivenImages:
         roles = self.query
         return self if roles is None or roles.all() or not roles.any() else self.select(roles == query)
 
-    def select(self, chosen: np.ndarray) -> "GivenImages":
-        """Return some of the images; ``chosen`` are their places, ascending, or a mask."""
-        places = np.arange(len(self))[chosen].tolist()
+    def select(self, wanted: np.ndarray) -> "GivenImages":
+        """Return some of the images; ``wanted`` are their places, ascending, or a mask."""
+        places = np.arange(len(self))[wanted].tolist()
         return GivenImages(
             self.source,
             self.rows[places],
