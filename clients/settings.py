@@ -6,8 +6,7 @@ from typing import Any, Literal, Self, get_args
 
 from fedapps.strategies.wire import LAST_ROUND, UNTRAINED, names_in
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 
 from .messages import with_config
 

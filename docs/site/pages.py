@@ -29,7 +29,7 @@ MODULES = {
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
                 "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
     "tasks": ("fedapps.tasks.base", "fedapps.tasks.node_data", "fedapps.base.options",
-              "fedapps.tasks.profiles", "fedapps.base.search", "fedapps.tasks.trained", "fedapps.tasks.network",
+              "fedapps.tasks.profiles", "fedapps.base.options", "fedapps.tasks.trained", "fedapps.tasks.network",
               *(f"fedapps.tasks.{name}.trained" for name in own_tasks())),
 }  # fmt: skip
 _LINK = re.compile(r"(?<!!)\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)")

@@ -8,8 +8,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 
-from fedapps.base.console import accept_all_text
-from fedapps.base.errors import DivergedError
+from fedapps.base.errors import DivergedError, accept_all_text
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState

@@ -14,8 +14,7 @@ from fedapps.config.run_config import (
     read_limits,
     robust_aggregation,
 )
-from fedapps.methods.base import Method
-from fedapps.methods.strategy_parts import StrategyParts
+from fedapps.methods.base import Method, StrategyParts
 from fedapps.strategies import (
     Admission,
     BaseStrategy,

@@ -12,7 +12,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.references import References, find_references
+from fedapps.launch.launch import References, find_references
 from fedapps.registry.tasks import task_class
 from fedapps.report.caveats import below_floors
 from fedapps.runs.comparisons import (

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from fedapps.base.options import key_of, option_values, parse_options, with_values
 from fedapps.methods.base import Conflict, Method
-from fedapps.registry.classes import did_you_mean_or_install
+from fedapps.registry import TRACKERS, did_you_mean_or_install
 from fedapps.registry.expressions import read_expressions
 from fedapps.registry.methods import (
     RUN_PREFIX,
@@ -23,9 +23,8 @@ from fedapps.tasks.base import Task
 from fedapps.trackers.base import Tracker
 
 from .conflicts import conflicts
-from .keys import with_extra
+from .keys import read_trackers, split_keys, tracker_keys, with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
-from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
 
 
 class ConfigError(ValueError):

@@ -12,8 +12,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.clients.arrays import PREFIX, Arrays, get_arrays
 from fedapps.clients.decomposition import DecomposedModel, Drift, Parts, PartsPrior
 from fedapps.clients.flat_layout import Layout

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.base.seeding import TorchState
 from fedapps.clients.arrays import PREFIX, Arrays, load_arrays, memory_of
 from fedapps.clients.limits import spend_step

@@ -18,8 +18,8 @@ from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
+from .baselines import EVERYTHING
 from .fedprox import Proximal
-from .local import EVERYTHING
 
 #: Several stages: each held at its own solution; their precisions summed and held at the newest one; the newest alone.
 Anchors = Literal["separate", "online", "newest"]

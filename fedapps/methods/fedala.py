@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
 from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared

@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX

@@ -13,8 +13,7 @@ import torch
 from flwr.app import RecordDict
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.counted import Counted, counted_round
 from fedapps.clients.local_part import LocalPart, NodeRound
@@ -24,8 +23,7 @@ from fedapps.strategies import BaseStrategy
 from fedapps.strategies import FedDyn as FedDynStrategy
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, required
 
 _GRADIENT = Counted("feddyn.gradient")
 

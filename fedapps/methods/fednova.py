@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import FedNova as FedNovaStrategy

@@ -15,8 +15,7 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays, load_arrays, matches
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.messages import read_arrays

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.base.seeding import generator
 from fedapps.clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan

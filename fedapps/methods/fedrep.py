@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.local_part import PHASES, LocalPart, NodeRound
 from fedapps.clients.training import Phase
 from fedapps.tasks.base import NodeData, Task

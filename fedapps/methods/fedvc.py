@@ -20,8 +20,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients
 from fedapps.tasks.base import NodeData, Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts
 
 _DISTINCT = "set fedvc.draws = 'without-replacement'"
 

@@ -14,8 +14,7 @@ from fedapps.strategies import BaseStrategy, PartialAggregation, StratifiedFract
 from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Conflict, Method, Role
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, Role, StrategyParts
 
 #: The patterns of the parameters that stay on the nodes, by what is shared.
 PRIVATE = {"encoder": ("decoder.*", "critic.*"), "all": (), "none": ("*",)}

@@ -8,8 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.decomposition import DecomposedModel, Parts, PartsPrior
 from fedapps.clients.flat_layout import Layout

@@ -21,8 +21,7 @@ from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Flora as FloraStrategy
 from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts
 
 _RANK = "flora.rank"
 

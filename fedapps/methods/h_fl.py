@@ -18,8 +18,7 @@ from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.wire import HIERARCHICAL_SHARED
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import Self
 from flwr.app import RecordDict
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.messages import read_arrays
@@ -23,8 +22,7 @@ from fedapps.strategies import BaseStrategy, IteratedClusters
 from fedapps.strategies.wire import IFCA_CHOICE, IFCA_MODEL_PREFIX
 from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, required
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.personal_model import copy_of

@@ -25,8 +25,7 @@ from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method, Scalar, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, Scalar, StrategyParts, required
 
 _CONTROL = Counted("scaffold.control")
 

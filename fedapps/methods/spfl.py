@@ -14,8 +14,7 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.messages import read_arrays

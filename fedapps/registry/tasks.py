@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
 
-from .classes import did_you_mean_or_install, load, plugins
+from . import did_you_mean_or_install, load, plugins
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task

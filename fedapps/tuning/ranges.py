@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any, TypeAlias
 
-from fedapps.base.options import option_fields, option_values, parse_options
-from fedapps.base.search import Choices, Range, range_at
+from fedapps.base.options import Choices, Range, option_fields, option_values, parse_options, range_at
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import METHOD_KEYS, RunConfig
 from fedapps.methods.base import Method

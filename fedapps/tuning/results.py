@@ -7,9 +7,9 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.options import Range
 from fedapps.base.report.formats import number
 from fedapps.base.report.tables import text_table
-from fedapps.base.search import Range
 
 from .plan import TuningPlan
 from .ranges import Domain, setting_text

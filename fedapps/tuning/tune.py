@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.errors import RunFailedError
 from fedapps.base.options import split_names
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
@@ -13,7 +14,6 @@ from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine
 from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
-from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import labels
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import run_chains

@@ -10,7 +10,7 @@ from fedapps.tasks.answers import finite_numbers
 from torch import Tensor
 
 from fedapps.base.errors import DataError, listed
-from fedapps.base.rows import json_lines, name_of
+from fedapps.base.tables import json_lines, name_of
 from fedapps.base.text_files import read_json, shown
 
 from .houses import Houses

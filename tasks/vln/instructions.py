@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from fedapps.base.errors import DataError
-from fedapps.base.rows import json_lines
+from fedapps.base.tables import json_lines
 from fedapps.base.text_files import found_in, read_json, shown
 
 from .files import find_file

@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedapps.base.report.sections import section_markup
-from fedapps.registry.classes import plugins
+from fedapps.registry import plugins
 from fedapps.registry.tasks import own_modules
 
 GROUP = "fedapps.sections"

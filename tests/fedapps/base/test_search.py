@@ -2,8 +2,7 @@
 
 import pytest
 
-from fedapps.base.options import parse_options
-from fedapps.base.search import Around, Choices, Range, range_at
+from fedapps.base.options import Around, Choices, Range, parse_options, range_at
 from fedapps.config.keys import all_keys
 
 
