@@ -35,7 +35,7 @@ def profile(message: Message, context: Context) -> Message:
 
 
 def profile_record(context: Context) -> ConfigRecord:
-    """The answer to the profile query (:mod:`fedapps.strategies.nodes.profiles`).
+    """The answer to the profile query (:mod:`fedapps.strategies.profiles`).
 
     It has the node's stable key, its number of training examples and its groups. No model is built, no picture decoded.
     A deployed node whose data is missing or cannot be read says so: why in its log, and to the server that it has none,

@@ -13,7 +13,7 @@ from fedapps.config.clock import devices_of
 from fedapps.config.run_config import RunConfig
 from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices.fleet import MEGABIT, Devices
+from fedapps.sim.devices import MEGABIT, Devices
 from fedapps.strategies.wire import KEY, PROFILE, PROFILE_QUERY, STEPS
 
 

@@ -12,7 +12,7 @@ from fedapps.base.errors import DivergedError, accept_all_text
 from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
-from fedapps.strategies.compressed_replies import ErrorMemory, compressed
+from fedapps.strategies.compression import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, METRICS, NUM_EXAMPLES, TIMINGS, TIMINGS_WANTED
 

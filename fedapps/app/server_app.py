@@ -30,7 +30,7 @@ from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import check_named_cluster
 from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
-from fedapps.strategies.rounds.clock import clock_of
+from fedapps.strategies.transport import clock_of
 
 from .clock import with_clock, write_devices
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic

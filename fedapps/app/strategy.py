@@ -27,7 +27,7 @@ from fedapps.strategies import (
     UniformFraction,
     Utility,
 )
-from fedapps.strategies.aggregation.metrics import MetricRule
+from fedapps.strategies.aggregation import MetricRule
 from fedapps.strategies.optimizers import optimizer_by_name
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 from fedapps.tasks.profiles import PrivateParameters

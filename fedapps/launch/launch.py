@@ -35,7 +35,7 @@ from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
 from fedapps.strategies import RunEndedError
-from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.base import Metrics
 
 from .estimate import inline_advice

@@ -17,7 +17,7 @@ from fedapps.report.page import drawings
 from fedapps.report.run_data import RunData, read_run
 from fedapps.runs.records import NodeRecord, RoundRecord
 from fedapps.runs.run_folder import RunFolder
-from fedapps.strategies.rounds.snapshots import under
+from fedapps.strategies.records import under
 
 
 class ReportedResult:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
-from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.vln.connectivity import read_graphs
 from fedapps.tasks.vln.dataset import Dataset
 from fedapps.tasks.vln.episodes import encode
