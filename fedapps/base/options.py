@@ -109,6 +109,7 @@ def range_at(search: Search, value: Any, limits: Mapping[str, Any]) -> Range | C
 
 
 Options = TypeVar("Options")
+Value = TypeVar("Value")
 _WHOLE = 2**53  # whole numbers up to here are exact as float
 
 
@@ -167,6 +168,11 @@ _OPTION_FIELDS: dict[type, dict[str, Field[Any]]] = {}
 def split_names(names: str) -> tuple[str, ...]:
     """Split a string of names at its commas."""
     return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def under_prefix(prefix: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """The values whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

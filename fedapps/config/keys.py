@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from fedapps.base.options import allowed, key_of, option_fields, parse_options, split_names
+from fedapps.base.options import allowed, key_of, option_fields, parse_options, split_names, under_prefix
 from fedapps.base.text_files import flattened
 from fedapps.registry import TRACKERS
 from fedapps.registry.methods import METHODS, method_class
@@ -47,13 +47,12 @@ def read_trackers(named: str, keys: Mapping[str, Any]) -> tuple[dict[str, Tracke
     trackers: dict[str, Tracker] = {}
     errors: list[str] = []
     for name in dict.fromkeys((*split_names(named), *(key.partition(".")[0] for key in keys))):
-        own = {key.removeprefix(f"{name}."): value for key, value in keys.items() if key.startswith(f"{name}.")}
         try:
             kind = TRACKERS.find(name)
         except ValueError as error:
             errors.append(f"trackers: {error}")
             continue
-        arguments, bad = parse_options(kind.Options, own, f"{name}.")
+        arguments, bad = parse_options(kind.Options, under_prefix(f"{name}.", keys), f"{name}.")
         errors += bad
         if name in split_names(named) and not bad:
             tracker = kind(kind.Options(**arguments))
@@ -83,14 +82,7 @@ def options_by_key(prefix: str, options: type) -> dict[str, Any]:
 
 def declared() -> dict[str, Any]:
     """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers."""
-    by_key = options_by_key("", RunConfig)
-    for name in own_tasks():
-        by_key |= options_by_key(f"{name}.", task_class(name).Options)
-    for name, kind in METHODS.own.items():
-        by_key |= options_by_key(f"{name}.", kind.Options)
-    for name, tracker in TRACKERS.own.items():
-        by_key |= options_by_key(f"{name}.", tracker.Options)
-    return by_key
+    return _keys_of({**{name: task_class(name) for name in own_tasks()}, **METHODS.own, **TRACKERS.own})
 
 
 def defaults() -> dict[str, Any]:
@@ -100,13 +92,14 @@ def defaults() -> dict[str, Any]:
 
 def all_keys() -> dict[str, Any]:
     """The fields of every key: the declared ones, and those of other packages."""
-    by_key = declared()
-    for name, task in usable_tasks().items():
-        by_key |= options_by_key(f"{name}.", task.Options)
-    for name, method in METHODS.usable().items():
-        by_key |= options_by_key(f"{name}.", method.Options)
-    for name, tracker in TRACKERS.usable().items():
-        by_key |= options_by_key(f"{name}.", tracker.Options)
+    return declared() | _keys_of({**usable_tasks(), **METHODS.usable(), **TRACKERS.usable()})
+
+
+def _keys_of(kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the run's keys, and of the options of tasks, methods and trackers by their names."""
+    by_key = options_by_key("", RunConfig)
+    for name, kind in kinds.items():
+        by_key |= options_by_key(f"{name}.", kind.Options)
     return by_key
 
 
@@ -125,12 +118,12 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     methods : iterable of str
         Only the keys of these methods, by name; all methods if empty.
     """
-    chosen = list(methods) or METHODS.usable()
+    method_names = list(methods) or METHODS.usable()
     groups = {"run": options_by_key("", RunConfig)}
     groups |= {
         f"task {t}": options_by_key(f"{t}.", task_class(t).Options) for t in ([task] if task else usable_tasks())
     }
-    groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
+    groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in method_names}
     if not task and not methods:
         groups |= {f"tracker {name}": options_by_key(f"{name}.", k.Options) for name, k in TRACKERS.usable().items()}
     return {

@@ -203,8 +203,6 @@ class LocalFleet(Runner):
     auth: bool = False
 
     def check(self, config: Config) -> None:
-        config.run.check_separate_nodes()
-        config.check_real_nodes()
         check_machine("fleet", config.run)
         path = RunFolder.check(config, run_id=0)
         self._data(config)

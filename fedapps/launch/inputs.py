@@ -13,6 +13,7 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.base.options import under_prefix
 from fedapps.config.clock import devices_of
 from fedapps.config.keys import generated, path_keys
 from fedapps.config.parsing import Config
@@ -104,8 +105,7 @@ def found_in_data(keys: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any]
     if task not in task_names():
         return {}, ""
     prefix = f"{task}."
-    own = {key.removeprefix(prefix): value for key, value in keys.items() if key.startswith(prefix)}
-    of_data, line = task_class(task).found_keys(own, folder)
+    of_data, line = task_class(task).found_keys(under_prefix(prefix, keys), folder)
     return {prefix + key: value for key, value in of_data.items()}, line
 
 

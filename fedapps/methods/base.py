@@ -100,6 +100,14 @@ def required(run: RunConfig, method: str, why: str, **wanted: Scalar) -> Iterato
             yield {name, "methods"}, message
 
 
+def own_draws(run: RunConfig, setting: str) -> Iterator[Conflict]:
+    """Which keys of a run would choose nodes beside a method that does; ``setting`` says how, for the message."""
+    if run.sampling == "poisson":
+        yield {"methods", "sampling"}, f"sampling = 'poisson': must be 'fixed' with {setting}"
+    if run.drop_nodes:
+        yield {"methods", "drop_nodes"}, f"drop-nodes = true: must be false with {setting}"
+
+
 class Method:
     """A method of federated learning. A subclass overrides what differs from FedAvg.
 

@@ -16,7 +16,7 @@ from fedapps.strategies import BaseStrategy, InTurn, Profile, RoundStep, Sampler
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Conflict, Method, Role, StrategyParts
+from .base import Conflict, Method, Role, StrategyParts, own_draws
 
 EVERYTHING = PrivateParameters(("*",))
 
@@ -62,19 +62,8 @@ class Local(Alone):
         return training.for_epochs(self.options.epochs) if self.options.epochs else training
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
-        if self.options.participation == "drawn":
-            return
-        if run.sampling == "poisson":
-            yield (
-                {"methods", "sampling"},
-                "sampling = 'poisson': must be 'fixed' with local.participation = 'in-turn', where no chance decides "
-                "who trains",
-            )
-        if run.drop_nodes:
-            yield (
-                {"methods", "drop_nodes"},
-                "drop-nodes = true: must be false with local.participation = 'in-turn', which chooses the nodes itself",
-            )
+        if self.options.participation == "in-turn":
+            yield from own_draws(run, "local.participation = 'in-turn', which chooses the nodes itself")
 
 
 class Stl(Alone):

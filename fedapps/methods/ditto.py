@@ -68,6 +68,7 @@ class DittoPart(PersonalModel):
     ) -> QuadraticPrior | None:
         if self.options.lambda_ == 0:
             return None
+        # Algorithm 2: v ← v − η (∇f(v) + λ (v − w))
         anchor = {name.replace("shared.", "personal.", 1): p.detach().clone() for name, p in shared.items()}
         return QuadraticPrior.around(anchor, self.options.lambda_)
 

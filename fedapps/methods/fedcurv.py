@@ -153,8 +153,8 @@ class FisherPrior(LocalPart):
 
 def _tensors(record_name: str, record: ArrayRecord, least: float = -inf) -> dict[str, Tensor]:
     arrays = read_arrays(record_name, record)
-    if wild := [name for name, array in arrays.items() if not (np.isfinite(array) & (array >= least)).all()]:
-        raise ValueError(f"{record_name}: {', '.join(wild)} must be finite and at least {least:g}")
+    if outside := [name for name, array in arrays.items() if not (np.isfinite(array) & (array >= least)).all()]:
+        raise ValueError(f"{record_name}: {', '.join(outside)} must be finite and at least {least:g}")
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

@@ -95,6 +95,7 @@ class FedDynPart(LocalPart):
     ) -> QuadraticPrior | None:
         if self.options.alpha == 0:
             return None
+        # Equation 1: ½ α ‖θ − θ_received‖² − g_iᵀθ beside the loss
         around = QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.options.alpha)
         own = {name: torch.from_numpy(array) for name, array in self._own(node_round).items() if name in shared}
         return around + QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in own.items()}, own)
@@ -106,6 +107,7 @@ class FedDynPart(LocalPart):
         names = [name for name, _ in model.named_parameters() if name in node_round.received]
         updated = {}
         for name, trained in get_arrays(model, names).items():
+            # Algorithm 1: g_i ← g_i − α (θ − θ_received)
             moved = trained.astype(np.float64) - node_round.received[name]
             before = own.get(name, np.zeros_like(trained)).astype(np.float64)
             updated[name] = np.asarray(before - self.options.alpha * moved, dtype=trained.dtype)

@@ -93,6 +93,7 @@ def length(steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
     decay : float
         η µ in [0, 1) of a proximal term, without momentum: (1 − (1 − η µ)^τ) / (η µ).
     """
+    # Section 4.1: ‖a‖₁ of SGD with momentum, with a proximal term, and of plain SGD
     if momentum:
         return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     return (1 - (1 - decay) ** steps) / decay if decay else float(steps)

@@ -84,6 +84,7 @@ class FedReconPart(Stateless):
         return _split(data, self.options.support_share, draw)
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        # Algorithm 1: reconstruct the local parameters on the support set, then update the global ones on the query set
         received = [name for name, _ in model.named_parameters() if name in node_round.received]
         return [*plan[:-1], *self._reconstruct(model, data, node_round), replace(plan[-1], trainable=received)]
 

@@ -225,6 +225,7 @@ class FedWeitPart(Decomposition):
             raise ValueError(f"node {node_round.data.key} did not train in stage {stage}: its last one is {last}")
         layout = Layout.of(node_round.initial_model())
         adaptive = parts.adaptive[-1]
+        # Algorithm 1: A of the last stage is sent, sparse by its L1 penalty
         kept = torch.where(adaptive.abs() > self.l1, adaptive, torch.zeros_like(adaptive))
         return numpy_arrays(layout.split(layout.weights, kept))
 

@@ -106,6 +106,7 @@ class IfcaPart(LocalPart):
         best = 0
         if splits and len(models) > 1:
             losses = [_loss(node_round, model, splits[0]) for model in models]
+            # Algorithm 1: the estimate of the node's cluster is argmin_j F_i(θ_j)
             best = losses.index(min(losses))
         return replace(node_round, received=models[best], measured={**node_round.measured, IFCA_CHOICE: best})
 

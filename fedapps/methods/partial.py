@@ -35,6 +35,15 @@ class Stateless(LocalPart):
         return {}
 
 
+class PrivateHead(PartialMethod):
+    """A method that keeps the head of the model on the nodes."""
+
+    needs = ("head",)
+
+    def private(self, task: Task) -> PrivateParameters:
+        return PrivateParameters(task.roles.head)
+
+
 class LgFedAvg(PartialMethod):
     """The representation stays on the nodes, only what turns it into the output is averaged."""
 
@@ -48,7 +57,7 @@ class LgFedAvg(PartialMethod):
         return PrivateParameters(task.roles.body)
 
 
-class FedPer(PartialMethod):
+class FedPer(PrivateHead):
     """Body and head are trained together; the body is averaged, and each node keeps its head."""
 
     name = "fedper"
@@ -57,10 +66,6 @@ class FedPer(PartialMethod):
         "Arivazhagan et al., Federated Learning with Personalization Layers, 2019, https://arxiv.org/abs/1912.00818"
     )
     good_for = "labels mean different things on nodes"
-    needs = ("head",)
-
-    def private(self, task: Task) -> PrivateParameters:
-        return PrivateParameters(task.roles.head)
 
 
 class FedBN(Method):

@@ -98,6 +98,7 @@ class Personalisation(LocalPart):
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Personalise ``model``, and return its arrays under the name ``personal``."""
+        # Algorithm 1, line 7: θ_k is trained on the data of the node with the learning rates l = L · rates
         phase = self._phase(node_round, self.epochs)
         with node_round.torch_seed("personalise"):
             trained = run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from fedapps import methods
-from fedapps.base.options import option_fields, option_values, parse_options
+from fedapps.base.options import option_fields, option_values, parse_options, under_prefix
 from fedapps.methods.base import Method
 
 from . import Registry
@@ -199,8 +199,7 @@ class Call:
     @property
     def run(self) -> dict[str, str]:
         """The arguments that set keys of the run for this method, without the prefix ``run.``."""
-        run = self.arguments.items() - self.own.items()
-        return {key.removeprefix(RUN_PREFIX): text for key, text in sorted(run)}
+        return under_prefix(RUN_PREFIX, dict(sorted(self.arguments.items())))
 
 
 def resolved(expression: Expression) -> Call:
@@ -229,8 +228,7 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
     """
     call = resolved(expression)
     kind, prefix = method_class(call.name), f"{call.name}."
-    own = {key.removeprefix(prefix): value for key, value in blocks.items() if key.startswith(prefix)}
-    arguments, errors = parse_options(kind.Options, own, prefix)
+    arguments, errors = parse_options(kind.Options, under_prefix(prefix, blocks), prefix)
     typed = {key: typed_argument(kind.Options, key, text) for key, text in call.own.items()}
     parsed, bad = parse_options(kind.Options, typed, prefix)
     if errors or bad:
