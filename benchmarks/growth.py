@@ -35,8 +35,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from matplotlib.figure import Figure
 
-from fedapps.base.report.formats import number
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import plot_styles
+from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 from fedapps.runs.checkpoints import DiskCheckpoints
 

@@ -27,8 +27,8 @@ from fedapps.launch.inputs import resolve
 from fedapps.registry import tasks
 from fedapps.registry.methods import method_class, method_names
 from fedapps.runs.checkpoints import DiskCheckpoints
-from fedapps.runs.refused import RefusedNodesError
 from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.tables import RefusedNodesError
 
 Arrays = dict[str, np.ndarray]
 #: Curvatures and optima of the nodes: f_i = ½ a_i (θ - b_i)².

@@ -18,7 +18,7 @@ from fedapps.base.text_files import flattened
 from fedapps.registry import TRACKERS
 from fedapps.registry.methods import METHODS, method_class
 from fedapps.registry.tasks import own_tasks, task_class, usable_tasks
-from fedapps.trackers.base import Tracker
+from fedapps.trackers import Tracker
 
 from .run_config import RunConfig
 

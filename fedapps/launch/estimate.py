@@ -18,7 +18,7 @@ from fedapps.app.disclosure import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
-from fedapps.base.report.formats import format_bytes, format_duration
+from fedapps.base.report.numbers import format_bytes, format_duration
 from fedapps.base.report.tables import text_table
 from fedapps.clients.data import cached_load
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels

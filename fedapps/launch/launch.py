@@ -26,11 +26,10 @@ from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report import write_report
-from fedapps.report.caveats import below_floors
+from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
-from fedapps.runs.refused import RefusedNodesError, refused_text
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import summary_table
+from fedapps.runs.tables import RefusedNodesError, refused_text, summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster

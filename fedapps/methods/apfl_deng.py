@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from fedapps.base.options import Range, option
 from fedapps.base.seeding import TorchState
 from fedapps.clients.arrays import PREFIX, Arrays, load_arrays, memory_of
-from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.personal_model import PersonalModel, TwoModels, copy_of, step_both, two_models
+from fedapps.clients.rules import spend_step
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update
 from fedapps.tasks.base import Batch, Metrics, NodeData
 

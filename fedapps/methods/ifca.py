@@ -15,7 +15,7 @@ from torch import nn
 from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.messages import read_arrays
+from fedapps.clients.settings import read_arrays
 from fedapps.clients.training import mean_loss
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, IteratedClusters

@@ -9,9 +9,8 @@ from torch import nn
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.strategies import PartialAggregation
-from fedapps.tasks.base import Task
+from fedapps.tasks.base import Task, normalisation_names
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.roles import normalisation_names
 
 from .base import Method
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from fedapps import trackers
 from fedapps.base.options import did_you_mean
-from fedapps.trackers.base import Tracker
+from fedapps.trackers import Tracker
 
 Kind = TypeVar("Kind")
 

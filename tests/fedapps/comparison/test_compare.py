@@ -11,7 +11,7 @@ import pytest
 
 import fedapps.comparison.compare
 from fedapps.base.errors import RunFailedError
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
