@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import run_method
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.runs.run_folder import RunFolder

@@ -3,8 +3,7 @@
 import argparse
 import re
 
-from fedapps.deployment.flower_command import POLL_INTERVAL
-from fedapps.deployment.forks import LIBRARIES
+from fedapps.deployment.flower_command import LIBRARIES, POLL_INTERVAL
 
 from .arguments import (
     RECIPE,
