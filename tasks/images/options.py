@@ -46,24 +46,30 @@ class Options:
 
     dataset: str = option(
         DIGITS,
-        f"{', '.join(PUBLISHED)}, whose classes, columns and sizes are known; or another name, with height and "
-        "labels or classes. If data-dir is not set, digits come with scikit-learn, and others are downloaded from the "
-        "Hugging Face hub, unknown ones under this name",
+        f"{', '.join(PUBLISHED)}, whose classes, columns and sizes are known; or another name. If data-dir is not set, "
+        "digits come with scikit-learn, and others are downloaded from the Hugging Face hub, unknown ones under this "
+        "name",
     )
-    image_column: str = option("", "Column of the image in Parquet files; '' = the data set's, or 'image'")
+    image_column: str = option("", "Column of the image in tables: its bytes, or the path of its file; '' = the data set's, or 'image'")
     label_column: str = option("", "Column, or array in .npz files, of the label; '' = the data set's, or 'label'")
     group_column: str = option(
         "", "Column, or array in .npz files, by which the partition natural divides images; '' = the data set's"
     )
     labels: str = option(
         "",
-        "Names of the classes in their order, separated by commas; '' = the data set's, or those found, sorted. A "
-        "deployed node needs them if it lacks a class",
+        "Names of the classes in their order, separated by commas; '' = the data set's, or in a simulation those in "
+        "data-dir, sorted",
     )
     classes: int = option(
         0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, maximum=10**5
     )
-    height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0, maximum=4096)
+    height: int = option(
+        0,
+        "Height in pixels to which images are resized; 0 = the data set's, or in a simulation the commonest in "
+        "data-dir, at most 224",
+        minimum=0,
+        maximum=4096,
+    )
     width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0, maximum=4096)
     channels: int = option(0, "1 for grey, 3 for colour; 0 = the data set's, or 3", minimum=0, maximum=3)
     partition: str = option(
@@ -172,10 +178,11 @@ class Options:
             raise DataError(f"images.labels = {self.labels!r}: a label occurs twice; list each label once")
         classes = len(labels) or self.classes
         problem = f"images.dataset = {self.dataset!r} is not one of {', '.join(PUBLISHED)}"
+        advice = "a run with data-dir takes them from the folder"
         if classes < 2:
             raise DataError(
                 f"{problem}{did_you_mean(self.dataset, PUBLISHED)}: list its classes, at least 2, in images.labels, or "
-                "set images.classes to their number"
+                f"set images.classes to their number ({advice})"
             )
         if self.classes not in (0, classes):
             raise DataError(
@@ -185,7 +192,7 @@ class Options:
         height, width, channels = known.size if known else (0, 0, 3)
         if not (self.height or height):
             raise DataError(
-                f"{problem}: set images.height, and images.width and images.channels, to the size of images"
+                f"{problem}: set images.height, and images.width and images.channels, to the size of images ({advice})"
             )
         size = (self.height or height, self.width or self.height or width, self.channels or channels)
         if min(size[:2]) < SMALLEST or size[2] == 2:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.partitioners import Part, flower_partition
+from fedapps.tasks.partitioners import Part, flower_partition, hold_out
 
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
@@ -150,9 +150,8 @@ def _pooled(read: Folder, options: Options) -> tuple[Images, Images]:
     if "test" in read.splits:
         test = read.splits["test"]
         return pool, _drawn(Images(test, np.arange(len(test))), options)
-    order = generator(options.partition_seed, "images.common").permutation(len(pool))
-    held = int(options.global_share * len(order))
-    return Images(pool.images, np.sort(order[held:])), _drawn(Images(pool.images, np.sort(order[:held])), options)
+    kept, held = hold_out(pool.rows, options.global_share, options.partition_seed, "images.common")
+    return Images(pool.images, kept), _drawn(Images(pool.images, held), options)
 
 
 def _drawn(images: Images, options: Options) -> Images:

@@ -1,9 +1,11 @@
 """The task "images": classify images with networks of the literature on nodes that have few of the classes."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -16,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import listed
+from fedapps.base.options import label_keys, parse_options
 
 from .formats import Folder, read_folder
 from .networks import ImageClassifier, check_network, image_classifier
+from .options import SMALLEST
 from .options import Options as ImagesOptions
 from .partition import Images, NodeImages, all_images, node_images, own_images
 from .sources import DIGITS, Statistics, fetch, write_digits
@@ -28,6 +32,8 @@ _PART = 8
 _LISTED = 10  # classes that a line lists
 #: The floor that predicts the most frequent class of the training images.
 FREQUENT = "most frequent class"
+#: How many images are looked at for their size, and the largest height and width that are taken from them.
+_MEASURED, _LARGEST = 50, 224
 CHUNK = 256  # images per batch in evaluation
 
 
@@ -64,7 +70,10 @@ class ImagesTask(Task):
     files: ClassVar[Mapping[str, str]] = {
         "`train/CLASS/*.png`, the same with `test`": "images",
         "`*.npz`": "`images, labels`, or `x_train, y_train, x_test, y_test`",
-        "`*.parquet`": "as on the Hugging Face hub; `images.image-column`, `images.label-column`",
+        "`train`, `test` (`.parquet`, `.csv`, `.tsv`, `.jsonl`)": (
+            "encoded images as on the Hugging Face hub, or paths of image files, and labels; `images.image-column`, "
+            "`images.label-column`"
+        ),
     }
     floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
@@ -76,6 +85,32 @@ class ImagesTask(Task):
         super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
+
+    @classmethod
+    def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:
+        """Return the classes and the size of images of a data set that is not known."""
+        arguments, errors = parse_options(ImagesOptions, dict(values))
+        options = ImagesOptions(**({} if errors else arguments))
+        needs_classes = not (options.labels or options.classes)
+        if options.known or not (needs_classes or not options.height):
+            return {}, ""
+        if not folder.is_dir():
+            raise DataError(f"data-dir = {str(folder)!r}: no such folder; give the folder with the images")
+        unknown = replace(options, classes=options.classes or 2, height=options.height or SMALLEST)
+        read = read_folder(folder, replace(unknown.layout(), classes=0))
+        images = read.splits.get("train") or read.splits["test"]
+        keys: dict[str, str | int] = {}
+        lines = []
+        if needs_classes:
+            keys |= label_keys(read.classes)
+            lines.append(f"{len(read.classes)} classes ({listed(read.classes, _LISTED)})")
+        if not options.height:
+            rows = np.linspace(0, len(images) - 1, min(len(images), _MEASURED)).astype(int)
+            (width, height), same = Counter(images.pictures[row].size for row in rows.tolist()).most_common(1)[0]
+            keys |= {"height": min(height, _LARGEST)} | ({} if options.width else {"width": min(width, _LARGEST)})
+            lines.append(f"{height}x{width} pixels in {same} of {len(rows)} images")
+        settings = " ".join(f"--set {quote(f'images.{key}={value}')}" for key, value in keys.items())
+        return keys, f"{' and '.join(lines)} in {folder}, which a deployment lists: {settings}"
 
     @property
     def roles(self) -> ModelRoles:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import DataError, listed
-from fedapps.base.options import parse_options
+from fedapps.base.options import label_keys, parse_options
+from fedapps.base.tables import find_tables
 
-from .corpus import Corpus, find_files, labels_in, missing, read_corpus
+from .corpus import Corpus, labels_in, missing, read_corpus
 from .evaluation import CHUNK, FREQUENT, PROBE, TFIDF, accuracy, by_length, logits_of, node_floors, on_common, trimmed
 from .networks import PUBLIC, TextClassifier, keep_own_rows, recurrent_model, shaped_lstm
 from .nodes import (
@@ -97,7 +98,7 @@ class TextTask(Task):
     options: TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     files: ClassVar[Mapping[str, str]] = {
-        "`train`, `test` (`.csv`, `.tsv`, `.jsonl`)": (
+        "`train`, `test` (`.csv`, `.tsv`, `.jsonl`, `.parquet`)": (
             "any columns; `text.text-columns` and `text.label-column` choose them"
         ),
     }
@@ -163,15 +164,15 @@ class TextTask(Task):
         options = TextOptions(**arguments)
         if (options.source != "files" or options.finds_labels) and not folder.is_dir():
             raise DataError(f"data-dir = {str(folder)!r}: no such folder; give the folder with the data files")
-        if options.source != "files" and not find_files(folder, MADE):
+        if options.source != "files" and not find_tables(folder, MADE):
             raise missing(folder, "training", MADE, options.hint)
         if not options.finds_labels:
             return {}, ""
         labels, count = labels_in(folder, options.train_candidates, options.columns, options.hint)
-        note = f"{len(labels)} labels in {count:,} training texts, which a deployment lists: "
-        if any("," in label or label != label.strip() for label in labels):
-            return {"classes": len(labels)}, f"{note}--set text.classes={len(labels)} ({' | '.join(labels)})"
-        return {"labels": ",".join(labels)}, f"{note}--set {quote('text.labels=' + ','.join(labels))}"
+        keys = label_keys(labels)
+        settings = " ".join(f"--set {quote(f'text.{key}={value}')}" for key, value in keys.items())
+        names = f" ({' | '.join(labels)})" if "classes" in keys else ""
+        return keys, f"{len(labels)} labels in {count:,} training texts, which a deployment lists: {settings}{names}"
 
     @property
     def has_world(self) -> bool:
@@ -208,7 +209,8 @@ class TextTask(Task):
         check_partition(partition, num_partitions)
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
-            raise missing(folder, "test", self.layout.test, self.layout.hint.replace("train-files", "test-files"))
+            hint = self.layout.hint.replace("train-files", "test-files")
+            raise missing(folder, "test", self.layout.test, f"{hint}; text.test-share above 0 holds some out")
         return corpus
 
     def check_own_words(self) -> None:
@@ -221,8 +223,9 @@ class TextTask(Task):
 
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
         corpus, columns = read_corpus(folder, self.layout), self.layout.columns
+        drawn = f"{self.options.test_share:.0%} of these, drawn" if corpus.test.texts else "no file"
         train, test = (
-            f"{len(part.texts):,} from {listed((path.name for path in files), _LISTED) or 'no file'}"
+            f"{len(part.texts):,} from {listed((path.name for path in files), _LISTED) or drawn}"
             for part, files in ((corpus.train, corpus.train_files), (corpus.test, corpus.test_files))
         )
         counts = np.bincount(corpus.train.labels, minlength=len(corpus.classes)).tolist()
