@@ -24,8 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "examples/README.md")
 #: Modules whose public names are documented, by page; `strategies` documents each of its public names.
 MODULES = {
-    "fedapps": ("fedapps.api", "fedapps.results.run_result", "fedapps.results.comparison_result",
-                "fedapps.methods.base", "fedapps.trackers.base"),
+    "fedapps": ("fedapps.api", "fedapps.results", "fedapps.methods.base", "fedapps.trackers"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
                 "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
     "tasks": ("fedapps.tasks.base", "fedapps.tasks.profiles", "fedapps.base.options", "fedapps.base.search",

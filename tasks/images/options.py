@@ -50,7 +50,9 @@ class Options:
         "digits come with scikit-learn, and others are downloaded from the Hugging Face hub, unknown ones under this "
         "name",
     )
-    image_column: str = option("", "Column of the image in tables: its bytes, or the path of its file; '' = the data set's, or 'image'")
+    image_column: str = option(
+        "", "Column of the image in tables, its bytes or the path of its file; '' = the data set's, or 'image'"
+    )
     label_column: str = option("", "Column, or array in .npz files, of the label; '' = the data set's, or 'label'")
     group_column: str = option(
         "", "Column, or array in .npz files, by which the partition natural divides images; '' = the data set's"

@@ -8,7 +8,7 @@ from fedapps.tasks.answers import Network
 from torch import Tensor, nn
 
 from .agent import Agent
-from .geometry import VIEWS
+from .connectivity import VIEWS
 from .speaker import Speaker
 from .walks import Observation
 

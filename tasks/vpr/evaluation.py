@@ -15,12 +15,11 @@ from fedapps.tasks.profiles import fingerprint
 
 from fedapps.base.seeding import generator
 
-from .image_sets import ImageSet
 from .networks import PlaceNetwork
 from .options import Options
 from .places import Places
-from .recall import nearest_rows, recall, true_within
-from .training_set import TrainingSet, triplet_loss, triplet_terms
+from .retrieval import nearest_rows, recall, true_within
+from .training_set import ImageSet, TrainingSet, triplet_loss, triplet_terms
 
 AMONG = (1, 5, 10)
 SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are drawn, and matches per query

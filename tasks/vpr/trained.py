@@ -20,11 +20,11 @@ from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
 from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of
-from .image_sets import CHUNK, describe
 from .networks import PlaceNetwork
 from .nodes import node_data, own_data
 from .options import Options
 from .place_index import INDEX_FILE, Matches, PlaceIndex
+from .training_set import CHUNK, describe
 
 Images = Sequence[GivenImage] | np.ndarray | Tensor
 _MATCHES = 5  # that a row of a prediction lists

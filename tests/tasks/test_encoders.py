@@ -10,7 +10,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.language import longest_text, read_encoder
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
-from fedapps.tasks.vln.language_model import language_model
+from fedapps.tasks.vln.layers import language_model
 from safetensors.torch import load_file, save_file
 from tiny_encoder import classifier, encoder_folder
 

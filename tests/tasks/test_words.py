@@ -5,7 +5,7 @@ from unicodedata import category
 
 import pytest
 from fedapps.tasks.language import doubtful_words, marks, split_words
-from fedapps.tasks.vln.vocabulary import words_of
+from fedapps.tasks.vln.instructions import words_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.audit import AuditPlan
-from fedapps.audit.jobs import finished
+from fedapps.audit.run import finished
 from fedapps.audit.text import audit_text, row_line, statement
 
 PLAN = AuditPlan(

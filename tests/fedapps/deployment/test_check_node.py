@@ -9,7 +9,7 @@ from fedapps.tasks.lqr.world import write_world
 from fedapps.tasks.text.sources import write_examples
 
 from fedapps.app.server_app import initial_arrays
-from fedapps.base.report.formats import format_bytes
+from fedapps.base.report.numbers import format_bytes
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.launch.dry_run import KEPT_VERSIONS

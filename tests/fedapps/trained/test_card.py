@@ -14,7 +14,7 @@ from fedapps.tasks.trained import Origin
 from huggingface_hub import ModelCard
 
 import fedapps
-from fedapps.trained.card import card
+from fedapps.trained.export import card
 from fedapps.trained.formats import Onnx, Safetensors, Written
 from fedapps.trained.programs import Difference
 
