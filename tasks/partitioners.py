@@ -187,8 +187,8 @@ def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> li
     for share in shares:
         counts = np.minimum(apportion(size, share), ends - used)
         counts += apportion(size - int(counts.sum()), ends - used - counts)
-        chosen = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
-        parts.append(np.sort(np.concatenate(chosen)))
+        drawn = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
+        parts.append(np.sort(np.concatenate(drawn)))
         used += counts
     return parts
 

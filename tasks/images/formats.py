@@ -17,8 +17,7 @@ from fedapps.base.tables import columns_of, find_tables, read_table, refuse_spel
 from fedapps.base.text_files import arrays_in, found_in, refuse_several
 
 from .image_set import ArrayImages, Files, ImageSet, ParquetImages, Pictures
-from .options import Layout
-from .sources import Columns
+from .options import Columns, Layout
 
 #: The splits of a folder, with the names that their files and folders may have. "common" is for deployed nodes: images
 #: that all nodes have, on which their models are compared.
@@ -100,7 +99,11 @@ def _read(folder: Path, stamped: tuple[tuple[str, Path, int], ...], layout: Layo
             "all classes in images.labels, or correct images.classes"
         )
     splits = {
-        split: ImageSet(part.pictures, _numbers(part, classes, layout), part.groups)
+        split: ImageSet(
+            [(part.pictures, number) for number in range(len(part.labels))],
+            _numbers(part, classes, layout),
+            part.groups,
+        )
         for split, part in parts.items()
         if len(part.labels)
     }

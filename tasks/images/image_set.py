@@ -25,7 +25,7 @@ class Pictures(ABC):
     def __getitem__(self, index: int) -> Image.Image:
         """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
 
-    def require_readable(self, rows: np.ndarray) -> None:
+    def require_readable(self, numbers: Sequence[int]) -> None:
         """Raise :class:`DataError` if some images are damaged, as far as this is seen without decoding them."""
         return
 
@@ -36,22 +36,41 @@ class ImageSet:
 
     Attributes
     ----------
-    pictures : Pictures
+    pictures : sequence of (Pictures, int)
+        The collection and the number of each image.
     labels : ndarray int64 [n]
         Classes, counted from 0.
     groups : ndarray of str [n], optional
         The node of each image, where the data say it.
     """
 
-    pictures: Pictures
+    pictures: Sequence[tuple[Pictures, int]]
     labels: np.ndarray
     groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pixels(self, rows: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:
-        """Return images as uint8 ``[rows, channels, height, width]``, resized bilinearly to ``size`` (height, width,
+    def __getitem__(self, index: int) -> Image.Image:
+        """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
+        pictures, number = self.pictures[index]
+        return pictures[number]
+
+    def at(self, rows: np.ndarray) -> "ImageSet":
+        """Return some of the images."""
+        groups = None if self.groups is None else self.groups[rows]
+        return ImageSet([self.pictures[row] for row in rows.tolist()], self.labels[rows], groups)
+
+    def require_readable(self) -> None:
+        """Raise :class:`DataError` if image files are damaged, as far as this is seen without decoding them."""
+        numbers: dict[Pictures, list[int]] = {}
+        for pictures, number in self.pictures:
+            numbers.setdefault(pictures, []).append(number)
+        for pictures, of_collection in numbers.items():
+            pictures.require_readable(of_collection)
+
+    def pixels(self, size: tuple[int, int, int]) -> np.ndarray:
+        """Return the images as uint8 ``[n, channels, height, width]``, resized bilinearly to ``size`` (height, width,
         channels) regardless of aspect ratio.
 
         Raises
@@ -60,9 +79,9 @@ class ImageSet:
             An image is damaged or not supported.
         """
         height, width, channels = size
-        pixels = np.empty((len(rows), channels, height, width), dtype=np.uint8)
-        for index, row in enumerate(rows.tolist()):
-            pixels[index] = planes(self.pictures[row], size)
+        pixels = np.empty((len(self), channels, height, width), dtype=np.uint8)
+        for index in range(len(self)):
+            pixels[index] = planes(self[index], size)
         return pixels
 
 
@@ -78,34 +97,12 @@ def planes(image: Image.Image, size: tuple[int, int, int]) -> np.ndarray:
 
 def joined(sets: Sequence[ImageSet]) -> ImageSet:
     """Return the images of several sets, one after another."""
-    if len(sets) == 1:
-        return sets[0]
     groups = [images.groups for images in sets if images.groups is not None]
     return ImageSet(
-        _Chained(sets),
+        [picture for images in sets for picture in images.pictures],
         np.concatenate([images.labels for images in sets]),
         np.concatenate(groups) if len(groups) == len(sets) else None,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Chained(Pictures):
-    """The pictures of several sets, one after another."""
-
-    sets: Sequence[ImageSet]
-
-    def __getitem__(self, index: int) -> Image.Image:
-        for images in self.sets:
-            if index < len(images):
-                return images.pictures[index]
-            index -= len(images)
-        raise IndexError(index)
-
-    def require_readable(self, rows: np.ndarray) -> None:
-        start = 0
-        for images in self.sets:
-            images.pictures.require_readable(rows[(rows >= start) & (rows < start + len(images))] - start)
-            start += len(images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,18 +111,18 @@ class Files(Pictures):
 
     paths: Sequence[Path]
 
-    def require_readable(self, rows: np.ndarray) -> None:
+    def require_readable(self, numbers: Sequence[int]) -> None:
         Image.preinit()
         problems = []
-        for path in (self.paths[row] for row in rows.tolist()):
+        for path in (self.paths[number] for number in numbers):
             with path.open("rb") as file:
                 if problem := problem_in(file):
                     problems.append(f"{path} ({problem})")
         if problems:
             more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
             raise DataError(
-                f"{len(problems)} of {len(rows)} images cannot be read: {', '.join(problems[:_NAMED])}{more}; replace "
-                "or remove them"
+                f"{len(problems)} of {len(numbers)} images cannot be read: {', '.join(problems[:_NAMED])}{more}; "
+                "replace or remove them"
             )
 
     def __getitem__(self, index: int) -> Image.Image:

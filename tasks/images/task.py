@@ -21,11 +21,11 @@ from fedapps.base.errors import listed
 from fedapps.base.options import label_keys, parse_options
 
 from .formats import Folder, read_folder
+from .image_set import ImageSet
 from .networks import ImageClassifier, check_network, image_classifier
-from .options import SMALLEST
+from .options import DIGITS, SMALLEST, Statistics, fetch, write_digits
 from .options import Options as ImagesOptions
-from .partition import Images, NodeImages, all_images, node_images, own_images
-from .sources import DIGITS, Statistics, fetch, write_digits
+from .partition import NodeImages, all_images, node_images, own_images
 
 #: The padding before a random crop, as a part of the height: 4 pixels of 32 (He et al., 2016).
 _PART = 8
@@ -106,7 +106,7 @@ class ImagesTask(Task):
             lines.append(f"{len(read.classes)} classes ({listed(read.classes, _LISTED)})")
         if not options.height:
             rows = np.linspace(0, len(images) - 1, min(len(images), _MEASURED)).astype(int)
-            (width, height), same = Counter(images.pictures[row].size for row in rows.tolist()).most_common(1)[0]
+            (width, height), same = Counter(images[row].size for row in rows.tolist()).most_common(1)[0]
             keys |= {"height": min(height, _LARGEST)} | ({} if options.width else {"width": min(width, _LARGEST)})
             lines.append(f"{height}x{width} pixels in {same} of {len(rows)} images")
         settings = " ".join(f"--set {quote(f'images.{key}={value}')}" for key, value in keys.items())
@@ -318,24 +318,24 @@ def _most_frequent(labels: np.ndarray) -> int:
     return int(np.bincount(labels).argmax())
 
 
-def _tensors(images: Images, size: tuple[int, int, int], turns: int) -> Batch:
+def _tensors(images: ImageSet, size: tuple[int, int, int], turns: int) -> Batch:
     """The images, turned anticlockwise by quarter turns, and their labels."""
-    pixels = np.ascontiguousarray(np.rot90(images.images.pixels(images.rows, size), turns, axes=(2, 3)))
+    pixels = np.ascontiguousarray(np.rot90(images.pixels(size), turns, axes=(2, 3)))
     return {"image": torch.from_numpy(pixels), "label": torch.from_numpy(images.labels)}
 
 
 @lru_cache(maxsize=4)
-def _common(images: Images, size: tuple[int, int, int], turns: int) -> Batch:
+def _common(images: ImageSet, size: tuple[int, int, int], turns: int) -> Batch:
     """The common test, which all nodes of a process share whose images are turned alike."""
     return _tensors(images, size, turns)
 
 
 @lru_cache(maxsize=4)
-def _measured(images: Images, size: tuple[int, int, int]) -> Statistics:
+def _measured(images: ImageSet, size: tuple[int, int, int]) -> Statistics:
     """The mean and the standard deviation of each channel; a channel that is constant is divided by 1."""
     levels = np.zeros((size[2], 256), dtype=np.int64)
     for start in range(0, len(images), CHUNK):
-        pixels = images.images.pixels(images.rows[start : start + CHUNK], size)
+        pixels = images.at(np.arange(start, min(start + CHUNK, len(images)))).pixels(size)
         levels += [np.bincount(channel.reshape(-1), minlength=256) for channel in pixels.transpose(1, 0, 2, 3)]
     values = np.arange(256) / 255
     mean = levels @ values / levels.sum(axis=1)

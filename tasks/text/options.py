@@ -415,9 +415,9 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
     """
     if not options.recurrent:
         return "tokenizer"
-    chosen = options.vocabulary
+    vocabulary = options.vocabulary
     private = private_words(options, privacy) is PrivateWords.ALL
-    if chosen == "own" or (chosen == "auto" and private):
+    if vocabulary == "own" or (vocabulary == "auto" and private):
         if not private:
             raise DataError(
                 "text.vocabulary = 'own': nodes with different words cannot share the parameter embedding.weight, "
@@ -425,7 +425,7 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
                 f"use a method that keeps embedding.* private (private here: {', '.join(privacy.patterns) or 'none'})"
             )
         return "own"
-    if chosen == "file" or (chosen == "auto" and options.words_file):
+    if vocabulary == "file" or (vocabulary == "auto" and options.words_file):
         return "file"
     options.check_shared()
     return "shared"

@@ -146,13 +146,13 @@ class TextTask(Task):
     @property
     def roles(self) -> ModelRoles:
         """The head is the classifier, with the layer before it that some encoders have."""
-        head, chosen = ("*classifier.*",), self.options
-        body = ("encoder.*",) if chosen.frozen_embedding else ("embedding.*", "encoder.*")
-        if chosen.adapter == "ia3":
+        head, options = ("*classifier.*",), self.options
+        body = ("encoder.*",) if options.frozen_embedding else ("embedding.*", "encoder.*")
+        if options.adapter == "ia3":
             return ModelRoles(head, body=("encoder.*.ia3_l.default",), features=True, factors_key=WITH_LORA)
-        if not chosen.adapter:
+        if not options.adapter:
             return ModelRoles(head, body=body, features=True, factors_key=WITH_LORA)
-        factors = replace(LORA, scale=chosen.adapter_alpha / chosen.adapter_rank)
+        factors = replace(LORA, scale=options.adapter_alpha / options.adapter_rank)
         return ModelRoles(head, body=(LORA.a, LORA.b), features=True, factors=factors)
 
     @classmethod
@@ -283,14 +283,14 @@ class TextTask(Task):
 
     def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
         """The vocabulary that depends on no texts, or ``None``; ``key`` is the node's."""
-        chosen, source = self.options, vocabulary_source(self.options, self.privacy)
+        options, source = self.options, vocabulary_source(self.options, self.privacy)
         if source == "tokenizer":
-            encoder = assigned_start(chosen, self.privacy, key) if key is not None else ""
-            return _tokens(encoder or chosen.model, chosen.length)
+            encoder = assigned_start(options, self.privacy, key) if key is not None else ""
+            return _tokens(encoder or options.model, options.length)
         if source == "file":
-            option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
-            path = Path(chosen.words_file).expanduser()
-            return read_vocabulary(path, chosen.vocabulary_size, option, chosen.embedding_width)
+            option = "text.vocabulary-file" if options.vocabulary_file else "text.glove"
+            path = Path(options.words_file).expanduser()
+            return read_vocabulary(path, options.vocabulary_size, option, options.embedding_width)
         return None
 
     @property
@@ -306,9 +306,9 @@ class TextTask(Task):
     @property
     def fixed_digest(self) -> str:
         """The digest of the pretrained encoder, if a shared part of it is frozen."""
-        chosen = self.options
-        frozen = chosen.adapter or chosen.frozen_layers or chosen.frozen_embedding
-        return digest_of(chosen.model) if frozen and chosen.weights == "pretrained" else ""
+        options = self.options
+        frozen = options.adapter or options.frozen_layers or options.frozen_embedding
+        return digest_of(options.model) if frozen and options.weights == "pretrained" else ""
 
     @property
     def fixed_source(self) -> str:
@@ -411,9 +411,9 @@ class TextTask(Task):
         return self.load_all(folder)
 
     def _words(self, corpus: Corpus, key: str) -> Words:
-        chosen = self.options
-        if vocabulary_source(chosen, self.privacy) == "shared":
-            return Words(shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count), self._kept)
+        options = self.options
+        if vocabulary_source(options, self.privacy) == "shared":
+            return Words(shared_vocabulary(corpus, options.vocabulary_size, options.min_count), self._kept)
         return Words(self._public_vocabulary(key), self._kept)
 
     @property

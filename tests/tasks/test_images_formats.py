@@ -9,8 +9,7 @@ import pytest
 from datasets import Dataset
 from fedapps.tasks.base import DataError
 from fedapps.tasks.images.formats import read_folder
-from fedapps.tasks.images.options import Options
-from fedapps.tasks.images.sources import PUBLISHED, Columns, fetch
+from fedapps.tasks.images.options import PUBLISHED, Columns, Options, fetch
 from fedapps.tasks.images.task import ImagesTask
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
 from PIL import Image
@@ -79,7 +78,7 @@ def test_all_formats_give_the_same_images(write, tmp_path, monkeypatch):
     assert read_folder(tmp_path / "world" if write is downloaded else tmp_path, LAYOUT) is read
     for split, (pixels, labels) in (("train", TRAIN), ("test", TEST)):
         found = read.splits[split]
-        images = found.pixels(np.arange(len(found)), LAYOUT.size).transpose(0, 2, 3, 1)
+        images = found.pixels(LAYOUT.size).transpose(0, 2, 3, 1)
         order = np.lexsort((images.reshape(len(images), -1)[:, 0], found.labels))
         expected = np.lexsort((pixels.reshape(len(pixels), -1)[:, 0], labels))
         assert np.array_equal(images[order], pixels[expected])
@@ -90,7 +89,7 @@ def test_images_are_resized_and_made_grey(tmp_path):
     pixels = np.full((2, 4, 4, 3), 100, dtype=np.uint8)
     write_folders(tmp_path, pixels, np.array([0, 1]))
     options = Options(dataset="pets", classes=2, height=8, width=4, channels=1)
-    found = read_folder(tmp_path, options.layout()).splits["train"].pixels(np.arange(2), (8, 4, 1))
+    found = read_folder(tmp_path, options.layout()).splits["train"].pixels((8, 4, 1))
     assert found.shape == (2, 1, 8, 4)
     assert (found == 100).all()
 
@@ -261,7 +260,7 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
     (tmp_path / "cat" / "00000.png").write_bytes(content)
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=said):
-        found.pixels(np.arange(9), LAYOUT.size)
+        found.pixels(LAYOUT.size)
     with pytest.raises(DataError, match=r"1 of \d images cannot be read: .*00000\.png \(.*\); replace or remove"):
         ImagesTask(PETS).own_profile(tmp_path)
 
@@ -278,7 +277,7 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
 def test_arrays_that_are_no_images(arrays, said, tmp_path):
     single(tmp_path, **arrays)
     with pytest.raises(DataError, match=said):
-        read_folder(tmp_path, LAYOUT).splits["train"].pixels(np.arange(9), LAYOUT.size)
+        read_folder(tmp_path, LAYOUT).splits["train"].pixels(LAYOUT.size)
 
 
 def test_an_unreachable_hub_says_what_to_do(tmp_path):
@@ -293,7 +292,7 @@ def test_a_transparent_image_in_a_parquet_file_is_named(tmp_path):
     Dataset.from_dict(columns).to_parquet(str(tmp_path / "train.parquet"))
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=r"image of image 0: has transparent pixels"):
-        found.pixels(np.arange(1), LAYOUT.size)
+        found.at(np.arange(1)).pixels(LAYOUT.size)
 
 
 def test_classes_that_differ_in_case_or_blanks_are_refused(tmp_path):
