@@ -372,8 +372,8 @@ def stream_rows(
         path, kind = source, format_of(source)
         if kind == PARQUET:
             table = _read_parquet(path, required, (), hint)
-            for row, line in enumerate(table.lines):
-                yield Row(line_of(path, line), {name: cells[row] for name, cells in table.columns.items()})
+            for index, line in enumerate(table.lines):
+                yield Row(line_of(path, line), {name: cells[index] for name, cells in table.columns.items()})
             return
     else:
         path, kind = name_of(source), ""
