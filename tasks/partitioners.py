@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need
+from fedapps.base.seeding import generator
 
 #: Indices of examples, int64, ascending.
 Part = np.ndarray
@@ -186,8 +187,8 @@ def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> li
     for share in shares:
         counts = np.minimum(apportion(size, share), ends - used)
         counts += apportion(size - int(counts.sum()), ends - used - counts)
-        chosen = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
-        parts.append(np.sort(np.concatenate(chosen)))
+        drawn = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
+        parts.append(np.sort(np.concatenate(drawn)))
         used += counts
     return parts
 
@@ -204,6 +205,16 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     largest = np.argsort(parts - exact, kind="stable")
     parts[largest[: total - parts.sum()]] += 1
     return parts
+
+
+def hold_out(rows: Part, share: float, seed: int, name: str) -> tuple[Part, Part]:
+    """Divide examples at random into those that stay and those that are held out, ``share`` of them, rounded down.
+
+    The draw depends on ``seed`` and on ``name``, which says what is held out.
+    """
+    order = generator(seed, name).permutation(rows)
+    count = int(share * len(rows))
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def label_shares(labels: np.ndarray, parts: Sequence[Part], num_classes: int) -> np.ndarray:

@@ -165,6 +165,16 @@ def option(
 _OPTION_FIELDS: dict[type, dict[str, Field[Any]]] = {}
 
 
+def label_keys(labels: Sequence[str]) -> dict[str, str | int]:
+    """Return the key ``labels`` that lists labels, as :func:`split_names` reads it.
+
+    It is ``classes``, their number, if a comma or blanks in a label make the list ambiguous.
+    """
+    if any("," in label or label != label.strip() for label in labels):
+        return {"classes": len(labels)}
+    return {"labels": ",".join(labels)}
+
+
 def split_names(names: str) -> tuple[str, ...]:
     """Split a string of names at its commas."""
     return tuple(name.strip() for name in names.split(",") if name.strip())

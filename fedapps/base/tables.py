@@ -1,13 +1,14 @@
-"""Tables in files: CSV, TSV and JSON lines, plain or compressed by gzip or xz.
+"""Tables in files: CSV, TSV and JSON lines, plain or compressed by gzip or xz, and Parquet.
 
-All tasks read their tables here. Every error names the file, the line and the column, and says what is allowed."""
+All tasks find and read their tables here. Every error names the file, the line and the column, and says what is
+allowed.
+"""
 
-import csv
+import json
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -15,168 +16,23 @@ from unicodedata import normalize
 
 import numpy as np
 
-from .errors import DataError
-from .text_files import COMPRESSIONS, from_json, open_text, shown
-
-FORMATS = (".csv", ".tsv", ".jsonl")
-#: The endings of spreadsheets, which are no text.
-SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
-_SHOWN = 40  # characters of a line that an error repeats
-
-
-def json_lines(source: Path | Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line of JSON lines, a file or a stream, without blank lines.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or a line is not a JSON object.
-    """
-    path = source if isinstance(source, Path) else name_of(source)
-    with lines_of(source) as lines:
-        yield from _json_objects(path, lines)
-
-
-def name_of(stream: object) -> Path:
-    """The name of a stream, for messages."""
-    return Path(getattr(stream, "name", "<input>"))
-
-
-@contextmanager
-def lines_of(source: Path | Iterable[str], columns: Sequence[str] = ()) -> Iterator[Iterable[str]]:
-    """Open the lines of a file (:func:`fedapps.base.text_files.open_text`), or those of a stream.
-
-    Raise :class:`DataError` if they cannot be read. ``columns`` are those that the message for a missing file names.
-    """
-    if not isinstance(source, Path):
-        yield _decoded(source)
-    elif not source.exists():
-        expected = f"; expected one with the columns {', '.join(columns)}" if columns else ""
-        raise DataError(f"{source}: no such file{expected}")
-    else:
-        with open_text(source) as file:
-            yield file
-
-
-def _decoded(stream: Iterable[str]) -> Iterator[str]:
-    """The lines of a stream without a byte-order mark."""
-    try:
-        for number, line in enumerate(stream):
-            yield line if number else line.removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name_of(stream)}: {error}; write UTF-8") from error
-
-
-def format_of(path: Path) -> str:
-    kind = path.with_suffix("").suffix if path.suffix in COMPRESSIONS else path.suffix
-    if kind in SHEETS:
-        raise DataError(f"{path}: a spreadsheet; save the sheet as CSV in UTF-8")
-    if kind not in FORMATS:
-        endings = ", ".join(FORMATS)
-        raise DataError(
-            f"{path}: unknown format; expected a file name that ends in {endings}, .gz or .xz: rename the file, for "
-            "example to .tsv if tabs separate its columns"
-        )
-    return kind
-
-
-def with_kind(lines: Iterable[str]) -> tuple[bool, Iterable[str]]:
-    """Whether the lines of a stream are JSON lines, because the first begins with ``{``; and the lines."""
-    rest = iter(lines)
-    first = next((line for line in rest if line.strip()), "")
-    return first.lstrip().startswith("{"), chain([first], rest)
-
-
-def rows_of(
-    path: Path,
-    lines: Iterable[str],
-    kind: str,
-    header: bool,
-    read: Sequence[str],
-    required: Sequence[str],
-    hint: str,
-) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """The rows of a table of a kind, with the numbers of their lines."""
-    if kind == ".jsonl":
-        return _json_objects(path, lines)
-    return _csv_rows(path, lines, kind, header, read, required, hint)
-
-
-def _csv_rows(
-    path: Path, file: Iterable[str], kind: str, header: bool, read: Sequence[str], required: Sequence[str], hint: str
-) -> Iterator[tuple[int, dict[str, str]]]:
-    if kind == ".tsv":
-        reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(file, strict=True)
-    names: list[str] = []
-    try:
-        if header:
-            names = [name.strip() for name in next(reader, [])]
-            require_columns(names, required, f"{path}, line 1", hint)
-            if twice := [name for name, count in Counter(names).items() if count > 1 and name in read]:
-                raise DataError(
-                    f"{path}, line 1: column {', '.join(twice)} occurs twice; keep or rename one of the two"
-                )
-        for row in reader:
-            if not row:
-                continue
-            if header and len(row) != len(names):
-                location = f"{path}, line {reader.line_num}"
-                quoted = " (cells with commas need quotes)" if kind == ".csv" and len(row) > len(names) else ""
-                raise DataError(f"{location}: {len(row)} cells; expected {len(names)}, as in the header{quoted}")
-            columns = names or [str(number) for number in range(1, len(row) + 1)]
-            yield reader.line_num, dict(zip(columns, row, strict=True))
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: {error}; expected {kind[1:].upper()} (JSON lines, .jsonl, set no limits "
-            "on quotes and lengths)"
-        ) from error
-
-
-def cell_of(value: object, location: str, column: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DataError(f"{location}, column {column}: {shown(value)}; expected a string or a number")
-    return str(value)
-
-
-def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        begins = repr(line.strip()[:_SHOWN])
-        try:
-            record = from_json(line)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {begins} is not JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number}: {begins}; expected a JSON object of names and values")
-        yield number, record
-
-
-def require_columns(present: Collection[str], columns: Iterable[str], location: str, hint: str) -> None:
-    columns = list(columns)
-    if lacking := [name for name in columns if name not in present]:
-        if all(name.isdecimal() for name in (*present, *columns)):
-            raise DataError(
-                f"{location}: no column {', '.join(lacking)}; columns are counted from 1, and the line "
-                f"has {len(present)}"
-            )
-        named = ", ".join(shown(name)[1:-1] for name in present if name) or "none"
-        if len(present) == 1 and any(mark in named for mark in (";", "\t", "|")):
-            hint = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
-        elif not hint and len(lacking) == len(columns) > 1:
-            hint = "the first line of a table must have the names of its columns"
-        raise DataError(f"{location}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))
-
+from .errors import DataError, need
+from .rows import FORMATS, PARQUET, cell_of, format_of, lines_of, name_of, require_columns, rows_of, with_kind
+from .text_files import COMPRESSIONS, found_in, shown
 
 #: The endings of the names of CSV files.
 CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
 #: The numbers that float32 can hold, in which most tasks compute, and the whole numbers that float64 can.
 _LARGEST, _WHOLE = float(np.finfo(np.float32).max), 2.0**53
+
 _LISTED = 5  # lines that an error lists
+#: What the library datasets calls the features in the metadata of a Parquet file.
+_FEATURES = b"huggingface"
+
+
+def line_of(path: Path, number: int) -> str:
+    """The place of a row, for messages: the file and the number of its line, or of the row in a Parquet file."""
+    return f"{path}, {'row' if path.suffix == PARQUET else 'line'} {number}"
 
 
 @dataclass(frozen=True)
@@ -192,13 +48,17 @@ class Table:
     columns : mapping of str to list of str
         The cells of the columns that were read, in the order of the rows.
     lines : list of int
-        The number of the line on which each row ends, counted from 1.
+        The number of the line on which each row ends, or of the row in a Parquet file, counted from 1.
+    classes : mapping of str to tuple of str
+        By column, the names of the classes in the order of their numbers, where a Parquet file has them. The cells are
+        names.
     """
 
     path: Path
     names: tuple[str, ...]
     columns: Mapping[str, list[str]]
     lines: list[int]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -209,7 +69,7 @@ class Table:
     def require(self, columns: Iterable[str]) -> None:
         """Raise :class:`DataError` if one of the optional ``columns`` is missing."""
         if any(column not in self for column in columns):
-            require_columns(self.names, columns, f"{self.path}, line 1", "")
+            require_columns(self.names, columns, line_of(self.path, 1), "")
 
     def texts(self, column: str) -> list[str]:
         """Return the cells of a column as written."""
@@ -271,7 +131,7 @@ class Table:
 
     def location(self, row: int, column: str) -> str:
         """Return the file, line and column of a cell, for an error message."""
-        return f"{self.path}, line {self.lines[row]}, column {column}"
+        return f"{line_of(self.path, self.lines[row])}, column {column}"
 
     def distinct(self, columns: Sequence[str]) -> None:
         """Raise :class:`DataError` if two rows have the same cells in some columns."""
@@ -280,7 +140,7 @@ class Table:
             if (first := rows.setdefault(cells, row)) != row:
                 named = ", ".join(f"{column} = {shown(cell)}" for column, cell in zip(columns, cells, strict=True))
                 raise DataError(
-                    f"{self.path}, line {self.lines[row]}: {named} occurs for the second time (first in line "
+                    f"{line_of(self.path, self.lines[row])}: {named} occurs for the second time (first in line "
                     f"{self.lines[first]}); keep one of the two rows"
                 )
 
@@ -298,7 +158,8 @@ def read_table(
 
     The ending of the file name decides the format: ``.csv`` (quoted), ``.tsv`` (separated by tabs, without quotes, as
     GLUE's files) or ``.jsonl`` (one object of strings and numbers per line), each optionally followed by ``.gz`` or
-    ``.xz``. For encodings see :mod:`fedapps.base.text_files`. Blank lines are skipped.
+    ``.xz``; or ``.parquet``, where a class has the name that the library datasets wrote for its number. For encodings
+    see :mod:`fedapps.base.text_files`. Blank lines are skipped.
 
     Parameters
     ----------
@@ -321,6 +182,8 @@ def read_table(
         occurs twice, or there are no rows.
     """
     kind = format_of(path)
+    if kind == PARQUET:
+        return _read_parquet(path, required, optional, hint)
     columns: dict[str, list[str]] = {}
     names: tuple[str, ...] = ()
     lines: list[int] = []
@@ -341,6 +204,125 @@ def read_table(
     if not lines:
         raise DataError(f"{path}: has no rows; expected one per line")
     return Table(path, names, columns, lines)
+
+
+def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], hint: str) -> Table:
+    names, metadata = parquet_columns(path)
+    require_columns(names, required, str(path), hint)
+    read = parquet_cells(path, [name for name in dict.fromkeys((*required, *optional)) if name in names])
+    if not read.num_rows:
+        raise DataError(f"{path}: has no rows")
+    classes = {name: known for name in read.column_names if (known := _class_names(metadata, name))}
+    columns = {}
+    for name in read.column_names:
+        values, known = read.column(name).to_pylist(), classes.get(name, ())
+        for row, value in enumerate(values):
+            location = f"{line_of(path, row + 1)}, column {name}"
+            if known and not (isinstance(value, int) and 0 <= value < len(known)):
+                raise DataError(f"{location}: {shown(value)}; expected a class from 0 to {len(known) - 1}")
+            values[row] = known[value] if known else cell_of(value, line_of(path, row + 1), name)
+        columns[name] = values
+    return Table(path, names, columns, list(range(1, read.num_rows + 1)), classes)
+
+
+def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]:
+    """Return the names of the columns of a Parquet file, and its metadata.
+
+    Raise :class:`DataError` if it is damaged.
+    """
+    need("pyarrow", "images", str(path))
+    import pyarrow.parquet
+
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+    return tuple(schema.names), schema.metadata or {}
+
+
+def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
+    """Return some columns of a Parquet file as a table of pyarrow. Raise :class:`DataError` if it is damaged."""
+    need("pyarrow", "images", str(path))
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.read_table(path, columns=list(columns))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+
+
+def _class_names(metadata: Mapping[bytes, bytes], column: str) -> tuple[str, ...]:
+    """The names that the library datasets wrote for a column of classes; empty if there are none."""
+    try:
+        features = json.loads(metadata.get(_FEATURES, b"{}"))["info"]["features"]
+        return tuple(map(str, features[column]["names"]))
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a table; those of the first object of JSON lines; empty without rows."""
+    kind = format_of(path)
+    if kind == PARQUET:
+        return parquet_columns(path)[0]
+    with lines_of(path) as file:
+        return next((tuple(row) for _, row in rows_of(path, file, kind, True, (), (), "")), ())
+
+
+def table_names(stem: str) -> tuple[str, ...]:
+    """Return the names of the files of a table, for :func:`find_tables`: in each format, and as on the hub.
+
+    The Hugging Face hub has ``train-00000-of-00001.parquet`` in any folder.
+    """
+    return (*(stem + kind for kind in FORMATS), *(f"**/{stem}{ending}{PARQUET}" for ending in ("", "-*", "/*")))
+
+
+def find_tables(folder: Path, candidates: Sequence[str], key: str = "") -> list[Path]:
+    """Return the files that match the first candidate with a match, sorted by name.
+
+    Parameters
+    ----------
+    folder : Path
+    candidates : sequence of str
+        File names, or patterns such as ``train*.csv``. Each is also tried with the endings .gz and .xz.
+    key : str
+        The key that names one of several files, for messages; empty if there is none.
+
+    Raises
+    ------
+    DataError
+        A candidate is no pattern of names below ``folder``, or the folder has files of one name in several formats, or
+        on the hub's pattern in several folders.
+    """
+    matches: dict[str, list[Path]] = {}
+    for candidate in candidates:
+        for compression in COMPRESSIONS:
+            try:
+                paths = [path for path in found_in(folder, candidate + compression) if path.is_file()]
+            except (ValueError, NotImplementedError) as error:  # two stars within a name, or an absolute path
+                raise DataError(
+                    f"{key} = {candidate!r}: {error}; name files below {folder}, such as train*.csv"
+                ) from error
+            if paths:
+                matches.setdefault(candidate, paths)
+    if not matches:
+        return []
+    first, paths = next(iter(matches.items()))
+    if others := [files[0].name for name, files in matches.items() if name != first and _stem(name) == _stem(first)]:
+        named = f", or name it in {key}" if key else ""
+        raise DataError(
+            f"{folder}: has {paths[0].name} and {others[0]}, and each could be meant; keep one of them{named}"
+        )
+    if first.startswith("**/") and len(parents := sorted({str(path.parent) for path in paths})) > 1:
+        raise DataError(
+            f"{folder}: Parquet files of {_stem(first)} in several folders ({', '.join(parents[:3])}); set data-dir to "
+            "one of them"
+        )
+    return paths
+
+
+def _stem(candidate: str) -> str:
+    return re.sub(r"(-\*|/\*)?\.\w+$", "", candidate.removeprefix("**/"))
 
 
 @dataclass(frozen=True)
@@ -388,6 +370,11 @@ def stream_rows(
     """
     if isinstance(source, Path):
         path, kind = source, format_of(source)
+        if kind == PARQUET:
+            table = _read_parquet(path, required, (), hint)
+            for index, line in enumerate(table.lines):
+                yield Row(line_of(path, line), {name: cells[index] for name, cells in table.columns.items()})
+            return
     else:
         path, kind = name_of(source), ""
     with lines_of(source, required) as file:

@@ -170,10 +170,10 @@ class TextTrained(TrainedModel):
         order = examples["length"].argsort(stable=True)
         probabilities = torch.empty(len(texts), len(self.classes))
         with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
-            for chosen in torch.split(order, batch_size) if len(texts) else ():
-                length = examples["length"][chosen]
-                ids = examples["ids"][chosen, : int(length.max())]
-                probabilities[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
+            for rows in torch.split(order, batch_size) if len(texts) else ():
+                length = examples["length"][rows]
+                ids = examples["ids"][rows, : int(length.max())]
+                probabilities[rows] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
         return Predictions.of(finite_answer(probabilities.numpy(), "probabilities"), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ from fedapps.tasks.language import word
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import DataError
-from fedapps.base.tables import json_lines, name_of
+from fedapps.base.rows import json_lines, name_of
 from fedapps.base.text_files import COMPRESSIONS, found_in, open_text, read_json, shown
 
 DEFAULT_FOLDER = "~/fedapps/features"

@@ -282,8 +282,8 @@ def class_parquet() -> Files:
 def read_labelled(folder: Path) -> None:
     layout = ImageOptions(dataset="pets", classes=2, height=6).layout()
     for images in read_image_folder(folder, layout).splits.values():
-        images.pictures.require_readable(np.arange(len(images)))
-        assert images.pixels(np.arange(len(images)), layout.size).shape == (len(images), 3, 6, 6)
+        images.require_readable()
+        assert images.pixels(layout.size).shape == (len(images), 3, 6, 6)
 
 
 # -- houses ----------------------------------------------------------------------------------------------------
