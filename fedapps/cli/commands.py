@@ -13,28 +13,6 @@ from fedapps.launch.runner import RunFailedError
 
 from .parser import command_parser
 
-#: The function of each command. Its module is imported when the command is called, because most of them load torch.
-_COMMANDS = {
-    "new": "run_commands:new",
-    "list": "listing:list_names",
-    "nodes": "run_commands:nodes",
-    "run": "run_commands:run",
-    "compare": "run_commands:compare",
-    "tune": "run_commands:tune",
-    "fleet": "run_commands:fleet",
-    "config": "deploy_commands:config",
-    "deploy": "deploy_commands:deploy",
-    "check-node": "deploy_commands:check_node",
-    "supernode": "deploy_commands:supernode",
-    "keys": "commands:keys",
-    "audit": "run_commands:audit",
-    "report": "commands:report",
-    "board": "commands:board",
-    "predict": "model_commands:predict",
-    "evaluate": "model_commands:evaluate",
-    "adapt": "model_commands:adapt",
-    "export": "model_commands:export",
-}
 _INTERRUPTED = (
     "fedapps: interrupted; the folder of the run has everything that was trained. Resume a run with "
     "--set name=NAME --set resume=true, a comparison with compare --resume FOLDER, a tuning with tune --resume FOLDER"
@@ -57,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_text()
     parser = command_parser()
     arguments, others = parser.parse_known_args(argv)
-    if others and not getattr(arguments, "takes_rest", False):
+    if others and not arguments.takes_rest:
         parser.error(f"unrecognized arguments: {' '.join(others)}{_meant(others, arguments)}")
     arguments.rest = others
 
@@ -67,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             for path in files:
                 use_file(Path(path))
-        status: int = resolve_name(f"fedapps.cli.{_COMMANDS[arguments.command]}")(arguments)
+        status: int = resolve_name(f"fedapps.cli.{arguments.function}")(arguments)
         return status
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would fail to write the rest
