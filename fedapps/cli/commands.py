@@ -75,12 +75,11 @@ def keys(arguments: argparse.Namespace) -> int:
     """Create a SuperLink's certificates or a node's key, and print where each file belongs."""
     from fedapps.deployment.credentials import issue_certificates, issue_node_key
 
-    folder = Path(arguments.folder)
     certificates = arguments.kind == "certificates"
     print(
-        issue_certificates(folder, arguments.host, arguments.days)
+        issue_certificates(arguments.folder, arguments.host, arguments.days)
         if certificates
-        else issue_node_key(folder, arguments.name)
+        else issue_node_key(arguments.folder, arguments.name)
     )
     return 0
 
@@ -89,7 +88,7 @@ def report(arguments: argparse.Namespace) -> int:
     """Write the report or the tables of a run or a comparison and print their paths."""
     from fedapps.report.paper import write_formats
 
-    for path in write_formats(Path(arguments.folder), [name.strip() for name in arguments.format.split(",")]):
+    for path in write_formats(arguments.folder, [name.strip() for name in arguments.format.split(",")]):
         print(path)
     return 0
 
@@ -98,5 +97,5 @@ def board(arguments: argparse.Namespace) -> int:
     """Serve the page that follows the runs of a folder."""
     from fedapps.board.server import serve
 
-    serve(Path(arguments.folder), arguments.host, arguments.port)
+    serve(arguments.folder, arguments.host, arguments.port)
     return 0

@@ -38,7 +38,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     )
     print(evaluation_text(rows, len(arguments.data_dir)))
     if arguments.json:
-        write_whole(Path(arguments.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
+        write_whole(arguments.json, (json.dumps(as_json(rows), indent=2) + "\n").encode())
     return 0
 
 

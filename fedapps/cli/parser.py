@@ -74,10 +74,10 @@ def _settings(name: str, declared: Settings) -> dict[str, Any]:
         settings["action"] = "store_true"
     elif isinstance(default, list):
         settings["action"] = "append"
+    elif "type" in settings:
+        settings["type"] = {"int": int, "path": Path, "round": _round}[settings["type"]]
     elif isinstance(default, int | float):
         settings["type"] = type(default)
-    elif "type" in settings:
-        settings["type"] = {"int": int, "round": _round}[settings["type"]]
     return settings
 
 
