@@ -25,9 +25,7 @@ from typing import Any
 
 import numpy as np
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices.availability import DayNight
-from fedapps.sim.devices.distributions import LogNormal, Uniform
-from fedapps.sim.devices.fleet import drawn
+from fedapps.sim.devices import DayNight, LogNormal, Uniform, drawn
 from fedapps.sim.flower_internals import direct_arrays, flower_identity
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, BufferedAsync, Each, Save, UniformFraction, to_record

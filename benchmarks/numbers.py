@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
 
-from fedapps.strategies.privacy_budget import epsilon as budget
+from fedapps.strategies.privacy import epsilon as budget
 
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate

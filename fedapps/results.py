@@ -20,7 +20,7 @@ from fedapps.report.run_data import RunData, read_run
 from fedapps.runs.comparisons import Compared
 from fedapps.runs.records import NodeRecord, RoundRecord
 from fedapps.runs.run_folder import RunFolder
-from fedapps.strategies.rounds.snapshots import under
+from fedapps.strategies.records import under
 
 
 class ReportedResult:

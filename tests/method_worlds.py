@@ -13,7 +13,7 @@ import pytest
 import torch
 from fedapps.clients.state import DiskState
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.rounds.snapshots import Snapshot
+from fedapps.strategies.records import Snapshot
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from fedapps.tasks.profiles import LowRank, ModelRoles
 from flwr.app import Context, Message, RecordDict

@@ -15,10 +15,10 @@ from fedapps.launch.inputs import resolve
 from fedapps.launch.plan import new_folder, timed_name
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
-from fedapps.tasks.privacy.attackers import attacker
 from fedapps.tasks.privacy.audit import (
     Attack,
     Attacker,
+    attacker,
     audit,
     frequency,
     gradient_matching,
@@ -28,8 +28,8 @@ from fedapps.tasks.privacy.audit import (
     subspace,
 )
 from fedapps.tasks.privacy.inversion import Inversion
-from fedapps.tasks.privacy.measures import Recovery, score
 from fedapps.tasks.privacy.sharing import Sharing
+from fedapps.tasks.privacy.tokens import Recovery, score
 
 from .plan import ANYBODY, ATTACKS, FIRST_LAYER, GUESSER, ON, SEARCHES, AuditPlan
 from .text import audit_text, row_line

@@ -24,7 +24,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, Snapshot
-from fedapps.strategies.rounds.snapshots import to_text
+from fedapps.strategies.records import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
 from fedapps.tasks.base import Task
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedapps.tasks.vln.report_houses import House, Walk, floor_plan, read_house, read_walks
-from fedapps.tasks.vln.report_sentences import read_sentences
+from fedapps.tasks.vln.report_results import read_sentences
 from report_pages import labels, page, section, write_lines
 from safetensors.numpy import save_file
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.report_matches import distance_text, read_matches
+from fedapps.tasks.vpr.report_places import distance_text, read_matches
 from PIL import Image
 from place_traces import matches, places, save, section, write_run
 

@@ -4,7 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 
-from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.privacy.audit import ATTACKERS
 from fedapps.tasks.text.privacy import SHARINGS, TextSubject
 from hypothesis import given
 from hypothesis import strategies as st

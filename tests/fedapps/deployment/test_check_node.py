@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from fedapps.strategies import epsilon
 from fedapps.tasks.lqr.world import write_world
-from fedapps.tasks.text.world import write_examples
+from fedapps.tasks.text.sources import write_examples
 
 from fedapps.app.server_app import initial_arrays
 from fedapps.base.report.numbers import format_bytes
