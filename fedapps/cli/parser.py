@@ -48,7 +48,7 @@ def _add_command(commands: Commands, name: str, command: Settings, shared: Mappi
     )
     groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for argument, own in command.get("arguments", {}).items():
-        settings = {**shared.get(argument, {}), **own}
+        settings = dict(own) if "help" in own else {**shared[argument], **own}
         group = settings.pop("group", "")
         if group and group not in groups:
             groups[group] = parser.add_mutually_exclusive_group()
