@@ -2,7 +2,9 @@
 
 import argparse
 
-from fedapps.audit import AuditPlan, audit_recipe, recipe_subject
+from fedapps.audit.plan import AuditPlan
+from fedapps.audit.run import audit_recipe
+from fedapps.audit.victim import recipe_subject
 from fedapps.base.options import split_names
 from fedapps.comparison.compare import compare_recipe, resume_comparison
 from fedapps.comparison.matrix import Vary, assignments
