@@ -202,9 +202,8 @@ def metric_against(
     for method in run.methods:
         records = run.of(method)
         values = [record.evaluate.get(metric.name, math.nan) for record in records]
-        points = [
-            (x, y) for x, y in zip(amounts(records), values, strict=True) if math.isfinite(x) and math.isfinite(y)
-        ]
+        pairs = zip(amounts(records), values, strict=True)
+        points = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
         if points and points[-1][0] > 0:
             curves[method] = points
     if not curves:

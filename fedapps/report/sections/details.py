@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedapps.base.report.numbers import BYTE_UNITS, format_bytes, format_duratio
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Comparison
-from fedapps.runs.records import Metrics
+from fedapps.runs.records import Metrics, RoundRecord
 from fedapps.strategies.wire import NODE_PHASES
 
 from . import section_of
@@ -43,21 +43,18 @@ def traffic(run: RunData) -> Markup | None:
     """
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
     in_rounds, final = run.leading_in_rounds(), run.leading_metric()
-    drawn = [
-        _per_round(run, most) if most > 0 else None,
-        metric_against(
-            run,
-            in_rounds,
-            lambda records: accumulate(record.bytes_down + record.bytes_up for record in records),
-            _scale,
-            ("the bytes sent so far", "traffic", "sent so far, both directions"),
-        )
-        if in_rounds
-        else None,
-        _by_method(run.comparison, run.methods, final) if run.comparison and final else None,
-    ]
+    drawn = [_per_round(run, most) if most > 0 else None]
+    if in_rounds:
+        words = ("the bytes sent so far", "traffic", "sent so far, both directions")
+        drawn.append(metric_against(run, in_rounds, _sent, _scale, words))
+    if run.comparison and final:
+        drawn.append(_by_method(run.comparison, run.methods, final))
     figures = [figure for figure in drawn if figure]
     return section_of("traffic", styles=plot_styles(run.methods), figures=figures) if figures else None
+
+
+def _sent(records: Sequence[RoundRecord]) -> Iterable[float]:
+    return accumulate(record.bytes_down + record.bytes_up for record in records)
 
 
 def _scale(most: float) -> tuple[str, float]:
