@@ -12,23 +12,19 @@ from fedapps.deployment.supernode import SuperNode, check_options
 
 def config(arguments: argparse.Namespace) -> int:
     """Print a recipe as the flat file that ``flwr run`` takes."""
-    print(fleet.run_config_text(Path(arguments.recipe), assignments(arguments.set)), end="")
+    print(fleet.run_config_text(arguments.recipe, assignments(arguments.set)), end="")
     return 0
 
 
 def deploy(arguments: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
-    return fleet.deploy(
-        Path(arguments.recipe), arguments.federation, assignments(arguments.set), stream=arguments.stream
-    )
+    return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
 
 
 def check_node(arguments: argparse.Namespace) -> int:
     """Check whether this machine can take part in a run as a node."""
     further = {"private": arguments.private, "keep-model": arguments.keep_model, **assignments(arguments.node_config)}
-    return check(
-        Path(arguments.recipe), assignments(arguments.set), Path(arguments.data_dir), arguments.state_dir, further
-    )
+    return check(arguments.recipe, assignments(arguments.set), Path(arguments.data_dir), arguments.state_dir, further)
 
 
 def supernode(arguments: argparse.Namespace) -> int:

@@ -121,11 +121,11 @@ def _space(config: Config, label: str, ranges: Sequence[GivenRange], used: set[G
         domain = range_at(search, _present(config, label, argument), setting.metadata)
         if domain is not None:
             space[argument] = _rounded(domain, setting.default)
-    for chosen in ranges:
-        argument = chosen.key if chosen.method else RUN_PREFIX + chosen.key
-        if argument not in fixed and (chosen.method == method.name if chosen.method else method.tuned_keys):
-            space[argument] = _rounded(chosen.domain, _present(config, label, argument))
-            used.add(chosen)
+    for override in ranges:
+        argument = override.key if override.method else RUN_PREFIX + override.key
+        if argument not in fixed and (override.method == method.name if override.method else method.tuned_keys):
+            space[argument] = _rounded(override.domain, _present(config, label, argument))
+            used.add(override)
     return space
 
 
