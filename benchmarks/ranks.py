@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, describe
+from fedapps.base.report.numbers import Estimate
 
 from .numbers import FUNCTIONS, shown
 from .recipe_runs import exit_status
