@@ -67,13 +67,14 @@ def run(
     from .launch.recipe import launch_recipe
     from .registry.local_methods import named
     from .registry.methods import METHODS
-    from .results.run_result import PipelineResult, RunResult
 
     accept_all_text()
     if "methods" in keys:
         keys["methods"] = named(keys["methods"], METHODS.own)
     keys_of_run = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
+    from .results.run_result import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
+
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
 

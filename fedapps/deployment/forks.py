@@ -24,8 +24,8 @@ from importlib import import_module
 
 from .flower_command import load_command, name_process, run_and_exit
 
-#: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
-LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
+#: What workers of this project import before they train.
+LIBRARIES: tuple[str, ...] = ("torch", "scipy.spatial", "PIL.Image", "safetensors.numpy")
 
 
 class Fork:
