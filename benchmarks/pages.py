@@ -68,8 +68,8 @@ def pages() -> dict[Path, str]:
 def call(name: str, *, optional: bool = True) -> str:
     """How to make an object of a public class of ``strategies``: its arguments and their defaults, without the seed.
 
-    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those with
-    a default if they are not ``optional``.
+    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those
+    with a default if they are not ``optional``.
     """
     arguments = signature(getattr(strategies, name)).parameters.values()
     own = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
