@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import RunFailedError, accept_all_text
 from fedapps.base.options import did_you_mean
-from fedapps.launch.runner import RunFailedError
 
 from .parser import command_parser
 
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         if files := getattr(arguments, "method_file", ()):
-            from fedapps.registry.local_methods import use_file
+            from fedapps.registry.methods import use_file
 
             for path in files:
                 use_file(Path(path))

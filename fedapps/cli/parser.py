@@ -8,8 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeAlias
 
-from fedapps.deployment.flower_command import POLL_INTERVAL
-from fedapps.deployment.forks import LIBRARIES
+from fedapps.deployment.flower_command import LIBRARIES, POLL_INTERVAL
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Settings: TypeAlias = Mapping[str, Any]

@@ -14,9 +14,8 @@ from fedapps.config.recipe_files import read_recipe
 from fedapps.deployment.fleet import LocalFleet
 from fedapps.launch.estimate import estimate_text
 from fedapps.launch.inputs import resolve
-from fedapps.launch.launch import Simulation
+from fedapps.launch.launch import Runner, Simulation
 from fedapps.launch.recipe import launch_recipe
-from fedapps.launch.runner import Runner
 from fedapps.project.writing import new_project
 from fedapps.registry.expressions import split_expressions
 from fedapps.tuning.tune import resume_tuning, tune_recipe

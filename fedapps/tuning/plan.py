@@ -6,9 +6,8 @@ from dataclasses import Field, dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from fedapps.base.options import key_of, option_fields, option_values, parse_options
+from fedapps.base.options import Choices, Range, key_of, option_fields, option_values, parse_options, range_at
 from fedapps.base.report.metrics import describe
-from fedapps.base.search import Choices, Range, range_at
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.config.run_config import METHOD_KEYS, RunConfig

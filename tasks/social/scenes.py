@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.errors import DataError
-from fedapps.base.rows import json_lines
 from fedapps.base.seeding import generator
+from fedapps.base.tables import json_lines
 from fedapps.base.text_files import found_in, refuse_several, shown
 
 Point = tuple[float, float]

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedapps.base.errors import DataError
-from fedapps.base.rows import SHEETS
-from fedapps.base.tables import read_table, refuse_spellings
+from fedapps.base.tables import SHEETS, read_table, refuse_spellings
 from fedapps.base.text_files import COMPRESSIONS, found_in, shown
 
 _LISTED = 8  # files that an error lists

@@ -8,7 +8,7 @@ from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import matches, option, split_names
-from fedapps.base.rows import FORMATS
+from fedapps.base.tables import FORMATS
 
 from .corpus import Columns, Layout
 from .sources import PUBLISHED, HubDataset

@@ -13,8 +13,7 @@ from fedapps.tasks.base import DataError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.base.rows import json_lines
-from fedapps.base.tables import read_table, refuse_spellings, stream_rows
+from fedapps.base.tables import json_lines, read_table, refuse_spellings, stream_rows
 
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
 CSV = 'name,size,comment\nball,3,"round, ""red"""\n\nbox,4.5,"two\nlines"\n'
