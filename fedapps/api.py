@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.base.options import key_of
 from fedapps.registry.expressions import split_expressions
 
@@ -62,11 +62,11 @@ def run(
         If a method did not finish.
     """
 
+    from fedapps.registry.methods import named
     from fedapps.results import PipelineResult, RunResult
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
-    from .registry.local_methods import named
     from .registry.methods import METHODS
 
     accept_all_text()
@@ -132,10 +132,10 @@ def compare(
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
 
+    from fedapps.registry.methods import named
     from fedapps.results import ComparisonResult
 
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.local_methods import named
     from .registry.methods import METHODS
 
     accept_all_text()

@@ -12,8 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
 from flwr.common.logger import log
 
-from fedapps.base.console import accept_all_text
-from fedapps.base.errors import DataError, DivergedError
+from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import NodeLimits, RulesError
 from fedapps.clients.settings import RoundSettings
