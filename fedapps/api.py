@@ -107,8 +107,9 @@ def compare(
         ``MyMethod(mu=0.1)``, needs no package; it can be defined in a script or a notebook.
     seeds, first_seed : int
         The number of seeds, at least 1, and the first of them.
-    vary : mapping of one key to a sequence
-        Repeats the comparison for each of these values of a key; by default those that the recipe varies, if any.
+    vary : mapping of str to sequence
+        Repeats the comparison for each of these values of a key, and of several keys for each combination of their
+        values; by default those that the recipe varies, if any.
     seed_keys : sequence of str
         Keys that take the value of the seed in each run, such as ``text.partition-seed``; by default the recipe's.
     engine : "inline" or "ray"
@@ -155,7 +156,7 @@ def compare(
         jobs=jobs,
         cluster=cluster,
         overrides=run_keys(overrides, keys),
-        vary=_varied(vary),
+        vary=_varied(vary or {}),
         seed_keys=seed_keys,
         output_dir=str(output_dir),
     )
@@ -389,11 +390,10 @@ def _value(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Vary | None:
+def _varied(vary: Mapping[str, Sequence[Any]]) -> list[Vary]:
     from .comparison.matrix import Vary
 
-    if not vary:
-        return None
-    if len(vary) > 1 or not (values := tuple(map(_value, next(iter(vary.values()))))):
-        raise ValueError(f"vary = {vary!r}: must be one key with its values, such as {{'lqr.trajectories': [4, 8]}}")
-    return Vary(next(iter(vary)), values)
+    axes = [Vary(key, tuple(map(_value, values))) for key, values in vary.items()]
+    if empty := [axis.key for axis in axes if not axis.values]:
+        raise ValueError(f"vary: {empty[0]!r} has no value; write it as {{'lqr.trajectories': [4, 8]}}")
+    return axes
