@@ -87,6 +87,7 @@ def compare(
     first_seed: int = 0,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seed_keys: Sequence[str] = (),
+    against: str = "",
     engine: str = "inline",
     jobs: int = 0,
     cluster: str = "",
@@ -112,6 +113,8 @@ def compare(
         values; by default those that the recipe varies, if any.
     seed_keys : sequence of str
         Keys that take the value of the seed in each run, such as ``text.partition-seed``; by default the recipe's.
+    against : str
+        The baseline, by its label or display name: each other method is tested against it alone; by default, pairs are.
     engine : "inline" or "ray"
         ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
     jobs : int
@@ -142,7 +145,7 @@ def compare(
 
     accept_all_text()
     if resume:
-        if recipe or overrides or methods or vary or seed_keys or keys:
+        if recipe or overrides or methods or vary or seed_keys or against or keys:
             raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")
         return ComparisonResult(resume_comparison(Path(resume), jobs=jobs, cluster=cluster))
     if not recipe:
@@ -158,6 +161,7 @@ def compare(
         overrides=run_keys(overrides, keys),
         vary=_varied(vary or {}),
         seed_keys=seed_keys,
+        against=against,
         output_dir=str(output_dir),
     )
     return ComparisonResult(folder)

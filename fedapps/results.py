@@ -43,7 +43,7 @@ class ReportedResult:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The labels of the methods with results."""
+        """The methods with results: their display names, or their labels."""
         return self._data.methods
 
     @cached_property
@@ -126,7 +126,7 @@ class RunResult(ReportedResult):
         label = method or (self.methods[0] if len(self.methods) == 1 else "")
         if label not in self.methods:
             raise ValueError(f"method = {method!r}: must be one of {', '.join(map(repr, self.methods))}")
-        snapshot = RunFolder(self.folder, "").checkpoints(label).last()
+        snapshot = RunFolder(self.folder, "").checkpoints(self._data.labels.get(label, label)).last()
         if snapshot is None:
             raise ValueError(f"method = {label!r}: {self.folder} has no checkpoint of it")
         return {name: np.asarray(array) for name, array in under("shared.", snapshot.arrays).items()}
@@ -366,7 +366,7 @@ class ComparisonResult(ReportedResult):
     def _keys(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """The method, the seed and the varied keys of a run."""
         varied = {vary.key: cell["config"][vary.key] for vary in self._plan.vary}
-        return {"method": cell["method"], "seed": cell["seed"]} | varied
+        return {"method": self._plan.shown(cell["method"]), "seed": cell["seed"]} | varied
 
     def _parts(self) -> list[tuple[dict[str, Any], Compared]]:
         """The comparison at each point of the grid, or the only one, each with the point."""

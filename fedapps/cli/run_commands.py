@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
     carried_out = {"jobs": arguments.jobs, "cluster": arguments.cluster, "json_path": arguments.json}
-    if _resumes(arguments, "recipe, methods, keys and values", "set", "vary", "seed_keys", "methods"):
+    if _resumes(arguments, "recipe, methods, keys and values", "set", "vary", "seed_keys", "methods", "against"):
         resume_comparison(arguments.resume, **carried_out)
         return 0
     compare_recipe(
@@ -68,6 +68,7 @@ def compare(arguments: argparse.Namespace) -> int:
         overrides=assignments(arguments.set),
         vary=_varied(arguments),
         seed_keys=split_names(arguments.seed_keys),
+        against=arguments.against,
         output_dir=arguments.output_dir,
         **carried_out,
     )

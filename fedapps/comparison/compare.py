@@ -52,6 +52,7 @@ def compare_recipe(
     overrides: Mapping[str, Any] | None = None,
     vary: Sequence[Vary] = (),
     seed_keys: Sequence[str] = (),
+    against: str = "",
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> Path:
@@ -65,7 +66,7 @@ def compare_recipe(
     recipe : Path
         Name of a recipe, or path of a run-config file.
     methods : sequence of str
-        Methods such as ``fedprox(mu=0.1)``; those of the recipe if empty.
+        Methods such as ``fedprox(mu=0.1)`` or ``fedprox(mu=0.1) as FedProx``; those of the recipe if empty.
     seeds : int
         Number of seeds, at least 1.
     first_seed : int
@@ -82,6 +83,8 @@ def compare_recipe(
         The keys to vary, whose values are combined, each with each; the recipe's if empty.
     seed_keys : sequence of str
         Keys that take the value of the seed in each run; those of the recipe if empty.
+    against : str
+        The baseline, by its label or display name: each other method is tested against it alone; empty: pairs are.
     output_dir : str
         Where the folder of the comparison is created.
     json_path : Path, optional
@@ -103,7 +106,7 @@ def compare_recipe(
         raise ValueError(f"--seeds {seeds}: must be at least 1")
     keys, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
-    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
+    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys, against)
     with _workers(plan, cluster) as workers:
         _check(plan, cluster)
         print(plan.outline, flush=True)

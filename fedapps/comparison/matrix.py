@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.plan import JobPlan, check_key
-from fedapps.registry.expressions import labels
+from fedapps.registry.expressions import labels, shown_names
 from fedapps.runs.comparisons import Point, point_title
 
 
@@ -45,12 +45,22 @@ class Plan(JobPlan):
     ----------
     vary : tuple of Vary
         The varied keys. Their values are combined, each with each.
+    names : mapping of str to str
+        The display names of methods that have one, by label.
+    against : str
+        The label of the baseline, against which each other method is tested; empty: pairs are tested.
     """
 
     command = "compare"
     kind = "comparison"
 
     vary: tuple[Vary, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    against: str = field(default="", kw_only=True)
+
+    def shown(self, label: str) -> str:
+        """The name of a method in tables, figures and reports."""
+        return self.names.get(label, label)
 
     @classmethod
     def of(
@@ -62,6 +72,7 @@ class Plan(JobPlan):
         engine: str,
         vary: Sequence[Vary] = (),
         seed_keys: Sequence[str] = (),
+        against: str = "",
     ) -> "Plan":
         """The plan of a recipe.
 
@@ -78,18 +89,35 @@ class Plan(JobPlan):
             The key that the recipe varies, if any, if empty.
         seed_keys : sequence of str
             Those of the recipe if empty.
+        against : str
+            The label or display name of the baseline; may be empty.
 
         Raises
         ------
         ValueError
-            If a method or the varied key of the recipe is malformed.
+            If a method or the varied key of the recipe is malformed, or the baseline is none of the methods.
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         method_labels = tuple(labels(named))
         of_recipe = recipe_comparison(recipe, "vary")
         vary = tuple(vary) or ((Vary.read(of_recipe),) if of_recipe else ())
         follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
-        return cls(recipe_name(recipe), base, method_labels, tuple(seeds), engine, vary, seed_keys=follow)
+        names = shown_names(named)
+        baselines = [label for label in method_labels if against in (label, names.get(label))]
+        if against and not baselines:
+            known = ", ".join(names.get(label, label) for label in method_labels)
+            raise ValueError(f"--against {against!r}: must be one of the methods, which are {known}")
+        return cls(
+            recipe_name(recipe),
+            base,
+            method_labels,
+            tuple(seeds),
+            engine,
+            vary,
+            seed_keys=follow,
+            names=names,
+            against=baselines[0] if against else "",
+        )
 
     def configs(self) -> list[Config]:
         """The validated config at each of the :attr:`points`.

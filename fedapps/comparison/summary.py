@@ -129,16 +129,22 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         If keys are varied, claims compare methods at values, such as ``fedavg at random``. The paper's numbers for a
         recipe are shown at the values that the recipe itself sets.
     """
+    rows = [{**row, "method": plan.shown(row["method"])} for row in rows]
     setting = setting_of(plan)
-    paper = paper_of(plan.recipe, plan.methods, setting=setting)
     task = str(plan.config.get("task", RunConfig.task))
     metrics = metrics_to_test(task, finished_rows(rows))
+    about: dict[str, Any] = {
+        "recipe": plan.recipe,
+        "task": task,
+        "labels": {name: label for label, name in plan.names.items()},
+        "against": plan.shown(plan.against),
+    }
     if not plan.vary:
-        values = seed_values(complete_rows(rows))
-        part = _compared(plan, task, rows, metrics, references[0], paper)
+        values = _by_label(plan, seed_values(complete_rows(rows)))
+        part = _compared(plan, task, rows, metrics, references[0], _paper_at(plan, {}, setting))
         notes = (*part.notes, *_about_paper(plan, setting, values))
         claims = tuple(checked_claims(plan.recipe, values, setting))
-        return Comparison(**vars(replace(part, claims=claims, notes=notes)), recipe=plan.recipe, task=task)
+        return Comparison(**vars(replace(part, claims=claims, notes=notes)), **about)
     parts: list[VariedPart] = []
     at_values: dict[str, dict[str, list[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
@@ -147,10 +153,10 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         part = _compared(plan, task, own_rows, metrics, of_point, _paper_at(plan, point, setting))
         parts.append(VariedPart(**vars(part), point=point))
         at = ", ".join(map(str, point.values()))
-        at_values |= {f"{method} at {at}": of for method, of in seed_values(complete_rows(own_rows)).items()}
+        of_labels = _by_label(plan, seed_values(complete_rows(own_rows)))
+        at_values |= {f"{label} at {at}": of for label, of in of_labels.items()}
     return Comparison(
-        recipe=plan.recipe,
-        task=task,
+        **about,
         claims=tuple(checked_claims(plan.recipe, at_values, setting)),
         notes=tuple(_about_paper(plan, setting, at_values)),
         varied=tuple(parts),
@@ -163,8 +169,15 @@ def _paper_at(plan: Plan, point: Point, setting: Setting) -> Table:
     for key, value in point.items():
         printed = paper_of(plan.recipe, plan.methods, key, value, setting)
         if printed and all(point[other] == own[other] for other in point if other != key):
-            return printed
-    return paper_of(plan.recipe, plan.methods, setting=setting) if point == own else {}
+            break
+    else:
+        printed = paper_of(plan.recipe, plan.methods, setting=setting) if point == own else {}
+    return {plan.shown(label): row for label, row in printed.items()}
+
+
+def _by_label(plan: Plan, values: Values) -> Values:
+    """Values by method under the labels, by which papers know the methods."""
+    return {label: values[plan.shown(label)] for label in plan.methods if plan.shown(label) in values}
 
 
 def _compared(
@@ -177,12 +190,13 @@ def _compared(
 ) -> Compared:
     """What follows from the runs at one point of the grid, or from all."""
     complete, profiles = complete_rows(rows), task_class(task)
+    methods = [plan.shown(label) for label in plan.methods]
     return Compared(
         rows=tuple(map(_run, finished_rows(rows))),
         table=with_counts(table_of(finished_rows(rows)), rows),
         curves=curves_of(complete),
         nodes=node_means(complete, metrics),
-        tests=tuple(all_tests(complete, plan.methods, metrics, profiles.rivals)),
+        tests=tuple(all_tests(complete, methods, metrics, profiles.rivals, plan.shown(plan.against))),
         paper=paper,
         references=references,
         held_out=held_out_table(complete, profiles.headline),

@@ -255,6 +255,9 @@ def scheme(pairs: Sequence[tuple[str, str]]) -> str:
     methods = {method for pair in pairs for method in pair}
     if len(pairs) == len(methods) * (len(methods) - 1) // 2:
         return ""
+    if len(others := {other for _, other in pairs}) == 1:
+        tested = counted(len(pairs), "test")
+        return f"every method against {others.pop()} (the baseline); Holm's correction over {tested}"
     best, *first = dict.fromkeys(a for a, _ in pairs)
     reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
     return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"

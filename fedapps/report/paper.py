@@ -19,7 +19,7 @@ from . import write_report
 from .comparison_tables import SIGNIFICANT
 from .run_data import RunData, read_run
 
-_HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds", "p_holm_against_best")
+_HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class _Value:
     metric: str
     estimate: Estimate
     is_best: bool = False
-    p_against_best: float | None = None
+    p: float | None = None
 
 
 def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -43,7 +43,8 @@ def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
         The folder of a run or a comparison.
     formats : sequence of str
         Of :data:`FORMATS`. ``tex`` is a booktabs table with the mean and the 95 % interval over seeds; the best mean is
-        bold, and an asterisk marks methods that differ from it (sign-flip test, Holm-corrected). ``md`` is the same
+        bold, and an asterisk marks methods that differ from it, or from the
+        baseline if there is one (sign-flip test, Holm-corrected). ``md`` is the same
         table in Markdown, ``csv`` has a line per method and metric, and ``pdf`` is the folder ``figures`` with the
         figures of the report.
 
@@ -86,11 +87,11 @@ def _csv(run: RunData, folder: Path) -> list[Path]:
     keys, rows = _varied_keys(run), []
     for value in _values(run):
         one = value.estimate
-        numbers = (one.mean, one.sd if one.sd is not None else 0.0, one.low, one.high, one.seeds, value.p_against_best)
-        rows.append(
-            [*value.at, value.method, value.metric, *("" if number is None else str(number) for number in numbers)]
-        )
-    return [_written(folder / "table.csv", Table(text_columns([*keys, *_HEAD]), rows).csv())]
+        numbers = (one.mean, one.sd if one.sd is not None else 0.0, one.low, one.high, one.seeds, value.p)
+        texts = ("" if number is None else str(number) for number in numbers)
+        rows.append([*value.at, value.method, value.metric, *texts])
+    head = (*keys, *_HEAD, "p_holm_against_baseline" if _baseline(run) else "p_holm_against_best")
+    return [_written(folder / "table.csv", Table(text_columns(head), rows).csv())]
 
 
 def _md(run: RunData, folder: Path) -> list[Path]:
@@ -116,7 +117,7 @@ def _table(run: RunData) -> tuple[Table, str]:
     names = list(dict.fromkeys(value.metric for value in values))
     cells: dict[tuple[tuple[str, ...], str], dict[str, Cell]] = {}
     for value in values:
-        differs = value.p_against_best is not None and value.p_against_best < SIGNIFICANT
+        differs = value.p is not None and value.p < SIGNIFICANT
         cell = Cell(value.estimate, best=value.is_best, differs=differs)
         cells.setdefault((value.at, value.method), {})[value.metric] = cell
     rows: list[Row] = [[*at, method, *(row.get(name, Cell()) for name in names)] for (at, method), row in cells.items()]
@@ -125,7 +126,7 @@ def _table(run: RunData) -> tuple[Table, str]:
     if seeds > 1:
         note += (
             ": mean with the half width of its 95 % confidence interval (Student's t); bold: best mean; "
-            f"*: differs from the best (sign-flip test, Holm-corrected p < {SIGNIFICANT:g})"
+            f"*: differs from {_baseline(run) or 'the best'} (sign-flip test, Holm-corrected p < {SIGNIFICANT:g})"
         )
     if any(value.estimate.planned for value in values):
         note += "; (k of n): the runs of the other seeds failed"
@@ -153,11 +154,15 @@ def _part(run: RunData, at: tuple[str, ...], part: Compared) -> Iterator[_Value]
     for method, row in part.table.items():
         for name in names:
             if name in row:
-                p_holm = tests.get((name, frozenset((method, best[name] or ""))))
+                p_holm = tests.get((name, frozenset((method, _baseline(run) or best[name] or ""))))
                 p_holm = None if p_holm is None or math.isnan(p_holm) else p_holm
                 yield _Value(at, method, name, row[name], best[name] == method, p_holm)
     for reference, row in part.references.items():
         yield from (_Value(at, reference_label(reference), name, row[name]) for name in names if name in row)
+
+
+def _baseline(run: RunData) -> str:
+    return run.comparison.against if run.comparison else ""
 
 
 def _varied_keys(run: RunData) -> Sequence[str]:

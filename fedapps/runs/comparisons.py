@@ -235,6 +235,10 @@ class Comparison(Compared):
     ----------
     recipe, task : str
         Names of the recipe and of its task.
+    labels : mapping of str to str
+        The labels of methods with a display name, by this name, which stands in all other fields.
+    against : str
+        The baseline, against which each other method is tested; empty if pairs are tested.
     varied : sequence of VariedPart
         If keys of the run config were varied, the results at each combination of their values. Of the other fields,
         only ``claims``, which compare methods at values, and ``notes`` are filled then.
@@ -242,6 +246,8 @@ class Comparison(Compared):
 
     recipe: str
     task: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    against: str = ""
     varied: Sequence[VariedPart] = ()
 
     @property

@@ -86,9 +86,9 @@ def gain_of(run: RunData, metric: Metric, values: Mapping[str, float]) -> Gain |
 
 
 def role_of(run: RunData, method: str) -> Role:
-    """The role of a method by its label; "reference" if the method is unknown here, such as one of another package."""
+    """The role of a method; "reference" if the method is unknown here, such as one of another package."""
     try:
-        return build_method(read_expression(method), run.config).role
+        return build_method(read_expression(run.labels.get(method, method)), run.config).role
     except ValueError:
         return "reference"
 

@@ -289,7 +289,7 @@ def test_each_value_has_its_table_and_its_tests(varied):
     assert (comparison.table, comparison.tests) == ({}, ())
     assert comparison.varied_keys == ("lqr.trajectories",)
     eight, forty = comparison.varied
-    assert (eight.value, forty.value) == (8, 40)
+    assert [part.point["lqr.trajectories"] for part in (eight, forty)] == [8, 40]
     for part in (eight, forty):
         assert part.table == table_of(map(vars, part.rows))
         assert [(test.a, test.b, test.difference.seeds) for test in part.tests] == [("sfl", "apfl", 2)] * 4

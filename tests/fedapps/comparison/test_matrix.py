@@ -50,6 +50,17 @@ def test_several_varied_keys_are_a_grid():
     assert plan.outline == "epochs = 1, 5 x server-optimizer = sgd, yogi x 2 methods x 1 seed: 8 runs"
 
 
+def test_a_plan_knows_names_and_a_baseline():
+    methods = ["fedavg(run.learning-rate=0.1) as FedAvg", "spfl as Ours"]
+    for against in ("Ours", "spfl"):
+        plan = Plan.of(Path("lqr"), CONFIG, methods, (0,), "inline", against=against)
+        assert plan.methods == ("fedavg(run.learning-rate=0.1)", "spfl")
+        assert plan.names == {"fedavg(run.learning-rate=0.1)": "FedAvg", "spfl": "Ours"}
+        assert plan.against == "spfl"
+    with pytest.raises(ValueError, match="--against 'sfl': must be one of the methods, which are FedAvg, Ours"):
+        Plan.of(Path("lqr"), CONFIG, methods, (0,), "inline", against="sfl")
+
+
 def test_a_key_is_varied_once():
     plan = replace(PLAN, vary=(Vary("epochs", (1,)), Vary("epochs", (5,))))
     with pytest.raises(ValueError, match="--vary epochs: the key is given twice; give all its values at once"):
