@@ -161,7 +161,8 @@ def _expected(plan: Plan, at_a_time: int) -> str:
     except ValueError as error:
         return f"expected time: unknown, because the first node does not train alone: {error}"
     together = f", {format_duration(seconds / at_a_time)} with {at_a_time} at a time" if at_a_time > 1 else ""
-    return f"expected time: {format_duration(seconds)} for all rounds one after another{together}, by the first node"
+    of_rounds = f"{format_duration(seconds)} for all rounds one after another{together}"
+    return f"expected time: {of_rounds}, by the data of the first node and without the start of each run"
 
 
 def _workers(plan: Plan, cluster: str) -> AbstractContextManager[Workers | None]:

@@ -22,7 +22,15 @@ from .clock import Pace, SimulatedTime
 #: send, how much each counts, for whom the server waits and what step it takes, but not who takes part or how long.
 METHOD_KEYS = (
     *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "momentum"),
-    *("weight-decay", "clip-norm", "linear-decay", "weighting", "server-optimizer", "server-learning-rate", "server-tau"),
+    *(
+        "weight-decay",
+        "clip-norm",
+        "linear-decay",
+        "weighting",
+        "server-optimizer",
+        "server-learning-rate",
+        "server-tau",
+    ),
     *("compression", "compression-share"),
     *option_fields(Pace),
 )

@@ -74,7 +74,9 @@ def test_a_varied_key_has_the_failures_of_each_value():
 def test_names_stand_in_place_of_labels_and_a_baseline_in_place_of_pairs():
     methods, names = ("local", "sfl", "spfl"), {"sfl": "FedAvg", "spfl": "Ours"}
     plan = Plan("mine", {"task": "lqr"}, methods, (0, 1), "inline", names=names, against="spfl")
-    rows = [row(method, seed, 1.0 + seed) | {"metrics": {"total_loss": 1.0 + seed}} for seed in (0, 1) for method in methods]
+    rows = [
+        row(method, seed, 1.0 + seed) | {"metrics": {"total_loss": 1.0 + seed}} for seed in (0, 1) for method in methods
+    ]
     comparison = summarise(plan, rows, [{}])
     assert list(comparison.table) == ["local", "FedAvg", "Ours"]
     assert [run.method for run in comparison.rows] == ["local", "FedAvg", "Ours"] * 2

@@ -1,8 +1,10 @@
 """Keys of the run that a method sets for itself: ``fedavg(run.learning-rate=0.01)``."""
 
 import pytest
+from fedapps.strategies.replies import weighting_of
 from small_runs import run_inline
 
+from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import read_limits
 from fedapps.registry.methods import canonical
