@@ -68,8 +68,8 @@ def pages() -> dict[Path, str]:
 def call(name: str, *, optional: bool = True) -> str:
     """How to make an object of a public class of ``strategies``: its arguments and their defaults, without the seed.
 
-    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those with
-    a default if they are not ``optional``.
+    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those
+    with a default if they are not ``optional``.
     """
     arguments = signature(getattr(strategies, name)).parameters.values()
     own = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
@@ -91,9 +91,9 @@ def _wrapped(text: str) -> str:
     """The text with its paragraphs and lists at the width of all pages; tables, code and comments stay as they are."""
     parts = re.split(r"(```.*?```)", text.strip() + "\n", flags=re.DOTALL)
     for i, part in enumerate(parts[::2]):
-        blocks = re.split(r"(\n{2,}|\n$)", part)
+        blocks = re.split(r"(\n{2,}|\n$)", re.sub(r"\n{3,}", "\n\n", part))
         parts[2 * i] = "".join(block if _KEPT.match(block) else _refilled(block) for block in blocks)
-    return re.sub(r"\n{3,}", "\n\n", "".join(parts))
+    return "".join(parts)
 
 
 def _refilled(block: str) -> str:
