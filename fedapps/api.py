@@ -63,7 +63,6 @@ def run(
     """
 
     from fedapps.registry.methods import named
-    from fedapps.results import PipelineResult, RunResult
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
@@ -74,6 +73,8 @@ def run(
         keys["methods"] = named(keys["methods"], METHODS.own)
     keys_of_run = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
+    from fedapps.results import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
+
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
 

@@ -5,8 +5,11 @@ Findings of NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution sh
 FedVocab.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 from warnings import catch_warnings
 
@@ -67,6 +70,19 @@ def added_logits(model: nn.Module) -> Tensor | None:
     return getattr(model, _ADDED, None)
 
 
+def _flower_partitioners() -> Any:
+    """The module ``flwr_datasets.partitioner`` alone: the package around it imports plots, which takes a second."""
+    package = "flwr_datasets"
+    spec = find_spec(package)
+    if package in sys.modules or spec is None:
+        return import_module(f"{package}.partitioner")
+    sys.modules[package] = module_from_spec(spec)  # its code does not run
+    try:
+        return import_module(f"{package}.partitioner")
+    finally:
+        del sys.modules[package]
+
+
 def flower_partition(
     task: str,
     name: str,
@@ -106,8 +122,8 @@ def flower_partition(
     """
     need("flwr_datasets", task, f"{task}.partition = {name!r}")
     from datasets import Dataset
-    from flwr_datasets import partitioner as made
 
+    made = _flower_partitioners()
     makers: dict[str, Callable[[], Any]] = {
         "iid": lambda: made.IidPartitioner(num_nodes),
         "dirichlet": lambda: made.DirichletPartitioner(

@@ -19,7 +19,8 @@ from torch import nn
 
 from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
-from fedapps.clients.settings import Arrays, clipping_norm, read_arrays
+from fedapps.clients.arrays import Arrays
+from fedapps.clients.settings import clipping_norm, read_arrays
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon
@@ -28,7 +29,6 @@ from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import (
     ARRAYS,
     BUFFERS,
-    CLIPPING_NORM,
     CONFIG,
     METRICS,
     NUM_EXAMPLES,
@@ -95,18 +95,18 @@ def sampling_seed(run: RunConfig) -> int | None:
     return None if run.dp in CENTRAL and not run.dp_seeded else run.seed
 
 
-def node_mod(run: RunConfig, message: Message, context: Context) -> Mod | None:
-    """What guards the reply to a TRAIN message, ``None`` where nothing does.
+def node_mod(run: RunConfig, message: Message, context: Context) -> Mod:
+    """What guards the reply to a TRAIN message.
 
-    Under ``local`` it is Flower's ``LocalDpMod``; elsewhere its ``fixedclipping_mod`` where the message asks for it, as
+    Under ``local`` it is Flower's ``LocalDpMod``; elsewhere its ``fixedclipping_mod``, for a message that asks for it:
     our server does under ``central-client``, and Flower's ``DifferentialPrivacyClientSideFixedClipping`` always.
     """
+    if run.dp != "local":
+        return on_floats(fixedclipping_mod)
     config = message.content.config_records.get(CONFIG, ConfigRecord())
-    if run.dp == "local":
-        labels = [int(str(config.get(key, 0))) for key in (SERVER_ROUND, VIRTUAL_DRAW)]
-        node = str(context.node_config.get("partition-id", context.node_id))
-        return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
-    return on_floats(fixedclipping_mod) if CLIPPING_NORM in config else None
+    labels = [int(str(config.get(key, 0))) for key in (SERVER_ROUND, VIRTUAL_DRAW)]
+    node = str(context.node_config.get("partition-id", context.node_id))
+    return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
 
 
 def hiding_outcome(call_next: Handler) -> Handler:

@@ -127,8 +127,8 @@ def run_and_exit(main: Callable[[], object]) -> NoReturn:
     os._exit(status)
 
 
-#: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
-LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
+#: What workers of this project import before they train.
+LIBRARIES: tuple[str, ...] = ("torch", "scipy.spatial", "PIL.Image", "safetensors.numpy")
 
 
 class Fork:

@@ -13,7 +13,6 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from fedapps.app.disclosure import state_root
 from fedapps.app.node import Node, choose_device, received_arrays
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
@@ -115,8 +114,7 @@ class _ReadingNode(Node):
     """A node that changes nothing in the folder of its private state."""
 
     def _state(self, key: str, *part: str) -> StoredState:
-        root = state_root(self.config.run, self.context)
-        return StoredState.of(root, self.settings.run, self.settings.method, key, *part)
+        return StoredState.of(self.disclosure.root, self.settings.run, self.settings.method, key, *part)
 
 
 def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device: torch.device) -> TrainedModel:

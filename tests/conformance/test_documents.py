@@ -119,11 +119,11 @@ def run_configs(text: str) -> list[dict[str, Any]]:
         if words[0] == "make":
             continue
         given, _ = command_parser().parse_known_args(words[words.index("fedapps") + 1 :])
-        if given.command not in ("run", "compare", "tune") or (recipe := str(given.recipe)) not in recipes():
+        if given.command not in ("run", "compare", "tune") or str(given.recipe) not in recipes():
             continue
-        if read_pipeline(RECIPES / f"{recipe}.toml") is None:
+        if read_pipeline(RECIPES / f"{given.recipe}.toml") is None:
             methods = {"methods": given.methods} if getattr(given, "methods", None) else {}
-            found.append(read_recipe(RECIPES / f"{recipe}.toml", assignments(given.set or ()) | methods))
+            found.append(read_recipe(RECIPES / f"{given.recipe}.toml", assignments(given.set or ()) | methods))
     return found
 
 
