@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from fedapps.strategies.arrays import shared_record
 from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS, UNTRAINED, names_in
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
@@ -52,8 +53,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     """
 
     def guarded(message: Message, context: Context, call_next: Next) -> Message:
-        received = message.content[ARRAYS]
-        assert isinstance(received, ArrayRecord)
+        received = shared_record(message.content)
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
         left_out = names_in(config, UNTRAINED)
@@ -90,7 +90,7 @@ def _returned(reply: Message, sent: Arrays) -> Arrays:
     beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != ARRAYS]
     if beside:
         raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
-    arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
+    arrays = {name: array.numpy() for name, array in shared_record(reply.content).items()}
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
     if reason := unreleasable(arrays, sent):

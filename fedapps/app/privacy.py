@@ -18,10 +18,13 @@ from torch import nn
 from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.dp_mods import Mod, on_floats, unreleasable
+from fedapps.clients.messages import with_config
+from fedapps.clients.settings import RoundSettings
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
+from fedapps.methods.fedvc import FedVcPart
 from fedapps.strategies import CentralPrivacy, epsilon
-from fedapps.strategies.arrays import views
+from fedapps.strategies.arrays import shared_record, views
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -29,9 +32,7 @@ from fedapps.strategies.wire import (
     CONFIG,
     METRICS,
     NUM_EXAMPLES,
-    SERVER_ROUND,
     UNTRAINED,
-    VIRTUAL_DRAW,
     names_in,
 )
 
@@ -96,7 +97,7 @@ def node_mod(run: RunConfig, message: Message, context: Context) -> Mod | None:
     """
     config = message.content.config_records.get(CONFIG, ConfigRecord())
     if run.dp == "local":
-        labels = [int(str(config.get(key, 0))) for key in (SERVER_ROUND, VIRTUAL_DRAW)]
+        labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
         node = str(context.node_config.get("partition-id", context.node_id))
         return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
     return on_floats(fixedclipping_mod) if CLIPPING_NORM in config else None
@@ -111,7 +112,7 @@ def hiding_outcome(call_next: Handler) -> Handler:
     """
 
     def hidden(message: Message, context: Context) -> Message:
-        received = message.content.array_records[ARRAYS]
+        received = shared_record(message.content)
         try:
             reply = call_next(message, context)
         except DivergedError as error:
@@ -119,7 +120,7 @@ def hiding_outcome(call_next: Handler) -> Handler:
         else:
             if reply.has_error():
                 return reply
-            why = unreleasable(views(reply.content.array_records[ARRAYS]), views(received))
+            why = unreleasable(views(shared_record(reply.content)), views(received))
             if not why:
                 return reply
         log(WARNING, "%s: only noise leaves this node", why)
