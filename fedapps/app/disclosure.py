@@ -7,6 +7,7 @@ parameters. The server gets its kind and an identifier, the details stay in the 
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from logging import ERROR
 from pathlib import Path
@@ -59,12 +60,24 @@ def state_root(run: RunConfig, context: Context) -> Path:
     """Where this node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
 
     The run config, which comes from the server, does not choose where a deployed node writes.
+
+    Raises
+    ------
+    UnwritableError
+        No folder can have the name in the node config, or this user may not look into it.
     """
-    if own := context.node_config.get("state-dir"):
-        return Path(str(own)).expanduser()
-    if is_simulated(context.node_config):
+    own = str(context.node_config.get("state-dir") or "")
+    if not own and is_simulated(context.node_config):
         return run.folder(context.run_id) / "nodes"
-    return Path(DEFAULT_STATE).expanduser()
+    try:
+        folder = Path(own or DEFAULT_STATE).expanduser()
+        with suppress(FileNotFoundError):  # it is made when it is needed
+            folder.stat()
+    except (OSError, ValueError, RuntimeError) as error:  # a name that cannot be, and the home of an unknown user
+        raise UnwritableError(
+            f"node config state-dir = {own!r}: cannot be used ({error}); give a folder that this user may write"
+        ) from error
+    return folder
 
 
 def run_config_of(context: Context) -> Config:

@@ -171,9 +171,11 @@ def remove_leftovers(folder: Path) -> None:
     Raises
     ------
     UnwritableError
-        A leftover cannot be removed.
+        The folder cannot be read, or a leftover cannot be removed.
     """
-    for path in folder.glob(".*.fedapps-*"):
+    with naming_errors(folder):
+        paths = list(folder.glob(".*.fedapps-*"))
+    for path in paths:
         owner = _MARKED.fullmatch(path.name)
         if owner and owner[1] == _host() and owner[3] and not still_runs(int(owner[2]), owner[3]):
             with naming_errors(path):
