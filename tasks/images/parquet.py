@@ -89,7 +89,7 @@ def read_parquet(paths: Sequence[Path], columns: Columns, *, label_named: bool =
     for path in paths:
         try:
             schema = pyarrow.parquet.read_schema(path)
-        except (OSError, pyarrow.ArrowException) as error:
+        except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
             raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
         wanted = {"image-column": columns.image, "label-column": columns.label}
         if columns.group in schema.names:

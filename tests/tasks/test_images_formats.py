@@ -114,6 +114,13 @@ def parquet(folder, **named):
     write_parquet(folder / "train.parquet", *TRAIN, **named)
 
 
+def parquet_of_bytes(folder):
+    """The name of a column is not UTF-8."""
+    parquet(folder)
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"image", b"\x80mage"))
+
+
 @pytest.mark.parametrize(
     ("write", "options", "said"),
     [
@@ -128,6 +135,7 @@ def parquet(folder, **named):
         (lambda folder: parquet(folder, label="kind"), {}, r"no column label; found image.*\.label-column"),
         (lambda folder: parquet(folder), {"labels": "a,b,c"}, r"image 0: label 'cat'; expected one of a, b, c"),
         (lambda folder: (folder / "train.parquet").write_bytes(b"PAR1?PAR1"), {}, r"cannot be read as a Parquet file"),
+        (parquet_of_bytes, {}, r"train\.parquet: cannot be read as a Parquet file: 'utf-8' codec"),
         (
             lambda folder: [parquet(folder / name) for name in ("letters", "digits")],
             {},
