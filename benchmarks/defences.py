@@ -23,9 +23,8 @@ from matplotlib.figure import Figure
 
 from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import number
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import plot_styles
+from fedapps.base.report.numbers import Estimate, number
 from fedapps.base.report.tables import text_table
 from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.aggregation import MetricMean
 from fedapps.strategies.replies import weighting
 from flwr.app import MetricRecord
 from flwr.serverapp import Grid

@@ -29,10 +29,9 @@ from .arrays import (
 )
 from .data import collection, of_stage
 from .guard import Guard
-from .joint_training import train_jobs
+from .joint_training import Job, train_jobs
 from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, composed
 from .settings import RoundSettings
-from .stacked_phase import Job
 from .state import Attempts, PrivateState
 from .training import Phase, Plateau, mean_loss
 

@@ -18,8 +18,8 @@ from fedapps.base.options import option
 from fedapps.base.seeding import torch_seed
 
 from .arrays import load_arrays, matches, private_names
-from .messages import read_arrays, with_config
 from .rules import NodeRules
+from .settings import read_arrays, with_config
 from .state import Attempts, ContextState
 
 #: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.

@@ -1,22 +1,307 @@
 """Local training of several nodes: at once where their models and phases allow it, otherwise one after another."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from logging import INFO
 
+import torch
+from fedapps.tasks.base import Batch, Task
 from flwr.common.logger import log
+from torch import Tensor, nn
+from torch.func import vmap
 
 from fedapps.base.seeding import TorchState
 
+from .local_part import ComposedParts, NodeRound
 from .penalties import QuadraticPrior
-from .stacked_phase import CannotVectoriseError, Job, Member, StackedPhase
 from .training import (
+    Loss,
+    ModelWithLoss,
     Phase,
     Trained,
+    counted,
+    end_epoch,
+    new_optimizer,
     run_phase,
+    set_rate,
+    stream,
     trained_parameters,
 )
+
+#: ``epoch(batch_size)`` yields the batches of one epoch.
+Epoch = Callable[[int], Iterator[Batch]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The local training of one node.
+
+    Parameters
+    ----------
+    model, plan, epoch, loss_of
+        As for :func:`~fedapps.clients.training.run_plan`.
+    padded : callable
+        :meth:`fedapps.tasks.base.Task.padded`.
+    alone : str
+        Why the node cannot train together with others; empty if it can.
+    """
+
+    model: nn.Module
+    plan: Sequence[Phase]
+    epoch: Epoch
+    loss_of: Loss
+    padded: Callable[[Sequence[Batch]], Sequence[Batch]]
+    alone: str = ""
+
+    @classmethod
+    def of(
+        cls, node_round: NodeRound, parts: ComposedParts, model: nn.Module, plan: Sequence[Phase], epoch: Epoch
+    ) -> "Job":
+        """The job of a node with these local parts in a round."""
+        task = node_round.task
+        alone = ""
+        if not task.vectorises:
+            alone = f"the task {task.name!r} cannot be vectorised over nodes"
+        elif type(task).training_batches is not Task.training_batches:
+            alone = f"the batches of the task {task.name!r} can depend on the model"
+        elif part := parts.with_own_objective():
+            alone = f"{part} changes the model or its loss"
+        return cls(model, plan, epoch, parts.loss(task.loss, model, node_round), task.padded, alone)
+
+
+#: A node: its job, the phase to train, and the state of its generators.
+Member = tuple[Job, Phase, TorchState]
+
+
+class CannotVectoriseError(Exception):
+    """The loss cannot be vectorised over nodes. Nothing has been trained yet."""
+
+
+@dataclass
+class _Row:
+    """A node that trains together with others: its place in the stack changes when others have finished."""
+
+    index: int
+    job: Job
+    phase: Phase
+    state: TorchState
+    length: int = 0  # steps of the phase, if the learning rate decays
+    count: int = 0  # steps of the current epoch
+    steps: int = 0
+    batches: Iterator[tuple[bool, Batch]] | None = None
+
+    def next_batch(self) -> tuple[bool, Batch] | None:
+        """The next batch, with whether it is the first of its epoch; ``None`` after the last one."""
+        if self.batches is None:
+            epoch = self.phase.epoch or self.job.epoch
+            if self.phase.training.linear_decay:
+                epoch, self.length = counted(self.phase, epoch)
+            self.batches = stream(self.phase, epoch)
+        return next(self.batches, None)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        if self.phase.plateau is not None:
+            return self.phase.plateau.learning_rate
+        if self.phase.training.linear_decay:
+            return self.phase.training.learning_rate * (self.length - self.steps) / self.length
+        return self.phase.training.learning_rate
+
+
+class StackedPhase:
+    """A phase of several nodes, each a row of the stacked parameters.
+
+    Parameters
+    ----------
+    members : sequence of Member
+        With the same architecture, names of parameters to train, loss, optimizer, momentum, weight decay and clipping.
+        Learning rates, lengths, priors, rates and plateaus can differ.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        first, phase, _ = members[0]
+        self.rows = [_Row(index, *member) for index, member in enumerate(members)]
+        self.results: list[Trained | Exception] = [Trained(0, 0.0) for _ in members]
+        stacked = _stacked([dict(job.model.named_parameters()) for job, _, _ in members])
+        names = trained_parameters(first.model, phase)
+        self.trained = {name: stacked[name].requires_grad_() for name in names}
+        self.fixed = {name: tensor for name, tensor in stacked.items() if name not in names}
+        self.prior = _stacked_prior([of.prior for _, of, _ in members], self.trained)
+        self.rates = _stacked_rates([of.rates for _, of, _ in members], self.trained)
+        self.device = next(iter(stacked.values())).device
+        self.total = torch.zeros(len(members), device=self.device)
+        self.phase = phase
+        self.optimizer = self._new_optimizer()
+        self.losses = vmap(ModelWithLoss(first.model, first.loss_of).with_parameters, randomness="error")
+
+    def train(self) -> list[Trained | Exception]:
+        """Train all nodes to the end of the phase. Raises ``CannotVectoriseError`` at the first step, or never."""
+        while self.rows:
+            batches = self._next_batches()
+            if not batches:
+                continue
+            self.optimizer.zero_grad(set_to_none=True)
+            for places, batch in _alike(batches, self.rows[0].job.padded):
+                self._backward(places, batch)
+            if self.prior is not None:
+                self.prior.add_gradient(self.trained)  # type: ignore[arg-type]
+            if self.phase.training.clip_norm:
+                self._clip()
+            self._step()
+        return self.results
+
+    def _next_batches(self) -> list[Batch]:
+        """The next batch of every row, after the rows without one have been dropped. Empty if all have been."""
+        batches: list[Batch] = []
+        kept: list[int] = []
+        for place, row in enumerate(self.rows):
+            try:
+                with row.state:
+                    following = row.next_batch()
+                    if row.steps and (following is None or following[0]):
+                        self._end_epoch(place, row, last=following is None)
+                if following is None:
+                    mean = float(self.total[place]) / max(row.count, 1)
+                    self.results[row.index] = Trained.of(row.phase, row.steps, mean)
+                    continue
+            except Exception as error:
+                self.results[row.index] = error
+                continue
+            if following[0]:
+                self.total[place], row.count = 0.0, 0
+            batches.append(following[1])
+            kept.append(place)
+        if len(kept) < len(self.rows):
+            self._keep(kept)
+        return batches
+
+    def _end_epoch(self, place: int, row: _Row, *, last: bool) -> None:
+        if last or row.phase.plateau is not None:
+            self._write_back(place, row)
+        end_epoch(row.phase)
+
+    def _write_back(self, place: int, row: _Row) -> None:
+        with torch.no_grad():
+            for name, parameter in row.job.model.named_parameters():
+                if name in self.trained:
+                    parameter.copy_(self.trained[name][place])
+
+    def _keep(self, places: list[int]) -> None:
+        """Keep some rows of the stack, in their order."""
+        index = torch.tensor(places, dtype=torch.long, device=self.device)
+        states = [self.optimizer.state[tensor] for tensor in self.trained.values()]
+        self.rows = [self.rows[place] for place in places]
+        self.trained = {name: tensor.detach()[index].requires_grad_() for name, tensor in self.trained.items()}
+        self.fixed = {name: tensor[index] for name, tensor in self.fixed.items()}
+        self.rates = {name: tensor[index] for name, tensor in self.rates.items()}
+        if self.prior is not None:
+            self.prior = QuadraticPrior(
+                {name: tensor[index] for name, tensor in self.prior.precision.items()},
+                {name: tensor[index] for name, tensor in self.prior.linear.items()},
+            )
+        self.total = self.total[index]
+        self.optimizer = self._new_optimizer()
+        for tensor, state in zip(self.trained.values(), states, strict=True):
+            self.optimizer.state[tensor] = {
+                name: value[index] if torch.is_tensor(value) and value.dim() else value for name, value in state.items()
+            }
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the phase with learning rate 1; :meth:`_step` applies that of each row."""
+        optimizer = new_optimizer(self.phase, list(self.trained.values()))
+        set_rate(optimizer, 1.0)
+        return optimizer
+
+    def _backward(self, places: list[int], batch: Batch) -> None:
+        """Add the gradients of some rows, and their losses to the totals."""
+        named = self.trained | self.fixed
+        index = torch.tensor(places, device=self.device)
+        if len(places) < len(self.rows):
+            named = {name: tensor[index] for name, tensor in named.items()}
+        try:
+            losses = self.losses(named, {name: tensor.to(self.device) for name, tensor in batch.items()})
+        except RuntimeError as error:
+            if any(row.steps for row in self.rows):
+                raise
+            raise CannotVectoriseError(str(error).partition("\n")[0]) from error
+        losses.sum().backward()
+        self.total.index_add_(0, index, losses.detach())
+
+    def _clip(self) -> None:
+        """Scale the gradient of each row down to ``clip_norm``, as ``torch.nn.utils.clip_grad_norm_`` does."""
+        gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+        scale = (self.phase.training.clip_norm / (norms + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(_by_row(scale, gradient))
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """Take the optimizer's step at rate 1 and scale each row's change by its learning rate and its rates."""
+        learning_rates = torch.tensor([row.rate for row in self.rows], device=self.device)
+        before = {name: tensor.detach().clone() for name, tensor in self.trained.items()}
+        self.optimizer.step()
+        for name, tensor in self.trained.items():
+            rate = _by_row(learning_rates, tensor)
+            if name in self.rates:
+                rate = rate * self.rates[name]
+            tensor.copy_(torch.addcmul(before[name], rate, tensor - before[name]))
+        for row in self.rows:
+            row.steps, row.count = row.steps + 1, row.count + 1
+
+
+def _alike(
+    batches: Sequence[Batch], padded: Callable[[Sequence[Batch]], Sequence[Batch]]
+) -> Iterator[tuple[list[int], Batch]]:
+    """The batches of equal shapes, stacked, with their positions in ``batches``."""
+    by_size: dict[Hashable, list[int]] = defaultdict(list)
+    for place, batch in enumerate(batches):
+        by_size[next(iter(batch.values())).shape[:1]].append(place)
+    for places in by_size.values():
+        by_shape: dict[Hashable, list[tuple[int, Batch]]] = defaultdict(list)
+        for place, batch in zip(places, padded([batches[place] for place in places]), strict=True):
+            by_shape[tuple((name, tensor.shape) for name, tensor in batch.items())].append((place, batch))
+        for members in by_shape.values():
+            yield [place for place, _ in members], _stacked([batch for _, batch in members])
+
+
+@torch.no_grad()
+def _stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _stacked_prior(priors: Sequence[QuadraticPrior | None], named: Mapping[str, Tensor]) -> QuadraticPrior | None:
+    """The priors as one on stacked parameters; 0 where a node has none."""
+    if all(prior is None for prior in priors):
+        return None
+    precision = [prior.precision if prior is not None else {} for prior in priors]
+    linear = [prior.linear if prior is not None else {} for prior in priors]
+    return QuadraticPrior(_filled(precision, named, 0.0), _filled(linear, named, 0.0))
+
+
+def _stacked_rates(rates: Sequence[Mapping[str, Tensor] | None], named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The rates on stacked parameters; 1 where a node has none."""
+    return _filled([of or {} for of in rates], named, 1.0)
+
+
+def _filled(rows: Sequence[Mapping[str, Tensor]], named: Mapping[str, Tensor], otherwise: float) -> dict[str, Tensor]:
+    """Entries of rows, broadcast to the parameters' shapes and stacked; ``otherwise`` for rows without the entry."""
+
+    def entry(row: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+        return row[name].to(like).expand_as(like) if name in row else torch.full_like(like, otherwise)
+
+    return {
+        name: torch.stack([entry(row, name, tensor[0]) for row in rows]).detach()
+        for name, tensor in named.items()
+        if any(name in row for row in rows)
+    }
+
+
+def _by_row(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.dim() - 1))
 
 
 def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Trained | Exception]:

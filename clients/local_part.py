@@ -134,7 +134,7 @@ class LocalPart:
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         """Return the part with what a message brings, its config and all its records; by default the part as it is.
 
-        :func:`~fedapps.clients.messages.with_config` reads values of the config within the limits of their fields.
+        :func:`~fedapps.clients.settings.with_config` reads values of the config within the limits of their fields.
         Raises ``ValueError`` for a value of the wrong type or out of range, and for a malformed record.
         """
         return self

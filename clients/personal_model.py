@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from fedapps.base.seeding import TorchState
 
 from .arrays import PREFIX, Arrays, get_arrays, load_arrays, matches, memory_of, private_names
-from .limits import spend_step
 from .local_part import EVALUATED_MODEL, PARAMETER_NAMES, LocalPart, NodeRound
+from .rules import spend_step
 from .training import Phase, Update
 
 _SHARED = "shared."

@@ -15,8 +15,8 @@ from torch.func import functional_call
 from fedapps.base.errors import DivergedError
 
 from .arrays import Arrays, matches
-from .limits import check_length, spend_step
 from .penalties import QuadraticPrior
+from .rules import check_length, spend_step
 from .settings import LocalTraining
 
 #: The loss of a model on a batch: a scalar.
@@ -306,7 +306,7 @@ def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tu
     Raises
     ------
     LimitError
-        The node does not take as many steps (:mod:`fedapps.clients.limits`).
+        The node does not take as many steps (:mod:`fedapps.clients.rules`).
     """
 
     def epochs() -> Iterator[tuple[bool, Batch]]:

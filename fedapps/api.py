@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     import torch
 
     from fedapps.methods.base import Method
+    from fedapps.results import ComparisonResult, PipelineResult, RunResult
     from fedapps.tasks.trained import TrainedModel
 
     from .comparison.matrix import Vary
-    from .results.comparison_result import ComparisonResult
-    from .results.run_result import PipelineResult, RunResult
     from .trained.export import Export
     from .trained.watch import ModelWatch
 
@@ -63,11 +62,12 @@ def run(
         If a method did not finish.
     """
 
+    from fedapps.results import PipelineResult, RunResult
+
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
     from .registry.local_methods import named
     from .registry.methods import METHODS
-    from .results.run_result import PipelineResult, RunResult
 
     accept_all_text()
     if "methods" in keys:
@@ -132,10 +132,11 @@ def compare(
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
 
+    from fedapps.results import ComparisonResult
+
     from .comparison.compare import compare_recipe, resume_comparison
     from .registry.local_methods import named
     from .registry.methods import METHODS
-    from .results.comparison_result import ComparisonResult
 
     accept_all_text()
     if resume:
@@ -173,7 +174,7 @@ def open_run(folder: str | Path) -> RunResult | PipelineResult | ComparisonResul
     ValueError
         If there is no such folder, nothing of this kind in it, or a file is malformed.
     """
-    from .results.comparison_result import opened
+    from fedapps.results import opened
 
     return opened(Path(folder))
 

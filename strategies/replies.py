@@ -11,17 +11,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.common.logger import log
 
 from . import wire
-from .aggregation.metrics import MetricMean, MetricRule
+from .aggregation import MetricMean, MetricRule
 from .arrays import Arrays, Buffers, nbytes, views, without
 from .checks import check_count, check_form, check_names, check_values, truncate
 from .compression import Compression, restored_arrays
-from .nodes.admission import ExampleLimits
-from .nodes.profiles import Profile
-from .rounds.mailbox import Arrival
-from .rounds.records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
-from .rounds.snapshots import Stateful
-from .rounds.transport import NodeFailure, Outcome
+from .mailbox import Arrival
+from .profiles import ExampleLimits, Profile
+from .records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep, Stateful
 from .stopwatch import timed
+from .transport import NodeFailure, Outcome
 
 #: Maps the number of examples of a reply (> 0) to its weight (> 0).
 Weighting = Callable[[float], float]

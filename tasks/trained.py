@@ -19,6 +19,7 @@ from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
 from fedapps.base.text_files import shown
 
+from .answers import Network, Pretrained, network_of
 from .base import DataError, Metrics, NodeData, Task, evaluated
 from .model_folder import (
     CONFIG,
@@ -31,7 +32,6 @@ from .model_folder import (
     problems_of,
     texts_of,
 )
-from .network import Network, Pretrained, network_of
 from .partitioners import added_logits, adjust_logits
 from .profiles import PrivateParameters
 
@@ -128,7 +128,7 @@ def _check_members(name: str, table: Mapping[Any, object], kinds: tuple[type, ..
 
 
 class TrainedModel:
-    """A trained model of a task. Tasks with a verb, such as ``predict``, have a subclass in their module ``trained``.
+    """A trained model of a task. Tasks with a verb, such as ``predict``, have a subclass of it.
 
     Parameters
     ----------

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import get_arrays
-from fedapps.clients.joint_training import train_jobs
-from fedapps.clients.stacked_phase import Job
+from fedapps.clients.joint_training import Job, train_jobs
 from fedapps.clients.training import run_plan
 from torch import nn
 from torch.nn.functional import mse_loss

@@ -160,6 +160,5 @@ def typed_errors() -> Iterator[None]:
         return reported(error, what, node_config)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("mods", "client_app"):
-            patch.setattr(f"fedapps.app.{module}.reported", checked)
+        patch.setattr("fedapps.app.client_app.reported", checked)
         yield

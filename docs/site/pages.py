@@ -18,19 +18,18 @@ from mkdocs.structure.pages import Page
 from fedapps.config.keys import described
 from fedapps.launch.choice import HEAD, choices, remarks
 from fedapps.registry.methods import method_class, method_lines
-from fedapps.registry.tasks import own_tasks
+from fedapps.registry.tasks import own_tasks, task_class
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "examples/README.md")
 #: Modules whose public names are documented, by page; `strategies` documents each of its public names.
 MODULES = {
-    "fedapps": ("fedapps.api", "fedapps.results.run_result", "fedapps.results.comparison_result",
-                "fedapps.methods.base", "fedapps.trackers.base"),
+    "fedapps": ("fedapps.api", "fedapps.results", "fedapps.methods.base", "fedapps.trackers"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
                 "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
-    "tasks": ("fedapps.tasks.base", "fedapps.tasks.node_data", "fedapps.base.options",
-              "fedapps.tasks.profiles", "fedapps.base.search", "fedapps.tasks.trained", "fedapps.tasks.network",
-              *(f"fedapps.tasks.{name}.trained" for name in own_tasks())),
+    "tasks": ("fedapps.tasks.base", "fedapps.tasks.profiles", "fedapps.base.options", "fedapps.base.search",
+              "fedapps.tasks.trained", "fedapps.tasks.answers",
+              *(task_class(name).trained_model.partition(":")[0] for name in own_tasks())),
 }  # fmt: skip
 _LINK = re.compile(r"(?<!!)\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)")
 

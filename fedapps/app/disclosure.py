@@ -19,8 +19,7 @@ from flwr.common.logger import log
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
-from fedapps.clients.limits import LimitError
-from fedapps.clients.rules import NodeRules, RulesError
+from fedapps.clients.rules import LimitError, NodeRules, RulesError
 from fedapps.config.parsing import Config, read
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies.checks import truncate

@@ -17,11 +17,10 @@ from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
-from fedapps.clients.messages import read_arrays
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
-from fedapps.clients.settings import RoundSettings
+from fedapps.clients.settings import RoundSettings, read_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method

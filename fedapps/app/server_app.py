@@ -22,22 +22,19 @@ from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
-from fedapps.runs.refused import RefusedNodesError, refused_nodes, refused_text
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import summary_table
+from fedapps.runs.tables import RefusedNodesError, refused_nodes, refused_text, summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import check_named_cluster
 from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
-from fedapps.strategies.rounds.clock import clock_of
+from fedapps.strategies.transport import clock_of
 
-from .clock import with_clock, write_devices
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
-from .held_out import held_out_results, tracked_results
 from .privacy import check_statistics, guarantee, spent
-from .round_config import evaluate_config, stage_of, train_config
-from .strategy import build_strategy, tracked_metric
+from .round_config import evaluate_config, held_out_results, stage_of, tracked_results, train_config
+from .strategy import build_strategy, tracked_metric, with_clock, write_devices
 
 app = ServerApp()
 STAGES = ("given data", "collected data")

@@ -6,8 +6,8 @@ from itertools import product
 from typing import Any
 
 from fedapps.base.options import split_names
-from fedapps.tasks.privacy.attackers import ATTACKERS
-from fedapps.tasks.privacy.subject import AuditSubject
+from fedapps.tasks.privacy.audit import ATTACKERS
+from fedapps.tasks.privacy.sharing import AuditSubject
 
 ATTACKS = ("subspace", "sparse", "sparse-prior", "dlg", "tag", "rows", "frequency")
 #: The attacks that read the gradient of the first layer.
@@ -38,7 +38,7 @@ class AuditPlan:
     methods : tuple of str
         Names in ``subject.sharings``.
     attackers : tuple of str
-        Names in :data:`fedapps.tasks.privacy.attackers.ATTACKERS`.
+        Names in :data:`fedapps.tasks.privacy.audit.ATTACKERS`.
     attacks : tuple of str
         Names in :data:`ATTACKS`, but not in ``subject.refused``.
     on : tuple of str

@@ -22,8 +22,7 @@ from fedapps.launch.inputs import check_folder
 from fedapps.registry.tasks import task_class, task_names, usable_tasks
 from fedapps.strategies.compression import compression_by_name
 from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.privacy.sharing import ClippedNoise, Compress, UpdatedVictim, Victim
-from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.sharing import AuditSubject, ClippedNoise, Compress, Sentence, UpdatedVictim, Victim
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,15 +6,13 @@ from pathlib import Path
 
 from fedapps.base.atomic import check_replaceable, write_whole
 from fedapps.base.options import split_names
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import number, numbers
 from fedapps.base.report.tables import text_table
 from fedapps.registry.expressions import split_expressions
 from fedapps.trained.adapt import adapt_model
-from fedapps.trained.evaluate import as_json, evaluate_run, evaluation_text
+from fedapps.trained.evaluate import STDIN, PredictionFiles, as_json, evaluate_run, evaluation_text
 from fedapps.trained.export import export_model
-from fedapps.trained.intervals import numbers
 from fedapps.trained.load import load_model
-from fedapps.trained.predict import STDIN, PredictionFiles
 
 
 def predict(arguments: argparse.Namespace) -> int:

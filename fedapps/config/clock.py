@@ -12,9 +12,19 @@ from fedapps.base.options import key_of, option
 from fedapps.base.seeding import derive_seed
 from fedapps.base.tables import read_table
 from fedapps.registry.expressions import Expression, read_expression
-from fedapps.sim.devices.availability import AlwaysOn, Availability, DayNight, OnOff, Trace
-from fedapps.sim.devices.distributions import DISTRIBUTIONS, Constant, Distribution
-from fedapps.sim.devices.fleet import Devices, drawn, from_table
+from fedapps.sim.devices import (
+    DISTRIBUTIONS,
+    AlwaysOn,
+    Availability,
+    Constant,
+    DayNight,
+    Devices,
+    Distribution,
+    OnOff,
+    Trace,
+    drawn,
+    from_table,
+)
 
 _HOUR = 3600.0
 _SPEEDS = ("clock_step_seconds", "clock_uplink", "clock_downlink")

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
-from fedapps.tasks.base import Task
-from fedapps.tasks.roles import missing
+from fedapps.tasks.base import Task, missing
 
 from .clock import clock_conflicts
 from .pace_conflicts import pace_conflicts

@@ -20,7 +20,7 @@ from fedapps.registry.methods import (
 )
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import Task
-from fedapps.trackers.base import Tracker
+from fedapps.trackers import Tracker
 
 from .conflicts import conflicts
 from .keys import with_extra

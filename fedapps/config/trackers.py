@@ -7,7 +7,7 @@ from typing import Any
 from fedapps import trackers
 from fedapps.base.options import key_of, parse_options, split_names
 from fedapps.registry.classes import Registry
-from fedapps.trackers.base import Tracker
+from fedapps.trackers import Tracker
 
 #: The modules of ``fedapps/trackers``, and the entry points ``fedapps.trackers`` of others.
 TRACKERS: Registry[Tracker] = Registry(trackers, Tracker, "fedapps.trackers", "trackers")

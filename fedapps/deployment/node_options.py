@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from cryptography.x509 import load_pem_x509_certificates
 
 from fedapps.base.text_files import shown
-from fedapps.clients.limits import NodeLimits
-from fedapps.clients.rules import NodeRules
+from fedapps.clients.rules import NodeLimits, NodeRules
 from fedapps.sim.flower_internals import parse_config_args
 
 _KEY, _TRUSTED = "--auth-supernode-private-key", "--root-certificates"

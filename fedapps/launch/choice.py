@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.options import key_of
-from fedapps.base.report.formats import format_bytes
+from fedapps.base.report.numbers import format_bytes
 from fedapps.config.conflicts import conflicts
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS

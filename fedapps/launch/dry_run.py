@@ -14,7 +14,7 @@ from fedapps.app.client_app import app
 from fedapps.app.disclosure import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
-from fedapps.base.report.formats import format_bytes
+from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
 from fedapps.config.pace import Pace

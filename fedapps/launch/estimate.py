@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from fedapps.base.processes import usable_cores
-from fedapps.base.report.formats import format_bytes, format_duration
+from fedapps.base.report.numbers import format_bytes, format_duration
 from fedapps.base.report.tables import text_table
 from fedapps.clients.data import cached_load
 from fedapps.config.parsing import Config

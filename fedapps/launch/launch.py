@@ -20,10 +20,9 @@ from fedapps.base.processes import usable_cores
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
-from fedapps.report.caveats import below_floors
-from fedapps.runs.refused import RefusedNodesError, refused_text
+from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import summary_table
+from fedapps.runs.tables import RefusedNodesError, refused_text, summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster

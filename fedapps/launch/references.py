@@ -9,7 +9,7 @@ from fedapps.config.parsing import Config
 from fedapps.report import write_report
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
-from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.base import Metrics
 
 #: Metrics by the name of the reference.

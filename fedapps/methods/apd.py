@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from fedapps.base.options import option
 from fedapps.base.search import Around
 from fedapps.clients.arrays import PREFIX, Arrays, get_arrays
-from fedapps.clients.decomposition import DecomposedModel, Drift, Parts, PartsPrior
-from fedapps.clients.flat_layout import Layout
+from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior
 from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
 from fedapps.clients.training import Loss
 

@@ -15,9 +15,9 @@ from fedapps.base.options import option
 from fedapps.base.search import Range
 from fedapps.base.seeding import TorchState
 from fedapps.clients.arrays import PREFIX, Arrays, load_arrays, memory_of
-from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.personal_model import PersonalModel, TwoModels, copy_of, step_both, two_models
+from fedapps.clients.rules import spend_step
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update
 from fedapps.tasks.base import Batch, Metrics, NodeData
 

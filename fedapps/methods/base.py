@@ -83,7 +83,7 @@ class Method:
     pools_data: ClassVar[bool] = False
     #: Whether the method needs data in stages (continual learning).
     needs_stages: ClassVar[bool] = False
-    #: What the task's model must have (:mod:`fedapps.tasks.roles`): "head", "body", "features", "classes",
+    #: What the task's model must have (:mod:`fedapps.tasks.base`): "head", "body", "features", "classes",
     #: "normalisation", "factors".
     needs: ClassVar[tuple[str, ...]] = ()
     #: Whether :meth:`private` builds the task's model, which can need files.

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from fedapps.base.options import option
 from fedapps.base.search import Range
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
-from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.personal_model import copy_of
+from fedapps.clients.rules import spend_step
 from fedapps.tasks.base import Batch, Metrics
 
 from .base import Method

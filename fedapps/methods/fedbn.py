@@ -2,9 +2,8 @@
 
 from glob import escape
 
-from fedapps.tasks.base import Task
+from fedapps.tasks.base import Task, normalisation_names
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.roles import normalisation_names
 
 from .base import Method
 

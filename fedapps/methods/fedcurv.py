@@ -19,8 +19,8 @@ from fedapps.base.search import Range
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
-from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.settings import read_arrays
 from fedapps.strategies import BaseStrategy, FisherExchange
 from fedapps.strategies.wire import (
     FISHER,

@@ -15,8 +15,7 @@ from torch import nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Choices
-from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
-from fedapps.clients.counted import Counted, counted_round
+from fedapps.clients.arrays import Arrays, Counted, counted_round, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.config.run_config import RunConfig

@@ -19,13 +19,12 @@ from fedapps.base.options import option
 from fedapps.base.search import Range
 from fedapps.clients.arrays import Arrays, load_arrays, matches
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
-from fedapps.clients.messages import read_arrays
+from fedapps.clients.settings import read_arrays
 from fedapps.clients.training import EXAMPLES_AT_ONCE, Loss
 from fedapps.strategies import FedProto as FedProtoStrategy
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
-from fedapps.tasks.base import Batch, Task
+from fedapps.tasks.base import Batch, Task, with_features
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.roles import with_features
 
 from .base import Method
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedapps.base.options import option
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.messages import with_config
+from fedapps.clients.settings import with_config
 from fedapps.clients.training import Phase
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients

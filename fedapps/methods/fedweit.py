@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from fedapps.base.options import option
 from fedapps.base.search import Around
 from fedapps.clients.arrays import Arrays
-from fedapps.clients.decomposition import DecomposedModel, Parts, PartsPrior
-from fedapps.clients.flat_layout import Layout
+from fedapps.clients.decomposition import DecomposedModel, Layout, Parts, PartsPrior
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.messages import read_arrays
+from fedapps.clients.settings import read_arrays
 from fedapps.strategies import FedWeIT as FedWeITStrategy
 from fedapps.strategies.wire import (
     ADAPTIVE_QUERY,

@@ -14,8 +14,8 @@ from torch import nn
 
 from fedapps.base.options import option, split_names
 from fedapps.base.seeding import generator
-from fedapps.clients.limits import limited_rank
 from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.rules import limited_rank
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Flora as FloraStrategy

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 from fedapps.base.options import option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart
-from fedapps.clients.messages import read_arrays
+from fedapps.clients.settings import read_arrays
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
 from fedapps.strategies.algorithms.h_fl import CLUSTER

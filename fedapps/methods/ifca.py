@@ -16,7 +16,7 @@ from fedapps.base.options import option
 from fedapps.base.search import Choices
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.messages import read_arrays
+from fedapps.clients.settings import read_arrays
 from fedapps.clients.training import mean_loss
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, IteratedClusters

@@ -17,8 +17,7 @@ from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, mem
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.personal_model import copy_of
 from fedapps.clients.training import Loss
-from fedapps.tasks.base import Batch
-from fedapps.tasks.roles import with_features
+from fedapps.tasks.base import Batch, with_features
 
 from .base import Method
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fedapps.base.options import option
 from fedapps.base.search import Range
 from fedapps.base.seeding import TorchState
-from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, TRAINING_STEP, LocalPart, NodeRound, Prepared
+from fedapps.clients.rules import spend_step
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX

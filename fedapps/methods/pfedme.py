@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from fedapps.base.options import option
 from fedapps.base.search import Range
-from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.personal_model import PersonalModel, TwoModels, two_models
+from fedapps.clients.rules import spend_step
 from fedapps.clients.training import Loss, Phase, Update
 from fedapps.config.run_config import RunConfig
 from fedapps.tasks.base import Batch, NodeData, Task

@@ -14,11 +14,10 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn
 
 from fedapps.base.options import option
-from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
-from fedapps.clients.counted import Counted, counted_round
+from fedapps.clients.arrays import Arrays, Counted, counted_round, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.settings import read_arrays
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Scaffold as ScaffoldStrategy

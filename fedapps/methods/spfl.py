@@ -18,8 +18,7 @@ from fedapps.base.options import option
 from fedapps.base.search import Around
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
-from fedapps.clients.messages import read_arrays
-from fedapps.clients.settings import LocalTraining
+from fedapps.clients.settings import LocalTraining, read_arrays
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import ADAPTIVE_RATES
 

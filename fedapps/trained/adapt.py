@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedapps.app.held_out import new_node_config
 from fedapps.app.node import choose_device, received_arrays
+from fedapps.app.round_config import new_node_config
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.arrays import matches
 from fedapps.clients.guard import Guard

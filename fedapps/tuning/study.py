@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedapps.base.search import Choices
 from fedapps.base.seeding import derive_seed
 
-from .ranges import Domain, Settings, Space
+from .plan import Domain, Settings, Space
 
 if TYPE_CHECKING:
     import optuna

@@ -17,8 +17,7 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.matrix import Chain
 from fedapps.strategies import TrackedMetric
 
-from .plan import TuningPlan
-from .ranges import Settings, current_settings, tuned_label
+from .plan import Settings, TuningPlan, current_settings, tuned_label
 from .study import Final, Study, Trial, finalists, median_limits
 
 #: What a run leaves that no one needs once its trial is stored: models and the private state of nodes.

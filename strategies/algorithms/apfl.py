@@ -16,12 +16,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .. import wire
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply
-from ..rounds.records import RoundStep
 
 Granularity = Literal["parameter", "tensor"]
 

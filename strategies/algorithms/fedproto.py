@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, to_record, views
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply
-from ..rounds.records import RoundStep
 from ..wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 
 _LARGEST = 1e30  # float64 sums of squares stay finite

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer

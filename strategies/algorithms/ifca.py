@@ -12,13 +12,13 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, Buffers, to_record
 from ..base import BaseStrategy
 from ..checks import require_integer
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply
-from ..rounds.records import RoundStep
 from ..wire import ARRAYS, IFCA_CHOICE, IFCA_MODEL_PREFIX
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.driving.world.files import WORLD_FILE, read_styles
+from fedapps.tasks.driving.world.sessions import WORLD_FILE, read_styles
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from torch import Tensor
 
@@ -16,12 +16,19 @@ from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, simulate_world, traces
-from .data import SPLITS, Recording, files_of, read_folder, read_sessions, with_validation
-from .forecaster import Forecaster, constant_velocity, elbo_parts, scores
+from .data import SPLITS, Recording, cut, files_of, read_folder, read_sessions, with_validation
+from .options import SETTINGS
 from .options import Options as DrivingOptions
-from .planner import ConstantVelocity, Forecast, HoldLastControl, Predictor
-from .setting import SETTINGS
-from .windows import cut
+from .planner import (
+    ConstantVelocity,
+    Forecast,
+    Forecaster,
+    HoldLastControl,
+    Predictor,
+    constant_velocity,
+    elbo_parts,
+    scores,
+)
 
 #: The floor of a comparison: the human keeps its velocity.
 CONSTANT_VELOCITY = "constant velocity"
@@ -173,12 +180,12 @@ class DrivingTask(Task):
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.forecaster.Forecaster`)."""
+        """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.planner.Forecaster`)."""
         reconstruction, divergence = elbo_parts(_forecaster(model), batch)
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.forecaster.scores`) and, with ``final``,
+        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.planner.scores`) and, with ``final``,
         closed-loop metrics.
 
         If the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot without a forecaster,
@@ -206,7 +213,7 @@ class DrivingTask(Task):
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
         """The test metrics of a human that keeps its velocity
-        (:func:`~fedapps.tasks.driving.forecaster.constant_velocity`)."""
+        (:func:`~fedapps.tasks.driving.planner.constant_velocity`)."""
         tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
         floor: list[Metrics] = [{**constant_velocity(test, self.options, "test")} if test else {} for test in tested]
         return {CONSTANT_VELOCITY: floor}

@@ -9,16 +9,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.pictures import ENDINGS, decoded, problem_in
+from fedapps.tasks.vision import ENDINGS, decoded, problem_in
 from PIL import Image
 
 from fedapps.base.errors import DataError
 from fedapps.base.tables import refuse_spellings
 from fedapps.base.text_files import arrays_in, found_in, refuse_several
 
-from .image_set import ImageSet, Pictures
+from .image_set import ImageSet, Pictures, read_parquet
 from .options import Layout
-from .parquet import read_parquet
 
 #: The splits of a folder, with the names that their files and folders may have. "common" is for deployed nodes: images
 #: that all nodes have, on which their models are compared.

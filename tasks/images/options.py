@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedapps.base.errors import DataError
 from fedapps.base.options import did_you_mean, option, split_names
 
-from .published import DIGITS, PUBLISHED, Columns, PublishedImages, Statistics
+from .sources import DIGITS, PUBLISHED, Columns, PublishedImages, Statistics
 
 PARTITIONS = ("dirichlet", "pathological", "natural", "iid")
 #: The networks that have names of their own; all others are those of torchvision.

@@ -17,12 +17,11 @@ from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import listed
 
-from .download import fetch, write_digits
 from .formats import Folder, read_folder
 from .networks import ImageClassifier, check_network, image_classifier
 from .options import Options as ImagesOptions
 from .partition import Images, NodeImages, all_images, node_images, own_images
-from .published import DIGITS, Statistics
+from .sources import DIGITS, Statistics, fetch, write_digits
 
 #: The padding before a random crop, as a part of the height: 4 pixels of 32 (He et al., 2016).
 _PART = 8

@@ -111,7 +111,7 @@ class Inversion:
         Seed of the initialisations.
     vectorised : bool
         Whether to compute the gradients of all restarts by ``vmap``, which the body must support (as
-        :class:`~fedapps.tasks.text.loop_lstm.LoopLSTM` does). Otherwise they are computed one after another, as
+        :class:`~fedapps.tasks.text.privacy.LoopLSTM` does). Otherwise they are computed one after another, as
         required for packed sequences. The values agree up to rounding.
 
     Raises

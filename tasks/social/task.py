@@ -12,17 +12,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.node_data import zero_padded
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
-from fedapps.tasks.social.world.scenes import inside
-from fedapps.tasks.social.world.world import write_world
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, zero_padded
+from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedapps.base.errors import DataError
 
+from .networks import Options as SocialOptions
 from .networks import graphs
-from .options import Options as SocialOptions
 from .scenes import SPLITS, RatedScene, participant_files, read_participant, split_scenes
 
 #: The floor of a comparison: the mean score of a robot's training scenes.

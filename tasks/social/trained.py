@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Network, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 from torch import Tensor, nn
 
@@ -132,7 +131,7 @@ class SocialTrained(TrainedModel):
             tuple(graphs),
             ("score",),
             {name: {0: "batch"} | _sizes(name) for name in graphs},
-            "The graph of a scene is built outside (fedapps.tasks.social.compact or relational); the score is 1/100 of "
+            "The graph of a scene is built outside (fedapps.tasks.social.graphs or relational); the score is 1/100 of "
             "the rating.",
         )
 

@@ -11,12 +11,13 @@ from fedapps.base.options import matches, option, split_names
 from fedapps.base.rows import FORMATS
 
 from .corpus import Columns, Layout
-from .partition import PARTITIONS
-from .published import PUBLISHED, HubDataset
+from .sources import PUBLISHED, HubDataset
 
 #: The columns of the files of a simulated or downloaded corpus.
 WRITTEN = Columns(("text",), "label")
 MADE = ("train.jsonl",)
+#: FedNLP's partition, then those of flwr-datasets.
+PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")
 #: The tensor of a split with the states of its texts above frozen layers, float32 ``[n, L, width]``.
 STATES = "states"
 LSTM = "lstm"

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.language import doubtful_words, split_words
 from fedapps.tasks.model_folder import FILES, field_of, texts_of
 from fedapps.tasks.partitioners import Part, own_label_shares
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
-from fedapps.tasks.text.world import write_corpus
-from fedapps.tasks.words import doubtful_words, split_words
+from fedapps.tasks.text.sources import write_corpus
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -22,12 +22,12 @@ from fedapps.base.errors import DataError, listed
 from fedapps.base.options import parse_options
 
 from .corpus import Corpus, find_files, labels_in, missing, read_corpus
-from .evaluation import CHUNK, accuracy, by_length, logits_of, on_common, trimmed
-from .floors import FREQUENT, PROBE, TFIDF, node_floors
-from .networks import TextClassifier, recurrent_model, shaped_lstm
+from .evaluation import CHUNK, FREQUENT, PROBE, TFIDF, accuracy, by_length, logits_of, node_floors, on_common, trimmed
+from .networks import PUBLIC, TextClassifier, keep_own_rows, recurrent_model, shaped_lstm
 from .nodes import (
     CommonTest,
     Words,
+    check_encoder,
     groups_of,
     node_data,
     node_key,
@@ -45,9 +45,7 @@ from .options import (
     vocabulary_source,
 )
 from .options import Options as TextOptions
-from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
-from .published import fetch
-from .states import check_encoder
+from .sources import fetch
 from .transformer import (
     digest_of,
     facts_of,
@@ -58,7 +56,16 @@ from .transformer import (
     shaped,
     transformer_model,
 )
-from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary, read_tokenizer, read_vocabulary
+from .vocabulary import (
+    RESERVED,
+    SPECIAL,
+    TOKENIZER,
+    PieceVocabulary,
+    Vocabulary,
+    WordVocabulary,
+    read_tokenizer,
+    read_vocabulary,
+)
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
@@ -286,7 +293,7 @@ class TextTask(Task):
     @property
     def fixed(self) -> tuple[str, ...]:
         """The frozen layers, what is frozen below adapters, and the rows of a private embedding that a node's texts do
-        not use (:mod:`.pieces`).
+        not use (:class:`.OwnRows`).
         """
         if self.options.recurrent:
             return ()
@@ -380,7 +387,7 @@ class TextTask(Task):
 
     def check_nodes(self, num_nodes: int) -> None:
         """Raise :class:`DataError` if the encoder is not available or cannot be used
-        (:func:`~fedapps.tasks.text.states.check_encoder`)."""
+        (:func:`~fedapps.tasks.text.nodes.check_encoder`)."""
         if not self.options.recurrent:
             _tokens(self.options.model, self.options.length)
             check_encoder(self.options)
@@ -422,7 +429,7 @@ class TextTask(Task):
         return super().without_test(replace(data, extra=extra))
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
-        """The floors of :func:`~fedapps.tasks.text.floors.node_floors`."""
+        """The floors of :func:`~fedapps.tasks.text.evaluation.node_floors`."""
         return node_floors(self.corpus(folder, 0, num_nodes), self.options, num_nodes)
 
     # -- learning ------------------------------------------------------------------------------------------

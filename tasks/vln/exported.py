@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from fedapps.tasks.network import Network
+from fedapps.tasks.answers import Network
 from torch import Tensor, nn
 
 from .agent import Agent
-from .geometry import VIEWS
+from .connectivity import VIEWS
 from .speaker import Speaker
 from .walks import Observation
 

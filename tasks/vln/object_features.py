@@ -17,10 +17,8 @@ import numpy as np
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
-from .connectivity import Graph, graph_files
-from .files import cached, find_file, key_of
-from .geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, directions, turned
-from .objects import (
+from .connectivity import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, Graph, directions, graph_files, turned
+from .features import (
     BOXES_FILE,
     CLASSES,
     CLASSES_FILE,
@@ -36,6 +34,7 @@ from .objects import (
     read_rooms,
     train_classifier,
 )
+from .instructions import cached, find_file, key_of
 
 RANGE = 6.0  # metres to viewpoints whose objects are looked at from here
 DECAY = 3.0  # metres over which the weight of what is seen falls to 1/e

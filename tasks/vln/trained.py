@@ -6,21 +6,20 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO, cast
 
-from fedapps.tasks.answers import several
+from fedapps.tasks.answers import Network, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.errors import DataError, listed
 
 from .agent import Agent
 from .dataset import Dataset, house_of, read_dataset, require_houses
-from .episodes import encode
 from .evaluation import CHUNK, describe_all, walk_all
 from .exported import agent_network, speaker_network
-from .given_paths import (
+from .houses import (
     SHOWN,
     HousePath,
+    Houses,
     Start,
     check_path,
     check_stop,
@@ -30,12 +29,10 @@ from .given_paths import (
     starts_of,
     walked,
 )
-from .houses import Houses
-from .instructions import InstructedPath
-from .nodes import node_data, read_houses, without_words
+from .instructions import InstructedPath, Vocabulary
+from .nodes import encode, node_data, read_houses, without_words
 from .options import Options
 from .speaker import Speaker
-from .vocabulary import Vocabulary
 
 
 class VlnTrained(TrainedModel):

@@ -11,16 +11,15 @@ from math import comb
 import numpy as np
 import torch
 from fedapps.tasks.base import Metrics
-from fedapps.tasks.node_data import fingerprint
+from fedapps.tasks.profiles import fingerprint
 
 from fedapps.base.seeding import generator
 
-from .image_sets import ImageSet
 from .networks import PlaceNetwork
 from .options import Options
 from .places import Places
-from .recall import nearest_rows, recall, true_within
-from .training_set import TrainingSet, triplet_loss, triplet_terms
+from .retrieval import nearest_rows, recall, true_within
+from .training_set import ImageSet, TrainingSet, triplet_loss, triplet_terms
 
 AMONG = (1, 5, 10)
 SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are drawn, and matches per query

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.answers import finite_numbers
-from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
+from fedapps.tasks.vision import ENDINGS, GivenImage, picture_of
 from PIL import Image
 from torch import Tensor
 
@@ -16,10 +16,10 @@ from fedapps.base.tables import read_table
 from fedapps.base.text_files import COMPRESSIONS, found_in
 
 from .datasets import read_images
-from .image_table import OPTIONAL, ROLES, coordinates
 from .images import ImageFiles, ImageSource, ImageStore
 from .options import Options
-from .positions import EARTH_RADIUS
+from .places import EARTH_RADIUS
+from .readers import OPTIONAL, ROLES, coordinates
 
 #: The endings of the names of tables.
 TABLES = tuple(form + compression for form in FORMATS for compression in COMPRESSIONS)

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 from fedapps.base.errors import DataError, listed
 from fedapps.base.text_files import shown
 
-from .clients import Client
 from .datasets import Dataset, kind_of
 from .evaluation import AMONG, CommonSet, own_metrics, traces
-from .msls import CONTINENTS_FILE
 from .networks import (
     FROZEN,
     Normalisation,
@@ -31,11 +29,25 @@ from .networks import (
     normalisation_for,
     unloaded_network,
 )
-from .nodes import common_test, federation, node_data, own_data, require_network, sequence_features, whole_data
+from .nodes import (
+    as_many,
+    clients_of,
+    common_test,
+    dataset_of,
+    federation,
+    groups_of,
+    node_data,
+    own_data,
+    queries_to_train_on,
+    require_network,
+    sequence_features,
+    whole_data,
+)
 from .options import Options as VprOptions
 from .options import require_weights
 from .places import Places
-from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train_on
+from .readers import CONTINENTS_FILE
+from .splits import Client
 from .training_set import TrainingSet, described, epoch_of_triplets, loss_of_triplets
 
 _LISTED = 10  # cities that a line lists

@@ -5,8 +5,7 @@ from math import ceil, log
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.decomposition import DecomposedModel, Drift, Parts, PartsPrior, composed
-from fedapps.clients.flat_layout import Layout, unit_axes
+from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior, composed, unit_axes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -10,8 +10,8 @@ import pytest
 import torch
 from fedapps.clients.arrays import Arrays, get_arrays, memory_of
 from fedapps.clients.local_part import ComposedParts, LocalPart, composed
-from fedapps.clients.messages import with_config
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.settings import with_config
 from fedapps.clients.state import ContextState
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import given, settings

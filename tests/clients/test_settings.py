@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pytest
-from fedapps.clients.messages import with_config
-from fedapps.clients.settings import LocalTraining, RoundSettings
+from fedapps.clients.settings import LocalTraining, RoundSettings, with_config
 from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st

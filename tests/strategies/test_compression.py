@@ -13,13 +13,15 @@ from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.compressed_replies import compress_reply, compression_mod, requested
 from fedapps.strategies.compression import (
     COMPRESSION_NAMES,
     BFloat16,
     Int8,
     TopK,
+    compress_reply,
     compression_by_name,
+    compression_mod,
+    requested,
     restored_arrays,
 )
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.admission import ExampleLimits
-from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.mailbox import Arrival, Flight
+from fedapps.strategies.profiles import ExampleLimits, Profile
+from fedapps.strategies.records import RoundReport, TooFewRepliesError
 from fedapps.strategies.replies import ReplyFilter, weighting
-from fedapps.strategies.rounds.mailbox import Arrival, Flight
-from fedapps.strategies.rounds.records import RoundReport, TooFewRepliesError
-from fedapps.strategies.rounds.transport import NodeFailure
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Message, MetricRecord, RecordDict
 from toys import arithmetic_app, federate, record_of
 

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 from damaged_files import bounded, damaged
-from fedapps.strategies.compressed_replies import compress_reply
-from fedapps.strategies.compression import BFloat16, Compression, Int8, TopK
-from fedapps.strategies.nodes.profiles import Profile, read_profile
+from fedapps.strategies.compression import BFloat16, Compression, Int8, TopK, compress_reply
+from fedapps.strategies.profiles import Profile, read_profile
 from fedapps.strategies.replies import max_reply_bytes, num_examples, read_reply, read_timings
-from fedapps.strategies.rounds.transport import UNREADABLE
+from fedapps.strategies.transport import UNREADABLE
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict  # type: ignore[import-untyped]

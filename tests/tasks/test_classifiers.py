@@ -5,9 +5,9 @@ from fedapps.clients.base import FederatedClient
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import DiskState
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.classifiers import BatchNorm
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
+from fedapps.tasks.vision import BatchNorm
 from torch import nn
 
 

@@ -10,13 +10,10 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.driving.closed_loop import as_sessions, encounters
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.driving.options import Options
-from fedapps.tasks.driving.setting import to_bicycle, to_motion
+from fedapps.tasks.driving.options import Options, to_bicycle, to_motion
 from fedapps.tasks.driving.task import DrivingTask
-from fedapps.tasks.driving.world.drivers import lane_swap_drivers
-from fedapps.tasks.driving.world.files import write_sessions
-from fedapps.tasks.driving.world.scenarios import LANE_SWAP, THREE_CARS, initial_states
-from fedapps.tasks.driving.world.sessions import simulate
+from fedapps.tasks.driving.world.sessions import simulate, write_sessions
+from fedapps.tasks.driving.world.traffic import LANE_SWAP, THREE_CARS, initial_states, lane_swap_drivers
 from hypothesis import given
 from hypothesis import strategies as st
 from traffic_policies import aim_for

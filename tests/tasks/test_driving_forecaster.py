@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fedapps.tasks.driving.forecaster import Forecaster, Gaussian, kl_divergence
+from fedapps.tasks.driving.planner import Forecaster, Gaussian, kl_divergence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.tasks.driving.options import Options
+from fedapps.tasks.driving.options import SETTINGS, Options, to_motion
 from fedapps.tasks.driving.planner import (
     ConstantVelocity,
     Forecast,
@@ -11,10 +11,9 @@ from fedapps.tasks.driving.planner import (
     candidate_plans,
     mpc_policy,
 )
-from fedapps.tasks.driving.setting import SETTINGS, to_motion
 from fedapps.tasks.driving.task import DrivingTask
-from fedapps.tasks.driving.world.dynamics import pair_cost
 from fedapps.tasks.driving.world.sessions import Observation
+from fedapps.tasks.driving.world.traffic import pair_cost
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.driving.data import Session
-from fedapps.tasks.driving.options import Options
-from fedapps.tasks.driving.setting import SETTINGS
-from fedapps.tasks.driving.windows import cut, past
+from fedapps.tasks.driving.data import Session, cut, past
+from fedapps.tasks.driving.options import SETTINGS, Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

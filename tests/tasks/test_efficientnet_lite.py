@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.tasks.classifiers import PUBLISHED_NAMES, _Strided, efficientnet_lite0
+from fedapps.tasks.vision import PUBLISHED_NAMES, _Strided, efficientnet_lite0
 from fedapps.tasks.vpr.networks import normalisation_for, place_network
 from network_formulas import efficientnet_lite0 as formula
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.encoders import longest_text, read_encoder
+from fedapps.tasks.language import longest_text, read_encoder
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
-from fedapps.tasks.vln.language_model import language_model
+from fedapps.tasks.vln.layers import language_model
 from safetensors.torch import load_file, save_file
 from tiny_encoder import classifier, encoder_folder
 
@@ -63,7 +63,7 @@ def test_weights_that_are_not_those_of_one_encoder(tmp_path, change, config, rea
 
 def test_a_pooler_may_be_missing_and_is_named(tmp_path, caplog):
     folder = with_weights(encoder_folder(tmp_path, "bert"), without("pooler"))
-    with caplog.at_level(logging.WARNING, "fedapps.tasks.encoders"):
+    with caplog.at_level(logging.WARNING, "fedapps.tasks.language"):
         read_encoder(folder, "text.model", pools=False)
         assert "are drawn" not in caplog.text
         checked(folder)
@@ -143,7 +143,7 @@ def test_an_encoder_with_a_normalisation_above_all_layers_has_no_states_between_
 
 
 def test_a_program_of_an_encoder_with_autocast_inside_is_the_encoder(tmp_path):
-    from fedapps.tasks.network import Network
+    from fedapps.tasks.answers import Network
 
     from fedapps.trained.programs import write_torch
 

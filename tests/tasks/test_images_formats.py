@@ -7,10 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from fedapps.tasks.base import DataError
-from fedapps.tasks.images.download import fetch
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
-from fedapps.tasks.images.published import PUBLISHED, Columns
+from fedapps.tasks.images.sources import PUBLISHED, Columns, fetch
 from fedapps.tasks.images.task import ImagesTask
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
 from PIL import Image

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.base import DataError, NodeData
+from fedapps.tasks.base import DataError, NodeData, normalisation_names
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.partition import all_images, node_images
 from fedapps.tasks.images.task import ImagesTask
-from fedapps.tasks.roles import normalisation_names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import drawn, write_folders

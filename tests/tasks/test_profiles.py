@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.vpr import backbones, layers, options
+from fedapps.tasks.vpr import backbones, options
 
 from fedapps.base.errors import DataError
 from fedapps.registry.tasks import own_tasks, task_class
@@ -67,7 +67,7 @@ def worlds(tmp_path_factory):
 
 def test_the_names_that_options_know_are_those_there_are():
     assert tuple(backbones.BACKBONES) == options.BACKBONES
-    assert tuple(layers.POOLINGS) == options.POOLINGS
+    assert tuple(backbones.POOLINGS) == options.POOLINGS
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ from fnmatch import fnmatchcase
 
 import pytest
 import torch
-from fedapps.tasks.head_inputs import head_inputs
-from fedapps.tasks.roles import missing, with_features
+from fedapps.tasks.base import missing, with_features
+from fedapps.tasks.profiles import head_inputs
 from method_worlds import BodyAndHead, Points, Quadratics
 from torch import nn
 

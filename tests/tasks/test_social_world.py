@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fedapps.tasks.social.scenes import read_participant
-from fedapps.tasks.social.world.scenes import Body, Scene, draw_scene
-from fedapps.tasks.social.world.world import Taste, disturbance, draw_taste, rate, write_world
+from fedapps.tasks.social.world import Body, Scene, Taste, disturbance, draw_scene, draw_taste, rate, write_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.tasks.social.world.scenes import (
+from fedapps.tasks.social.world import (
     MARGIN,
     MOST_PARTIES,
     NOTCH_SHARE,

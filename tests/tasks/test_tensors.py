@@ -1,7 +1,7 @@
 """Zero padding of batches."""
 
 import torch
-from fedapps.tasks.node_data import zero_padded
+from fedapps.tasks.profiles import zero_padded
 
 
 def test_tensors_are_padded_at_their_ends():

@@ -5,16 +5,24 @@ import pytest
 import torch
 from drawn_houses import NAMES, PATHS, THINGS, write_graph
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vln.agent import Agent, Memory, houses_of
+from fedapps.tasks.vln.agent import (
+    LEARNING,
+    Agent,
+    Memory,
+    actor_critic_loss,
+    greedy,
+    houses_of,
+    roll_out,
+    sampled,
+    teacher_forced,
+)
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
-from fedapps.tasks.vln.episodes import chosen, encode, joined, random_batches, sorted_batches
 from fedapps.tasks.vln.evaluation import walk_all
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.instructions import InstructedPath, Vocabulary
 from fedapps.tasks.vln.layers import BiLSTM, DirectedQuery, ViewAttention, copied
-from fedapps.tasks.vln.learning import LEARNING, actor_critic_loss, greedy, roll_out, sampled, teacher_forced
+from fedapps.tasks.vln.nodes import chosen, encode, joined, random_batches, sorted_batches
 from fedapps.tasks.vln.options import Sizes
-from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softmax

@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from drawn_houses import NAMES, THINGS, message_of, task_with, write_graph, write_world
-from fedapps.tasks.vln.learning import LEARNING
+from fedapps.tasks.vln.agent import LEARNING
+from fedapps.tasks.vln.instructions import Vocabulary
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
-from fedapps.tasks.vln.vocabulary import Vocabulary
 
 from fedapps.base.options import parse_options
 

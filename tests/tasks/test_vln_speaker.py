@@ -7,16 +7,12 @@ from drawn_houses import NAMES, PATHS, THINGS, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
 from fedapps.tasks.vln.dataset import sample_paths
-from fedapps.tasks.vln.episodes import chosen, encode
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
-from fedapps.tasks.vln.labelling import label_paths
-from fedapps.tasks.vln.metrics import bleu, bleu_statistics
+from fedapps.tasks.vln.instructions import PAD, UNKNOWN, InstructedPath, Vocabulary
+from fedapps.tasks.vln.nodes import chosen, encode, label_paths
 from fedapps.tasks.vln.options import Sizes
-from fedapps.tasks.vln.speaker import Speaker, moves_of
-from fedapps.tasks.vln.vocabulary import PAD, UNKNOWN, Vocabulary
-from fedapps.tasks.vln.walks import Walks
-from fedapps.tasks.vln.weights import load_speaker
+from fedapps.tasks.vln.speaker import Speaker, load_speaker, moves_of
+from fedapps.tasks.vln.walks import Walks, bleu, bleu_statistics
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file

@@ -11,15 +11,13 @@ import pytest
 import torch
 from drawn_houses import EDGES, NAMES, PATHS, TEXTS, THINGS, path_entry, task_with, write_graph, write_world
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vln.evaluation import walk_all
-from fedapps.tasks.vln.given_paths import HousePath, Start
-from fedapps.tasks.vln.metrics import bleu, bleu_statistics
+from fedapps.tasks.vln.evaluation import references_of, walk_all
+from fedapps.tasks.vln.houses import HousePath, Start
 from fedapps.tasks.vln.options import Options
-from fedapps.tasks.vln.references import references_of
 from fedapps.tasks.vln.speaker import moves_of
 from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.trained import VlnTrained
-from fedapps.tasks.vln.walks import Walks, observe
+from fedapps.tasks.vln.walks import Walks, bleu, bleu_statistics, observe
 
 from fedapps.base.seeding import torch_seed
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.vln.world.catalogue import OBJECTS, ROOM_LABELS
-from fedapps.tasks.vln.world.sight import FOCAL, view_axes
+from fedapps.tasks.vln.world.plan import FOCAL, view_axes
 from fedapps.tasks.vln.world.world import SPLITS, HouseWorld, write_houses
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra

@@ -5,8 +5,8 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.backbones import BACKBONES, backbone
-from fedapps.tasks.vpr.image_sets import describe, describe_maps, frozen_maps, map_bytes, map_shape
 from fedapps.tasks.vpr.networks import FROZEN, place_network
+from fedapps.tasks.vpr.training_set import describe, describe_maps, frozen_maps, map_bytes, map_shape
 from network_formulas import FORMULAS
 
 

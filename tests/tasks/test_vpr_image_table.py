@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.image_table import read_image_table
-from fedapps.tasks.vpr.places import Track
-from fedapps.tasks.vpr.positions import EARTH_RADIUS, projected
+from fedapps.tasks.vpr.places import EARTH_RADIUS, Track, projected
+from fedapps.tasks.vpr.readers import read_image_table
 from PIL import Image
 
 

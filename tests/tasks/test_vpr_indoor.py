@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.indoor import read_indoor
 from fedapps.tasks.vpr.places import Track
+from fedapps.tasks.vpr.readers import read_indoor
 from PIL import Image
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr import mining
-from fedapps.tasks.vpr.mining import Anywhere, Miner, NearestSequences
+from fedapps.tasks.vpr import retrieval
+from fedapps.tasks.vpr.retrieval import Anywhere, Miner, NearestSequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,7 +149,7 @@ def test_mining_goes_block_by_block(monkeypatch):
     for pool in (Anywhere(9), NearestSequences(2, 3)):
         _, whole = mine_all(miner, asked, database, pool)
         with monkeypatch.context() as patched:
-            patched.setattr(mining, "_BLOCK", 61)
+            patched.setattr(retrieval, "_DISTANCES_AT_ONCE", 61)
             _, found = mine_all(miner, asked, database, pool)
         assert as_list(found) == as_list(whole)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.msls import CONTINENTS, continents_of, read_msls
 from fedapps.tasks.vpr.places import Track
+from fedapps.tasks.vpr.readers import CONTINENTS, continents_of, read_msls
 from PIL import Image
 
 #: key, easting, northing, sequence, frame, heading, panorama

@@ -9,10 +9,17 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.image_sets import describe, describe_maps, frozen_maps, map_bytes, map_shape
 from fedapps.tasks.vpr.networks import Normalise, check_network, place_network
 from fedapps.tasks.vpr.options import Options
-from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
+from fedapps.tasks.vpr.training_set import (
+    describe,
+    describe_maps,
+    frozen_maps,
+    map_bytes,
+    map_shape,
+    triplet_loss,
+    triplet_terms,
+)
 
 from fedapps.config.parsing import parse
 from fedapps.launch.inputs import check_data

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.nordland import read_nordland
+from fedapps.tasks.vpr.readers import read_nordland
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 

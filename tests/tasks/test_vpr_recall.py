@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.recall import Recall, nearest_rows, recall, squared_distances, true_within, within
+from fedapps.tasks.vpr.retrieval import Recall, nearest_rows, recall, squared_distances, true_within, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def test_search_is_exact_and_of_equals_takes_the_first(queries, size, width, cou
 def test_search_goes_block_by_block(monkeypatch):
     asked, database = on_grid(0, 20, 3), on_grid(1, 15, 3)
     whole = nearest_rows(asked, database, 4)
-    monkeypatch.setattr("fedapps.tasks.vpr.recall._BLOCK", 31)
+    monkeypatch.setattr("fedapps.tasks.vpr.retrieval._BLOCK", 31)
     assert np.array_equal(nearest_rows(asked, database, 4), whole)
 
 

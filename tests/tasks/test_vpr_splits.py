@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.clients import Client, clients_per_city, hold_out, is_valid
 from fedapps.tasks.vpr.images import ImageArray, ImageStore
-from fedapps.tasks.vpr.indoor import read_indoor
-from fedapps.tasks.vpr.nordland import read_nordland
 from fedapps.tasks.vpr.places import Track, build_places
+from fedapps.tasks.vpr.readers import read_indoor, read_nordland
 from fedapps.tasks.vpr.splits import (
+    Client,
+    clients_per_city,
     clustering_split,
     group_split,
+    hold_out,
+    is_valid,
     k_means,
     proximity_split,
     random_split,

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.image_sets import describe
-from fedapps.tasks.vpr.networks import place_network
-from fedapps.tasks.vpr.weights import read_weights
+from fedapps.tasks.vpr.networks import place_network, read_weights
+from fedapps.tasks.vpr.training_set import describe
 from safetensors.torch import save_file
 from torchvision.models import ResNet18_Weights, resnet18
 

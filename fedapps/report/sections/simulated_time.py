@@ -10,20 +10,18 @@ from statistics import fmean
 from markupsafe import Markup
 
 from fedapps.base.report.figures import draw_line, drawing
-from fedapps.base.report.formats import format_duration, format_number
-from fedapps.base.report.metrics import ROUNDS_TO_TARGET, TIME_TO_TARGET, Metric
-from fedapps.base.report.palette import NEUTRAL, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, ROUNDS_TO_TARGET, TIME_TO_TARGET, Metric, plot_styles
+from fedapps.base.report.numbers import format_duration, format_number
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import PARTS, RunData, by_speed, slowest
 from fedapps.runs.records import NodeRecord
 
 from . import section_of
 
-ORDER = 65
 _UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
-def section(run: RunData) -> Markup | None:
+def simulated_time(run: RunData) -> Markup | None:
     """Figures and a table of methods; None without simulated time."""
     metric = run.leading_in_rounds()
     uses = {method: use for method in run.methods if (use := fleet_use(run, method, metric))}

@@ -5,7 +5,7 @@ from run_outputs import assert_same
 from small_runs import LQR, run_inline
 
 import fedapps
-from fedapps.app.held_out import tracked_results
+from fedapps.app.round_config import tracked_results
 from fedapps.runs.tables import summary_table
 
 pytestmark = pytest.mark.usefixtures("runs_without_reports")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedapps.clients.stacked_phase import StackedPhase
+from fedapps.clients.joint_training import StackedPhase
 
 from fedapps.comparison.compare import compare_recipe
 from fedapps.config.parsing import parse

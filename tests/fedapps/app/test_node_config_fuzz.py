@@ -6,8 +6,7 @@ import pytest
 from damaged_files import bounded
 from fedapps.clients.guard import PRIVATE
 from fedapps.clients.kept_models import KEEP_MODEL
-from fedapps.clients.limits import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS
-from fedapps.clients.rules import NodeRules
+from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeRules
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from hypothesis import HealthCheck, assume, given, settings

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 import pytest
 
 import fedapps.comparison.compare
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of

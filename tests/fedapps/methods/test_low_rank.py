@@ -5,7 +5,7 @@ from itertools import chain
 import numpy as np
 import pytest
 from fedapps.strategies import Flora
-from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.aggregation import StreamingMean
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ from report_pages import page, section
 
 import fedapps.comparison.summary
 from fedapps.base.options import key_of
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse

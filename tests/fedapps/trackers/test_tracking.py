@@ -13,7 +13,7 @@ from fedapps.base.options import option
 from fedapps.config.parsing import ConfigError, parse, read
 from fedapps.config.trackers import TRACKERS
 from fedapps.runs.tracking import plain, round_values
-from fedapps.trackers.base import TrackedRecord, Tracker
+from fedapps.trackers import TrackedRecord, Tracker
 
 RECORDS = {}
 

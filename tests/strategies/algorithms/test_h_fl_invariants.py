@@ -8,8 +8,8 @@ import pytest
 from city_nodes import MIXED, START, add, city, drift, place
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam, Momentum
+from fedapps.strategies.samplers import UniformFraction
 from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
