@@ -21,8 +21,9 @@ from typing import Any
 from fedapps.sim.matrix import Lines, run_matrix
 from matplotlib.figure import Figure
 
-from fedapps.audit import AuditPlan, recipe_subject
+from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import audit_recipe
+from fedapps.audit.victim import recipe_subject
 from fedapps.base.report.metrics import plot_styles
 from fedapps.base.report.numbers import Estimate, number
 from fedapps.base.report.tables import text_table

@@ -6,7 +6,7 @@ Those of ``README.md``, ``docs/use.md`` and ``docs/slow_nodes.md`` are written b
 """
 
 import re
-from functools import cache
+from functools import cache, partial
 from inspect import Parameter, signature
 from pathlib import Path
 from textwrap import fill
@@ -52,7 +52,7 @@ def pages() -> dict[Path, str]:
     environment = Environment(  # the pages are Markdown, made from our own files
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    environment.globals.update(FUNCTIONS | {"call": call})
+    environment.globals.update(FUNCTIONS | {"call": call, "part": partial(call, optional=False)})
     texts = {}
     for path in sorted(TEMPLATES.rglob("*.md.jinja")):
         name = path.relative_to(TEMPLATES).as_posix()
@@ -65,13 +65,16 @@ def pages() -> dict[Path, str]:
     return texts
 
 
-def call(name: str) -> str:
+def call(name: str, *, optional: bool = True) -> str:
     """How to make an object of a public class of ``strategies``: its arguments and their defaults, without the seed.
 
-    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out.
+    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those
+    with a default if they are not ``optional``.
     """
     arguments = signature(getattr(strategies, name)).parameters.values()
     own = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
+    if not optional:
+        own = (one for one in own if one.default is Parameter.empty)
     return f"`{name}({', '.join(map(_with_default, own))})`"
 
 

@@ -102,8 +102,10 @@ def copied(model: nn.Module) -> nn.Module:
             return None
         if id(module) not in copies:
             copies[id(module)] = other = type(module).__new__(type(module))
-            held = vars(module) | {
-                name: value.copy() for name, value in vars(module).items() if isinstance(value, (dict, set, list))
+            held = vars(module) | {  # to make an empty collection is faster than to copy one
+                name: value.copy() if value else type(value)()
+                for name, value in vars(module).items()
+                if isinstance(value, (dict, set, list))
             }
             held["_parameters"] = {name: tensor_copy(parameter) for name, parameter in module._parameters.items()}
             held["_buffers"] = {name: tensor_copy(buffer) for name, buffer in module._buffers.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from fedapps.sim.joint_work import jointly
+from fedapps.sim.joint_work import is_joint, jointly
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task, evaluated
@@ -33,7 +33,7 @@ from .joint_training import Job, train_jobs
 from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, composed
 from .settings import RoundSettings
 from .state import Attempts, PrivateState
-from .training import Phase, Plateau, mean_loss
+from .training import Phase, Plateau, mean_loss, run_plan
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,11 @@ class FederatedClient:
         with timed("train"), node_round.torch_seed("train", *self.parts.seed_labels()):
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
-            job = Job.of(node_round, self.parts, model, plan, node_round.epochs(model, drawn))
-            trained = jointly(train_jobs, job)
+            epoch = node_round.epochs(model, drawn)
+            if is_joint():
+                trained = jointly(train_jobs, Job.of(node_round, self.parts, model, plan, epoch))
+            else:
+                trained = run_plan(model, plan, epoch, self.parts.loss(self.task.loss, model, node_round))
         node_round = replace(node_round, steps=trained.steps)
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
@@ -229,8 +232,11 @@ class FederatedClient:
         PrivateParametersError
             A received parameter stays on this node.
         ValueError
-            A received parameter does not fit the model.
+            A received parameter does not fit the model, or the settings ask a task to collect that only learns from
+            given data.
         """
+        if settings.collect and not self.task.can_collect:
+            raise ValueError(f"config collect = True: task {self.task.name!r} only learns from given data")
         return self.evaluate_prepared(self.prepared_model(received, settings))
 
     def evaluate_prepared(self, prepared_model: PreparedModel) -> RoundResult:
@@ -365,6 +371,8 @@ class FederatedClient:
     # -- data and evaluation -----------------------------------------------------------------------------------------
 
     def _staged(self, stage: int) -> NodeData:
+        if stage == 0 and not self.data.stages:
+            return self.data
         return of_stage(self.task, self.data, self.collectors, stage)
 
     def _evaluate(self, model: nn.Module, data: NodeData, stage: int, *, final: bool) -> Evaluation:

@@ -138,12 +138,13 @@ class DataCache:
 
     def get(self, key: Hashable, load: Callable[[], NodeData]) -> NodeData:
         """The data under a key, loaded if it is not kept."""
-        if key not in self._kept:
+        entry = self._kept.pop(key, None)
+        if entry is None:
             data = load()
-            self._kept[key] = data, _size_of(data)
-            self._bytes += self._kept[key][1]
-        self._kept.move_to_end(key)
-        data = self._kept[key][0]
+            entry = data, _size_of(data)
+            self._bytes += entry[1]
+        self._kept[key] = entry  # the last one
+        data = entry[0]
         while len(self._kept) > self.nodes and self._bytes > self.size:
             self._bytes -= self._kept.popitem(last=False)[1][1]
         return data

@@ -6,9 +6,9 @@ against its own method and against the patterns that its operator set, and refus
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from fedapps.strategies.arrays import shared_record
 from fedapps.strategies.wire import ARRAYS, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -19,7 +19,7 @@ from fedapps.base.seeding import torch_seed
 
 from .arrays import load_arrays, matches, private_names
 from .rules import NodeRules
-from .settings import read_arrays, with_config
+from .settings import received_arrays, with_config
 from .state import Attempts, ContextState
 
 #: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
@@ -63,6 +63,10 @@ class Guard:
         own = (*also, *(pattern for pattern in patterns if pattern))
         return cls(tuple(methods), own, NodeRules.of(node_config))
 
+    @cached_property
+    def _keeps_nothing(self) -> bool:
+        return not self.node and not all(self.methods)
+
     def stays(self, name: str) -> bool:
         """Whether a parameter of this name never leaves the node."""
         return matches(name, self.node) or all(matches(name, patterns) for patterns in self.methods)
@@ -75,6 +79,8 @@ class Guard:
         PrivateParametersError
             Some of the names stay on this node.
         """
+        if self._keeps_nothing:
+            return
         if private := [name for name in names if self.stays(name)]:
             raise PrivateParametersError(f"{', '.join(private)}: private on this node, and neither received nor sent")
 
@@ -88,8 +94,8 @@ class Guard:
         ValueError
             A pattern in ``node`` matches no parameter.
         """
-        if not self.node and not all(self.methods):
-            return  # nothing stays
+        if self._keeps_nothing:
+            return
         state = model.state_dict()
         if idle := [pattern for pattern in self.node if not any(matches(name, [pattern]) for name in state)]:
             raise ValueError(
@@ -165,7 +171,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         kind = message.metadata.message_type.partition(".")[0]
         if kind not in ("train", "evaluate"):
             return call_next(message, context)
-        received = read_arrays(ARRAYS, shared_record(message.content))
+        received = received_arrays(message)
         rounds = _Rounds.of(message)
         guard = Guard.of(context.node_config, also=private)
         guard.check_names(received)

@@ -230,6 +230,8 @@ class NodeRules:
 
     def lets_out(self, name: str, *, otherwise: bool) -> bool:
         """Whether a metric, a record or a part of the profile may leave; ``otherwise`` where ``may_leave`` is empty."""
+        if not self.may_leave:
+            return otherwise
         patterns = split_names(self.may_leave)
         return matches(name, patterns) if patterns else otherwise
 

@@ -7,8 +7,9 @@ repetition: each version belongs to an attempt of the run.
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -18,12 +19,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from fedapps.base.atomic import path_name, write_whole
+from fedapps.base.atomic import path_name, remove_leftovers, write_whole
 
 from .arrays import Arrays
 
 logger = logging.getLogger(__name__)
 _VERSION = re.compile(r"round-(\d{6})")
+_VERSION_FILE = re.compile(_VERSION.pattern + r"\.safetensors")
 _ATTEMPT = "attempt"
 _ATTEMPT_WORD = re.compile(r"(\d+):([0-9a-z]*)", re.ASCII)
 
@@ -115,7 +117,8 @@ class PrivateState(Protocol):
 
 
 class DiskState:
-    """Safetensors files in a folder of the node. Each file is written completely or not at all.
+    """Safetensors files in a folder of the node. Each file is written completely or not at all, and what a killed
+    process left unfinished is removed when a version is loaded.
 
     A file that cannot be written raises :class:`~fedapps.base.atomic.UnwritableError`, and no version is deleted. A
     damaged file is renamed with the suffix ``.corrupt``, with a warning; the node then continues from the next older
@@ -136,11 +139,16 @@ class DiskState:
         return cls(root.joinpath(*map(path_name, names)))
 
     def load(self, before: int, attempts: Attempts = ALL_ROUNDS) -> Arrays | None:
-        for version in self._versions() if attempts.begun else ():
+        names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
+        if any(name.startswith(".") for name in names):  # those of no array
+            remove_leftovers(self.folder)
+        versions = sorted(_versions_among(names), reverse=True)
+        for version in list(versions) if attempts.begun else ():
             attempt = _attempt_in(self._path(version))
             if attempt is not None and not attempts.counts(version, attempt):
                 self._path(version).unlink(missing_ok=True)
-        for version in sorted(self._versions(), reverse=True):
+                versions.remove(version)
+        for version in versions:
             if version < before and (arrays := self._read(self._path(version))) is not None:
                 return arrays
         return None
@@ -173,8 +181,7 @@ class DiskState:
         return self.folder / f"round-{version:06d}.safetensors"
 
     def _versions(self) -> list[int]:
-        found = (_VERSION.fullmatch(path.stem) for path in self.folder.glob("round-*.safetensors"))
-        return [int(match[1]) for match in found if match]
+        return _versions_among(os.listdir(self.folder) if os.path.isdir(self.folder) else ())
 
     def _read(self, path: Path) -> Arrays | None:
         try:
@@ -283,6 +290,11 @@ class ContextState:
     def _versions(self) -> list[int]:
         found = (re.fullmatch(rf"{re.escape(self.scope)}\.{_VERSION.pattern}", name) for name in self.records)
         return [int(match[1]) for match in found if match]
+
+
+def _versions_among(names: Iterable[str]) -> list[int]:
+    """The versions whose files are among the names of those in a folder."""
+    return [int(match[1]) for match in map(_VERSION_FILE.fullmatch, names) if match]
 
 
 def _forgettable(versions: list[int], durable_round: int, best_round: int) -> list[int]:

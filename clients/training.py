@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from inspect import unwrap
 from itertools import islice
 from math import inf
 
@@ -249,6 +251,7 @@ def run_phase(
     optimizer = new_optimizer(phase, list(named.values()))
     update = Update(phase, named, optimizer, _scaled_step(optimizer, named, phase.rates))
     device = next(iter(named.values())).device
+    on_cpu = device.type == "cpu"
     total, count, steps = torch.zeros((), device=device), 0, 0
     if phase.training.linear_decay:
         epoch, length = counted(phase, epoch)
@@ -260,7 +263,7 @@ def run_phase(
                 total, count = torch.zeros((), device=device), 0
             if phase.training.linear_decay:
                 set_rate(optimizer, phase.training.learning_rate * (length - steps) / length)
-            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+            tensors = batch if on_cpu else {name: tensor.to(device) for name, tensor in batch.items()}
             loss = phase.step(model, tensors, update) if phase.step else update(loss_of(model, tensors))
             total, count, steps = total + loss.detach(), count + 1, steps + 1
         if steps:
@@ -273,7 +276,8 @@ def run_phase(
 
 def trained_parameters(model: nn.Module, phase: Phase) -> dict[str, nn.Parameter]:
     """The parameters that a phase trains, by name. Raises ``ValueError`` if there are none."""
-    named = {name: p for name, p in model.named_parameters() if matches(name, phase.trainable)}
+    every = "*" in phase.trainable
+    named = {name: p for name, p in model.named_parameters() if every or matches(name, phase.trainable)}
     if not named:
         known = ", ".join(name for name, _ in model.named_parameters())
         raise ValueError(f"trainable = {list(phase.trainable)}: matches no parameter; the model has {known}")
@@ -337,16 +341,34 @@ def _counted_steps(batches: Iterator[tuple[bool, Batch]]) -> Iterator[tuple[bool
 def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a phase, at its first learning rate. Raises ``ValueError`` for an unknown name."""
     rate = phase.plateau.learning_rate if phase.plateau else phase.training.learning_rate
-    if phase.training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=phase.training.weight_decay, fused=True)
-    if phase.training.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=rate, weight_decay=phase.training.weight_decay, fused=True)
-    if phase.training.optimizer == "rmsprop":
-        return torch.optim.RMSprop(parameters, lr=rate, weight_decay=phase.training.weight_decay)
-    if phase.training.optimizer == "sgd":
-        chosen = phase.training
-        return torch.optim.SGD(parameters, lr=rate, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
-    raise ValueError(f"optimizer = {phase.training.optimizer!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
+    training, name = phase.training, phase.training.optimizer
+    if name == "adam":
+        return _bare(torch.optim.Adam)(parameters, lr=rate, weight_decay=training.weight_decay, fused=True)
+    if name == "adamw":
+        return _bare(torch.optim.AdamW)(parameters, lr=rate, weight_decay=training.weight_decay, fused=True)
+    if name == "rmsprop":
+        return _bare(torch.optim.RMSprop)(parameters, lr=rate, weight_decay=training.weight_decay)
+    if name == "sgd":
+        return _bare(torch.optim.SGD)(
+            parameters,
+            lr=rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            foreach=None if any(parameter.is_cuda for parameter in parameters) else False,  # torch's choice, made once
+        )
+    raise ValueError(f"optimizer = {name!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
+
+
+@cache
+def _bare(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """A class of optimizers without what torch wraps around its methods for its compiler and its profiler.
+
+    The wrappers take longer than the step of a small model, and the compiler takes seconds to import.
+    """
+    step = torch.no_grad()(unwrap(kind.step))
+    step.hooked = True  # says that the profiler has wrapped it
+    plain = {name: unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad")}
+    return type(kind.__name__, (kind,), {**plain, "step": step})
 
 
 def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:
@@ -368,9 +390,9 @@ def _scaled_step(
     ]
 
     def step() -> None:
-        before = [parameter.detach().clone() for parameter, _ in scaled]
-        optimizer.step()
         with torch.no_grad():
+            before = [parameter.clone() for parameter, _ in scaled]
+            optimizer.step()
             for (parameter, rate), old in zip(scaled, before, strict=True):
                 moved = old + rate * (parameter - old)
                 parameter.copy_(torch.where(rate == 1, parameter, moved))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.base.options import key_of
 from fedapps.registry.expressions import split_expressions
 
@@ -62,11 +62,10 @@ def run(
         If a method did not finish.
     """
 
-    from fedapps.results import PipelineResult, RunResult
+    from fedapps.registry.methods import named
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
-    from .registry.local_methods import named
     from .registry.methods import METHODS
 
     accept_all_text()
@@ -74,6 +73,8 @@ def run(
         keys["methods"] = named(keys["methods"], METHODS.own)
     keys_of_run = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
+    from fedapps.results import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
+
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
 
@@ -132,10 +133,10 @@ def compare(
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
 
+    from fedapps.registry.methods import named
     from fedapps.results import ComparisonResult
 
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.local_methods import named
     from .registry.methods import METHODS
 
     accept_all_text()

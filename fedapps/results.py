@@ -123,12 +123,12 @@ class RunResult(ReportedResult):
         ValueError
             If the method is unknown or has completed no round, or its checkpoint is damaged.
         """
-        chosen = method or (self.methods[0] if len(self.methods) == 1 else "")
-        if chosen not in self.methods:
+        label = method or (self.methods[0] if len(self.methods) == 1 else "")
+        if label not in self.methods:
             raise ValueError(f"method = {method!r}: must be one of {', '.join(map(repr, self.methods))}")
-        snapshot = RunFolder(self.folder, "").checkpoints(chosen).last()
+        snapshot = RunFolder(self.folder, "").checkpoints(label).last()
         if snapshot is None:
-            raise ValueError(f"method = {chosen!r}: {self.folder} has no checkpoint of it")
+            raise ValueError(f"method = {label!r}: {self.folder} has no checkpoint of it")
         return {name: np.asarray(array) for name, array in under("shared.", snapshot.arrays).items()}
 
     def _repr_html_(self) -> str:

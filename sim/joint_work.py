@@ -19,6 +19,11 @@ Result = TypeVar("Result")
 JointFunction = Callable[[Sequence[Job], Sequence[TorchState]], Sequence[Result | Exception]]
 
 
+def is_joint() -> bool:
+    """Whether other calls run side by side with this one."""
+    return _current.get() is not None
+
+
 def jointly(function: JointFunction[Job, Result], job: Job) -> Result:
     """Do a job together with those of all calls that run side by side with this one; alone if there are none.
 

@@ -31,7 +31,7 @@ from .privacy import PrivacyMechanism
 from .profiles import Admission, ExampleLimits, Profile
 from .records import RoundReport
 from .registry import HeldOut, NodeRegistry
-from .replies import Weighting, to_weighting
+from .replies import Weighting, weighting_of
 from .robust import RobustAggregation
 from .samplers import Sampler, UniformFraction
 
@@ -158,7 +158,7 @@ class BaseStrategy(RoundLoop):
         self.buffers = Buffers(tuple(buffers))
         self.sampler = sampler or UniformFraction(1.0)
         self.evaluate_sampler = evaluate_sampler or UniformFraction(1.0)
-        self.weight_of = to_weighting(weighting)
+        self.weight_of = weighting_of(weighting)
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises for an unknown rule
         self.server_optimizer = server_optimizer or SGD(1.0)

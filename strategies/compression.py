@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from glob import escape
 from math import floor
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
 from . import wire
@@ -205,6 +205,21 @@ class TopK(Compression):
             _check_positions(name, values[name], positions[name], array)
         return {name: partial(_from_positions, values[name], positions[name]) for name in sent}
 
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        """As :meth:`Compression.restore`; computes with the values that were sent alone."""
+        self.read(records, sent)
+        values, positions = records[wire.COMPRESSED_VALUES], records[wire.COMPRESSED_PLACES]
+        restored: Arrays = {}
+        for name, array in sent.items():
+            # −0 + 0 would be 0, as in _restored
+            change = np.subtract(0.0, values[name], dtype=np.result_type(array.dtype, np.float32))
+            flat = np.array(array, order="C").reshape(-1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                flat[positions[name].astype(np.intp)] -= change
+            order: Literal["C", "F"] = "F" if array.flags.f_contiguous else "C"
+            restored[name] = np.asarray(flat.reshape(array.shape), order=order)
+        return restored
+
 
 _BY_NAME: dict[str, type[Compression]] = {kind.name: kind for kind in (BFloat16, Int8, TopK)}
 #: The names that :func:`compression_by_name` knows.
@@ -228,32 +243,6 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     if name not in _BY_NAME:
         raise ValueError(f"compression = {name!r}: must be one of {', '.join(map(repr, _BY_NAME))}")
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
-
-
-def restored_arrays(content: RecordDict, expected: Arrays, compression: Compression, buffers: Buffers) -> Arrays | None:
-    """The parameters in a compressed reply, in the order of ``expected``; ``None`` if the reply is not compressed.
-
-    Parameters
-    ----------
-    content : RecordDict
-        All records of the reply, unchecked.
-    expected : dict of arrays
-        What the node received.
-    compression : Compression
-    buffers : Buffers
-        Which arrays are not trained, and therefore not compressed.
-
-    Raises
-    ------
-    ValueError
-        The records cannot be decoded or have another form than the compression's.
-    """
-    records = {
-        name: views(record)
-        for name, record in content.items()
-        if name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
-    }
-    return compression.restore(records, buffers.parameters(expected)) if records else None
 
 
 def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:

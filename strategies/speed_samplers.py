@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from math import log, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from .checks import require_integer, require_positive
 from .profiles import Profile, in_key_order
-from .records import RoundStep
+from .records import RoundStep, flat, nested
 from .samplers import Sampler, check_fraction, draw, draw_generator, rounded_share
 
 if TYPE_CHECKING:
@@ -93,19 +93,11 @@ class LearningSampler(Sampler):
         seen.chosen = self._now[0]
 
     def state(self) -> Arrays:
-        rows = [(seen.seconds, seen.utility, seen.chosen) for seen in self._seen.values()]
-        return {
-            "keys": np.frombuffer("\n".join(self._seen).encode(), np.uint8),
-            "seen": np.array(rows, np.float64).reshape(-1, 3),
-        }
+        return flat({"seen": {key: astuple(seen) for key, seen in self._seen.items()}})
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         self._seen.clear()
-        if state and len(state["seen"]):
-            for key, (seconds, utility, chosen) in zip(
-                state["keys"].tobytes().decode().split("\n"), state["seen"].tolist(), strict=True
-            ):
-                self._seen[key] = _Seen(seconds, utility, int(chosen))
+        self._seen.update({key: _Seen(*numbers) for key, numbers in nested(dict(state)).get("seen", {}).items()})
 
 
 @dataclass(frozen=True)

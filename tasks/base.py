@@ -409,8 +409,8 @@ class Task(ABC):
         """
         tensors = data.splits[split]
         order = torch.randperm(data.count(split))
-        for chosen in torch.split(order, batch_size):
-            yield {name: tensor[chosen] for name, tensor in tensors.items()}
+        for rows in torch.split(order, batch_size):
+            yield {name: tensor[rows] for name, tensor in tensors.items()}
 
     def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.

@@ -5,8 +5,11 @@ Findings of NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution sh
 FedVocab.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 from warnings import catch_warnings
 
@@ -14,6 +17,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need
+from fedapps.base.seeding import generator
 
 #: Indices of examples, int64, ascending.
 Part = np.ndarray
@@ -66,6 +70,19 @@ def added_logits(model: nn.Module) -> Tensor | None:
     return getattr(model, _ADDED, None)
 
 
+def _flower_partitioners() -> Any:
+    """The module ``flwr_datasets.partitioner`` alone: the package around it imports plots, which takes a second."""
+    package = "flwr_datasets"
+    spec = find_spec(package)
+    if package in sys.modules or spec is None:
+        return import_module(f"{package}.partitioner")
+    sys.modules[package] = module_from_spec(spec)  # its code does not run
+    try:
+        return import_module(f"{package}.partitioner")
+    finally:
+        del sys.modules[package]
+
+
 def flower_partition(
     task: str,
     name: str,
@@ -105,8 +122,8 @@ def flower_partition(
     """
     need("flwr_datasets", task, f"{task}.partition = {name!r}")
     from datasets import Dataset
-    from flwr_datasets import partitioner as made
 
+    made = _flower_partitioners()
     makers: dict[str, Callable[[], Any]] = {
         "iid": lambda: made.IidPartitioner(num_nodes),
         "dirichlet": lambda: made.DirichletPartitioner(
@@ -186,8 +203,8 @@ def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> li
     for share in shares:
         counts = np.minimum(apportion(size, share), ends - used)
         counts += apportion(size - int(counts.sum()), ends - used - counts)
-        chosen = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
-        parts.append(np.sort(np.concatenate(chosen)))
+        drawn = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
+        parts.append(np.sort(np.concatenate(drawn)))
         used += counts
     return parts
 
@@ -204,6 +221,16 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     largest = np.argsort(parts - exact, kind="stable")
     parts[largest[: total - parts.sum()]] += 1
     return parts
+
+
+def hold_out(rows: Part, share: float, seed: int, name: str) -> tuple[Part, Part]:
+    """Divide examples at random into those that stay and those that are held out, ``share`` of them, rounded down.
+
+    The draw depends on ``seed`` and on ``name``, which says what is held out.
+    """
+    order = generator(seed, name).permutation(rows)
+    count = int(share * len(rows))
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def label_shares(labels: np.ndarray, parts: Sequence[Part], num_classes: int) -> np.ndarray:

@@ -152,8 +152,8 @@ def head_inputs(model: nn.Module, head: Sequence[str]) -> Iterator[Callable[[], 
 
 
 def _outermost(module: nn.Module, name: str, patterns: Sequence[str]) -> Iterator[nn.Module]:
-    parameters = [f"{name}.{own}" if name else own for own, _ in module.named_parameters()]
-    if parameters and all(matches(own, patterns) for own in parameters):
+    parameters = [f"{name}.{parameter}" if name else parameter for parameter, _ in module.named_parameters()]
+    if parameters and all(matches(parameter, patterns) for parameter in parameters):
         yield module
         return
     for child, inner in module.named_children():

@@ -97,13 +97,13 @@ class Origin:
             A value is of another type, or a number is below 0.
         """
         values: dict[str, Any] = {}
-        for own in fields(cls):
-            if own.name not in stored:
+        for declared in fields(cls):
+            if declared.name not in stored:
                 continue
-            kind = dict if own.default is MISSING else type(own.default)
-            values[own.name] = value = field_of(stored, own.name, kind)
+            kind = dict if declared.default is MISSING else type(declared.default)
+            values[declared.name] = value = field_of(stored, declared.name, kind)
             if kind is int and value < 0:
-                raise ValueError(f"origin.{own.name} = {value}: must be at least 0")
+                raise ValueError(f"origin.{declared.name} = {value}: must be at least 0")
         for name, members in (
             ("metrics", (int, float, list)), ("spread", (dict,)), ("versions", (str,)),
             ("settings", (bool, int, float, str)),

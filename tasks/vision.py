@@ -259,8 +259,8 @@ def _published_names() -> Mapping[str, str]:
             for index, pair in enumerate(layers[stage[0] == 1 :]):
                 for part, layer in enumerate(pair or ()):
                     names[f"_blocks.{first + block}.{layer}."] = f"features.{number}.{block}.block.{index}.{part}."
-    for layer, own in (("_conv_stem", "0.0"), ("_bn0", "0.1"), ("_conv_head", "8.0"), ("_bn1", "8.1")):
-        names[f"{layer}."] = f"features.{own}."
+    for layer, ours in (("_conv_stem", "0.0"), ("_bn0", "0.1"), ("_conv_head", "8.0"), ("_bn1", "8.1")):
+        names[f"{layer}."] = f"features.{ours}."
     return names | {"_fc.": "classifier.1."}
 
 

@@ -1,28 +1,30 @@
 """The ClientApp: a message comes in, the task's client does the work, a reply goes out.
 
-Mods surround the work: errors, limits, timings, what may leave, the reply's compression, and its noise.
+Around the work are, from the outside in: errors, limits, what may leave, timings, compression of the reply, and noise.
 """
 
 import time
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from logging import INFO, WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
 from flwr.common.logger import log
 
-from fedapps.base.console import accept_all_text
-from fedapps.base.errors import DataError, DivergedError
+from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import NodeLimits, RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.registry.methods import queries
-from fedapps.strategies.compression import ErrorMemory, compressed
+from fedapps.strategies.compression import compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import (
-    CONFIG,
+    CLIPPING_NORM,
+    COMPRESSION,
     KEY,
     METRICS,
     NO_DATA,
@@ -53,65 +55,13 @@ def report_errors(message: Message, context: Context, call_next: Handler) -> Mes
 
 def limited_work(message: Message, context: Context, call_next: Handler) -> Message:
     """Work within the limits of the node config."""
-    with NodeLimits.of(context.node_config).applied():
+    with _limits_of(tuple(context.node_config.items())).applied():
         return call_next(message, context)
 
 
-def disclosed_reply(message: Message, context: Context, call_next: Handler) -> Message:
-    """Let only those parts of the reply leave that the run's privacy and the node's rules allow."""
-    disclosure = Disclosure(context)
-    if message.metadata.message_type.startswith("train"):
-        disclosure.check_budget()
-    reply = call_next(message, context)
-    if reply.has_content():
-        disclosure.reply(reply)
-    return reply
-
-
-def hidden_divergence(message: Message, context: Context, call_next: Handler) -> Message:
-    """Under local privacy, reply to EVALUATE as always where training before the evaluation diverges."""
-    disclosure = Disclosure(context)
-    if not disclosure.hides or disclosure.simulated:
-        return call_next(message, context)
-    try:
-        return call_next(message, context)
-    except DivergedError as error:
-        log(WARNING, "%s: this node was not evaluated", error)
-        return Message(RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=message)
-
-
-def timed_reply(message: Message, context: Context, call_next: Handler) -> Message:
-    """Add the record ``timings`` to the reply if the message asks for it: the seconds of each phase of the work."""
-    config = message.content.get(CONFIG)
-    wanted = isinstance(config, ConfigRecord) and bool(config.get(TIMINGS_WANTED))
-    begun = time.perf_counter()
-    with measured() as watch:  # also where it is not wanted: a server in this process measures its own phases only
-        reply = call_next(message, context)
-    if wanted and reply.has_content():
-        rest = time.perf_counter() - begun - sum(watch.seconds.values())
-        reply.content[TIMINGS] = ConfigRecord({**watch.seconds, "other": max(rest, 0.0)})
-    return reply
-
-
-def compressed_reply(message: Message, context: Context, call_next: Handler) -> Message:
-    """Compress the reply as the message asks, after the noise of local privacy."""
-    with timed("encode"):
-        return compressed(message, context, call_next, _error_memory)
-
-
-def private_reply(message: Message, context: Context, call_next: Handler) -> Message:
-    """Clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
-    run = run_config_of(context).run
-    mod = node_mod(run, message, context)
-    if mod is None:
-        return call_next(message, context)
-    if run.dp != "local":
-        return mod(message, context, call_next)
-    disclosure = Disclosure(context)
-    reply = mod(message, context, call_next if disclosure.simulated else hiding_outcome(call_next))
-    if reply.has_content():
-        disclosure.count(message)
-    return reply
+@lru_cache(maxsize=4096)  # of the nodes of a process
+def _limits_of(node_config: tuple[tuple[str, Any], ...]) -> NodeLimits:
+    return NodeLimits.of(dict(node_config))
 
 
 class StateMemory:
@@ -137,11 +87,6 @@ class StateMemory:
         self._state.save(self._settings.server_round, error, self._settings.durable_round, self._attempts)
 
 
-def _error_memory(message: Message, context: Context) -> ErrorMemory:
-    node = Node(message, context)
-    return StateMemory(node.compression_state(), node.settings)
-
-
 app = ClientApp(mods=[report_errors, limited_work])
 
 
@@ -161,7 +106,7 @@ def profile_record(context: Context) -> ConfigRecord:
     """
     config = run_config_of(context)
     try:
-        disclosure = Disclosure(context)
+        disclosure = Disclosure.of(context)
         disclosure.check_budget()
         task = config.task_of(next(iter(config.methods.values())))
         source = config.run.source(task, context.node_config)
@@ -177,25 +122,83 @@ def profile_record(context: Context) -> ConfigRecord:
     return ConfigRecord({KEY: profile.key, **own, **disclosure.profile(profile.num_examples, profile.groups)})
 
 
-@app.train(mods=[disclosed_reply, timed_reply, compressed_reply, private_reply])
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""
-    return Node(message, context).train()
+    return _timed(message, context, _trained)
 
 
-@app.evaluate(mods=[disclosed_reply, timed_reply, hidden_divergence])
+@app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on this node's data, after what the method trains before an evaluation."""
-    return Node(message, context).evaluate()
+    return _timed(message, context, _evaluated)
 
 
 def answer(query: str, message: Message, context: Context) -> Message:
     """Answer a QUERY message of the node's method."""
-    return Node(message, context).answer(query)
+    node = Node(message, context)
+    return node.disclosure.reply(node.answer(query))
 
 
 for _query in queries():
-    app.query(_query, mods=[disclosed_reply])(partial(answer, _query))
+    app.query(_query)(partial(answer, _query))
+
+
+def _timed(message: Message, context: Context, work: Callable[[Node], Message]) -> Message:
+    """The part of a reply that may leave, with the record ``timings`` if the message asks for it: the seconds of each
+    phase of the work.
+    """
+    begun = time.perf_counter()
+    with measured() as watch:  # also where it is not wanted: a server in this process measures its own phases only
+        node = Node(message, context)
+        reply = work(node)
+    if node.round_config.get(TIMINGS_WANTED) and reply.has_content():
+        rest = time.perf_counter() - begun - sum(watch.seconds.values())
+        reply.content[TIMINGS] = ConfigRecord({**watch.seconds, "other": max(rest, 0.0)})
+    return node.disclosure.reply(reply)
+
+
+def _trained(node: Node) -> Message:
+    """Train, with the noise of local privacy, and compress the reply as the message asks."""
+    node.disclosure.check_budget()
+    if COMPRESSION not in node.round_config:
+        return _noised(node)
+    with timed("encode"):
+        return compressed(
+            node.message,
+            node.context,
+            lambda *_: _noised(node),
+            lambda *_: StateMemory(node.compression_state(), node.settings),
+        )
+
+
+def _noised(node: Node) -> Message:
+    """Train, clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
+    run, disclosure = node.config.run, node.disclosure
+    if run.dp != "local" and CLIPPING_NORM not in node.round_config:
+        return node.train()
+    mod = node_mod(run, node.message, node.context)
+
+    def work(message: Message, context: Context) -> Message:
+        return node.train()
+
+    if run.dp != "local":
+        return mod(node.message, node.context, work)
+    reply = mod(node.message, node.context, work if disclosure.simulated else hiding_outcome(work))
+    if reply.has_content():
+        disclosure.count(node.message)
+    return reply
+
+
+def _evaluated(node: Node) -> Message:
+    """Evaluate. Under local privacy, reply as always where training before the evaluation diverges."""
+    if not node.disclosure.hides or node.disclosure.simulated:
+        return node.evaluate()
+    try:
+        return node.evaluate()
+    except DivergedError as error:
+        log(WARNING, "%s: this node was not evaluated", error)
+        return Message(RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=node.message)
 
 
 def client_fn(context: Context) -> Client:

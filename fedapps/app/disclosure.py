@@ -6,7 +6,7 @@ parameters. The server gets its kind and an identifier, the details stay in the 
 
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from logging import ERROR
@@ -21,7 +21,6 @@ from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import LimitError, NodeRules, RulesError
 from fedapps.config.parsing import Config, read
-from fedapps.config.run_config import RunConfig
 from fedapps.strategies.checks import truncate
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -55,37 +54,13 @@ DEFAULT_STATE = "~/fedapps/nodes"
 GROUPS = "groups"
 
 
-def state_root(run: RunConfig, context: Context) -> Path:
-    """Where this node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
-
-    The run config, which comes from the server, does not choose where a deployed node writes.
-
-    Raises
-    ------
-    UnwritableError
-        No folder can have the name in the node config, or this user may not look into it.
-    """
-    own = str(context.node_config.get("state-dir") or "")
-    if not own and is_simulated(context.node_config):
-        return run.folder(context.run_id) / "nodes"
-    try:
-        folder = Path(own or DEFAULT_STATE).expanduser()
-        with suppress(FileNotFoundError):  # it is made when it is needed
-            folder.stat()
-    except (OSError, ValueError, RuntimeError) as error:  # a name that cannot be, and the home of an unknown user
-        raise UnwritableError(
-            f"node config state-dir = {own!r}: cannot be used ({error}); give a folder that this user may write"
-        ) from error
-    return folder
-
-
 def run_config_of(context: Context) -> Config:
     """The run config of a node, read once a process."""
-    return _read(tuple(sorted(context.run_config.items())))
+    return _run(tuple(context.run_config.items()))[0]
 
 
 class Disclosure:
-    """What one message may take from a node.
+    """What the messages of a run may take from a node.
 
     Under ``dp = "local"`` nothing that is computed from the data leaves without noise: of a reply to TRAIN only the
     clipped and noised arrays, of one to EVALUATE nothing, and of the profile only whether there are examples. What the
@@ -94,7 +69,10 @@ class Disclosure:
 
     Parameters
     ----------
-    context : Context
+    config : Config
+        The run config.
+    node_config : mapping
+    run_id : int
 
     Raises
     ------
@@ -104,13 +82,46 @@ class Disclosure:
         The node config has a rule that cannot be used.
     """
 
-    def __init__(self, context: Context) -> None:
-        self.run = run_config_of(context).run
-        self.rules = NodeRules.of(context.node_config)
+    def __init__(self, config: Config, node_config: Mapping[str, Any], run_id: int) -> None:
+        self.config, self.run, self.node_config = config, config.run, node_config
+        self.rules = NodeRules.of(node_config)
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
-        self.simulated = is_simulated(context.node_config)
+        self.simulated = is_simulated(node_config)
         self.hides = self.run.dp == "local"
-        self._context = context
+        self._run_id = run_id
+
+    @classmethod
+    def of(cls, context: Context) -> "Disclosure":
+        """That of a node in a run, made once a process: neither config changes within a run."""
+        config, known = _run(tuple(context.run_config.items()))
+        key = (context.run_id, *context.node_config.items())
+        if key not in known:
+            known[key] = cls(config, dict(context.node_config), context.run_id)
+        return known[key]
+
+    @property
+    def root(self) -> Path:
+        """Where the node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
+
+        The run config, which comes from the server, does not choose where a deployed node writes.
+
+        Raises
+        ------
+        UnwritableError
+            No folder can have the name in the node config, or this user may not look into it.
+        """
+        own = str(self.node_config.get("state-dir") or "")
+        if not own and self.simulated:
+            return self.run.folder(self._run_id) / "nodes"
+        try:
+            folder = Path(own or DEFAULT_STATE).expanduser()
+            with suppress(FileNotFoundError):  # it is made when it is needed
+                folder.stat()
+        except (OSError, ValueError, RuntimeError) as error:  # a name that cannot be, and the home of an unknown user
+            raise UnwritableError(
+                f"node config state-dir = {own!r}: cannot be used ({error}); give a folder that this user may write"
+            ) from error
+        return folder
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""
@@ -138,8 +149,8 @@ class Disclosure:
         shown = groups if self.lets_out(GROUPS, measured=True) else {}
         return {NUM_EXAMPLES: count, **{GROUP_PREFIX + name: label for name, label in shown.items()}}
 
-    def reply(self, reply: Message) -> None:
-        """Remove from a reply to TRAIN, EVALUATE or a QUERY of a method what may not leave.
+    def reply(self, reply: Message) -> Message:
+        """Remove from a reply to TRAIN, EVALUATE or a QUERY of a method what may not leave, and return it.
 
         The number of examples becomes 1 where it may not leave.
 
@@ -148,6 +159,8 @@ class Disclosure:
         RulesError
             An array record beside the shared arrays may not leave; without it, the method does not work.
         """
+        if not reply.has_content():
+            return reply
         training, evaluation = map(reply.metadata.message_type.startswith, ("train", "evaluate"))
         for name, record in list(reply.content.items()):
             if isinstance(record, MetricRecord):
@@ -160,9 +173,10 @@ class Disclosure:
                     raise RulesError(f"{name}: computed from the data without noise, which dp = 'local' lets not leave")
             elif not self._shows(name, evaluation):
                 del reply.content[name]
+        return reply
 
     def _ledger(self) -> NodeLedger:
-        return NodeLedger(state_root(self.run, self._context), self.rules)
+        return NodeLedger(self.root, self.rules)
 
     def _shows(self, name: str, evaluation: bool) -> bool:
         return self.lets_out(name, measured=evaluation or name in (STEPS, TIMINGS))
@@ -208,5 +222,6 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
 
 
 @lru_cache(maxsize=8)
-def _read(run_config: tuple[tuple[str, Any], ...]) -> Config:
-    return read(dict(run_config))
+def _run(run_config: tuple[tuple[str, Any], ...]) -> tuple[Config, dict[Hashable, Disclosure]]:
+    """The run config, and the nodes of the run in this process."""
+    return read(dict(run_config)), {}

@@ -1,17 +1,17 @@
 """A node as one message finds it: config, task, method, data; and what it does with the message."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from logging import WARNING
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from torch import nn
 
-from fedapps.base.atomic import UnwritableError, remove_leftovers
+from fedapps.base.atomic import UnwritableError
 from fedapps.base.seeding import has_gpus
 from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import DataSource, cached_load
@@ -20,18 +20,17 @@ from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
-from fedapps.clients.settings import RoundSettings, read_arrays
+from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState
-from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
-from fedapps.strategies.arrays import shared_record, to_record
+from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, trained_class, versions
 
-from .disclosure import Disclosure, run_config_of, state_root
+from .disclosure import Disclosure
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -42,16 +41,16 @@ class Node:
     def __init__(self, message: Message, context: Context) -> None:
         self.message = message
         self.context = context
-        self.config = run_config_of(context).checked
+        self.disclosure = Disclosure.of(context)
+        self.config = self.disclosure.config
         torch.set_num_threads(self.config.run.node_cpus)
         sent = message.content.get(CONFIG)
         self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
-        label = str(self.round_config.get("method", ""))
-        self.method = self._method(label)
-        run = self.config.run_of(label)
-        default = RoundSettings(run=f"run-{context.run_id}", training=self.method.training(run.training))
+        label = str(self.round_config["method"]) if "method" in self.round_config else None
+        self.work = _work_of(self.disclosure, label)
+        self.method = self.work.method
+        default = RoundSettings(run=f"run-{context.run_id}", training=self.work.training)
         self.settings = default.with_config(self.round_config)
-        self.source = _source(self.config.run, self.config.task, tuple(sorted(context.node_config.items())))
 
     def train(self) -> Message:
         """The reply to a TRAIN message."""
@@ -92,7 +91,7 @@ class Node:
             The run has local privacy, or the node config limits what may leave. The mods of the ClientApp see to both,
             and a ``NumPyClient`` does not pass them.
         """
-        disclosure = Disclosure(self.context)
+        disclosure = self.disclosure
         if disclosure.hides:
             raise RulesError("dp = 'local': a NumPyClient sends its updates without noise; use the app of client_app")
         if limits := disclosure.rules.may_leave:
@@ -101,10 +100,10 @@ class Node:
 
     def compression_state(self) -> PrivateState:
         """The errors of the node's compressed replies."""
-        return self._state(self._data(self._task(), pooled=False).key, "compression")
+        return self._state(self._data(self.work.task, pooled=False).key, "compression")
 
     def _client(self, kind: type[Client], *, pooled: bool = False) -> Client:
-        run, task = self.config.run, self._task()
+        run, task = self.config.run, self.work.task
         self._check_files(task)
         own = self._data(task, pooled=False)
         state = self._state(own.key)
@@ -116,8 +115,8 @@ class Node:
             collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
-            guard=self._guard(),
-            keep=partial(self._keep, task, own) if keeps_models(self.context.node_config) else None,
+            guard=self.work.guard,
+            keep=partial(self._keep, task, own) if self.work.keeps else None,
         )
 
     def _check_files(self, task: Task) -> None:
@@ -155,43 +154,15 @@ class Node:
 
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
         with timed("data"):
-            data = cached_load(self.source, task, pooled)
+            data = cached_load(self.work.source, task, pooled)
         return task.without_test(data) if self.config.run.withhold_test else data
-
-    def _guard(self) -> Guard:
-        """What stays on this node: what the method keeps private, and what the node config names.
-
-        A message that names no method may ask for what one of the run's methods shares. Otherwise a server would only
-        have to leave the name out.
-        """
-        named = "method" in self.round_config
-        methods = [self.method] if named else list(self.config.methods.values())
-        private = [method.private(self.config.task).patterns for method in methods]
-        return Guard.of(self.context.node_config, private)
-
-    def _method(self, label: str) -> Method:
-        """The method that the message names; plain federated averaging where it names none, as Flower's strategies do.
-
-        Raises ``ValueError`` for a method that the run config does not have.
-        """
-        if "method" not in self.round_config:
-            return Method()
-        if label not in self.config.methods:
-            known = ", ".join(self.config.methods)
-            raise ValueError(f"config method = {label!r}: the run config has the methods {known}")
-        return self.config.methods[label]
-
-    def _task(self) -> Task:
-        return self.config.task_of(self.method)
 
     def _state(self, key: str, *part: str) -> PrivateState:
         """The private state of a node, or a part of it."""
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        state = DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
-        remove_leftovers(state.folder)
-        return state
+        return _disk_state(self.disclosure.root, self.settings.run, self.settings.method, key, *part)
 
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
@@ -214,7 +185,7 @@ class Node:
         )
         private = self.method.private(self.config.task)
         model = trained_class(task)(task, module, task.facts(data), origin, private=private, own=data)
-        models = KeptModels.of(state_root(run, self.context), name, settings.method, data.key)
+        models = KeptModels.of(self.disclosure.root, name, settings.method, data.key)
         try:
             models.keep(model, phase)
         except UnwritableError as error:
@@ -247,12 +218,41 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What the messages of one method to a node of a run have in common: it is found out once a process."""
+
+    method: Method
+    task: Task
+    training: LocalTraining
+    source: DataSource
+    guard: Guard
+    keeps: bool
+
+
 @lru_cache(maxsize=4096)  # of the nodes of a process
-def _source(run: RunConfig, task: Task, node_config: tuple[tuple[str, Any], ...]) -> DataSource:
-    return run.source(task, dict(node_config))
+def _work_of(node: Disclosure, label: str | None) -> _Work:
+    """The work of the method that a message names; of plain federated averaging where it names none, as Flower's
+    strategies do.
+
+    A message that names no method may ask for what one of the run's methods shares. Otherwise a server would only have
+    to leave the name out. Raises ``ValueError`` for a method that the run config does not have.
+    """
+    config = node.config.checked
+    if label is not None and label not in config.methods:
+        raise ValueError(f"config method = {label!r}: the run config has the methods {', '.join(config.methods)}")
+    method = Method() if label is None else config.methods[label]
+    methods = list(config.methods.values()) if label is None else [method]
+    return _Work(
+        method,
+        config.task_of(method),
+        method.training(config.run_of(label or "").training),
+        config.run.source(config.task, node.node_config),
+        Guard.of(node.node_config, [one.private(config.task).patterns for one in methods]),
+        keeps_models(node.node_config),
+    )
 
 
-def received_arrays(message: Message) -> dict[str, np.ndarray]:
-    """The shared parameters in a message. Raise ``ValueError`` if it has none."""
-    with timed("decode"):
-        return read_arrays(ARRAYS, shared_record(message.content))
+@lru_cache(maxsize=4096)
+def _disk_state(root: Path, *names: str) -> DiskState:
+    return DiskState.of(root, *names)

@@ -19,17 +19,17 @@ from torch import nn
 
 from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
-from fedapps.clients.settings import Arrays, RoundSettings, clipping_norm, read_arrays, with_config
+from fedapps.clients.arrays import Arrays
+from fedapps.clients.settings import RoundSettings, clipping_norm, received_arrays, with_config
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.fedvc import FedVcPart
 from fedapps.strategies import CentralPrivacy, epsilon
-from fedapps.strategies.arrays import shared_record, views
+from fedapps.strategies.arrays import shared_record, views, without
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import (
     ARRAYS,
     BUFFERS,
-    CLIPPING_NORM,
     CONFIG,
     METRICS,
     NUM_EXAMPLES,
@@ -94,18 +94,18 @@ def sampling_seed(run: RunConfig) -> int | None:
     return None if run.dp in CENTRAL and not run.dp_seeded else run.seed
 
 
-def node_mod(run: RunConfig, message: Message, context: Context) -> Mod | None:
-    """What guards the reply to a TRAIN message, ``None`` where nothing does.
+def node_mod(run: RunConfig, message: Message, context: Context) -> Mod:
+    """What guards the reply to a TRAIN message.
 
-    Under ``local`` it is Flower's ``LocalDpMod``; elsewhere its ``fixedclipping_mod`` where the message asks for it, as
+    Under ``local`` it is Flower's ``LocalDpMod``; elsewhere its ``fixedclipping_mod``, for a message that asks for it:
     our server does under ``central-client``, and Flower's ``DifferentialPrivacyClientSideFixedClipping`` always.
     """
+    if run.dp != "local":
+        return on_floats(fixedclipping_mod)
     config = message.content.config_records.get(CONFIG, ConfigRecord())
-    if run.dp == "local":
-        labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
-        node = str(context.node_config.get("partition-id", context.node_id))
-        return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
-    return on_floats(fixedclipping_mod) if CLIPPING_NORM in config else None
+    labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
+    node = str(context.node_config.get("partition-id", context.node_id))
+    return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
 
 
 def hiding_outcome(call_next: Handler) -> Handler:
@@ -224,11 +224,10 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     """
 
     def guarded(message: Message, context: Context, call_next: Handler) -> Message:
-        received = shared_record(message.content)
+        received = received_arrays(message)
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
-        left_out = names_in(config, UNTRAINED)
-        sent = {name: array for name, array in read_arrays(ARRAYS, received).items() if name not in left_out}
+        sent = without(received, names_in(config, UNTRAINED))
         parameters = _parameters(sent, config)
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:

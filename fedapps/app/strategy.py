@@ -23,8 +23,7 @@ from fedapps.config.run_config import (
     read_limits,
     robust_aggregation,
 )
-from fedapps.methods.base import Method
-from fedapps.methods.strategy_parts import StrategyParts
+from fedapps.methods.base import Method, StrategyParts
 from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
 from fedapps.sim.devices import MEGABIT, Devices

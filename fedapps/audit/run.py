@@ -64,11 +64,11 @@ def run_job(attack: str, on: str, batch_size: int, start: int, stop: int, config
     """
     plan, flat = config["plan"], config["run"]
     target = trained_victim(tuple(sorted(flat.items())), plan.sentences)
-    chosen = target.sentences[start:stop]
+    attacked = target.sentences[start:stop]
     results = audit(
         target.updated if on == "update" else target.victim,
-        [sentence.words for sentence in chosen],
-        [sentence.label for sentence in chosen],
+        [sentence.words for sentence in attacked],
+        [sentence.label for sentence in attacked],
         views=[
             (sharing, one)
             for sharing in _methods(plan, attack)

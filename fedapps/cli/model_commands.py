@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from fedapps.base.atomic import check_replaceable, write_whole
@@ -10,7 +11,7 @@ from fedapps.base.report.numbers import number, numbers
 from fedapps.base.report.tables import text_table
 from fedapps.registry.expressions import split_expressions
 from fedapps.trained.adapt import adapt_model
-from fedapps.trained.evaluate import STDIN, PredictionFiles, as_json, evaluate_run, evaluation_text
+from fedapps.trained.evaluate import STDIN, PredictionFiles, evaluate_run, evaluation_text
 from fedapps.trained.export import export_model
 from fedapps.trained.load import load_model
 
@@ -38,7 +39,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     )
     print(evaluation_text(rows, len(arguments.data_dir)))
     if arguments.json:
-        write_whole(Path(arguments.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
+        write_whole(arguments.json, (json.dumps(list(map(asdict, rows)), indent=2) + "\n").encode())
     return 0
 
 

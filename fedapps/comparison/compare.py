@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.errors import RunFailedError
 from fedapps.base.report.metrics import bare
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
@@ -16,7 +17,6 @@ from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine, execute
 from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
-from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.comparison_tables import comparison_text

@@ -19,7 +19,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.base.report.numbers import Estimate
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.references import References, find_references
+from fedapps.launch.launch import References, find_references
 from fedapps.registry.tasks import task_class
 from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.comparisons import (

@@ -16,8 +16,7 @@ from fedapps.strategies.samplers import rounded_share
 from fedapps.strategies.wire import LAST_ROUND
 from fedapps.tasks.base import Task
 
-from .clock import SimulatedTime
-from .pace import Pace
+from .clock import Pace, SimulatedTime
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send, for whom the server waits and what step it takes, but not who takes part or how long.

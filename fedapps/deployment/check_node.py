@@ -30,7 +30,7 @@ from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
 from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits, NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
-from fedapps.launch.dry_run import DryRun
+from fedapps.launch.estimate import DryRun
 from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.tasks.base import DataError, NodeData, Task
 

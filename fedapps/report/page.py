@@ -17,7 +17,7 @@ from markupsafe import Markup
 from fedapps.base.report.figures import Drawing, collected
 from fedapps.base.report.numbers import counted
 from fedapps.base.report.sections import render as render_template
-from fedapps.registry.classes import plugins
+from fedapps.registry import plugins
 from fedapps.registry.tasks import own_modules
 
 from .evaluated import unlike_nodes

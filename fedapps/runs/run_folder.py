@@ -19,7 +19,7 @@ from fedapps.base.atomic import entries, path_name, remove_leftovers, write_whol
 from fedapps.base.errors import listed
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
-from fedapps.config.trackers import TRACKERS
+from fedapps.registry import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints

@@ -111,10 +111,10 @@ class Mlflow(Tracker):
         local = f"sqlite:///{run.folder.parent / 'mlflow.db'}"
         client = MlflowClient(self.options.uri or os.environ.get("MLFLOW_TRACKING_URI") or local)
         experiment = _experiment(client, self.options.experiment, run.folder.parent)
-        found = client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'")
-        if found:
-            client.update_run(found[0].info.run_id, status="RUNNING")
-            return _Run(client, found[0].info.run_id)
+        known_runs = client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'")
+        if known_runs:
+            client.update_run(known_runs[0].info.run_id, status="RUNNING")
+            return _Run(client, known_runs[0].info.run_id)
         tags = {_ID: run.id, "fedapps.run": run.name, "fedapps.method": run.method, "fedapps.task": run.task}
         made = client.create_run(experiment, tags=tags, run_name=f"{run.name}/{run.method}").info.run_id
         _log_parameters(client, made, run.config)

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedapps.app.node import choose_device, received_arrays
+from fedapps.app.node import choose_device
 from fedapps.app.round_config import new_node_config
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.arrays import matches
 from fedapps.clients.guard import Guard
 from fedapps.clients.new_node import NewNode
-from fedapps.clients.settings import RoundSettings
+from fedapps.clients.settings import RoundSettings, received_arrays
 from fedapps.clients.state import ContextState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
@@ -132,11 +132,11 @@ def _of_run(path: Path, method: str | None, round: int | str | None) -> _Start:
     stored = StoredRun.open(path)
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
-    chosen = stored.config.methods[label]
+    of_label = stored.config.methods[label]
     strategy, arrays = stored.restored(label, snapshot, _alone(stored.config.run))
-    private = chosen.private(stored.config.task)
+    private = of_label.private(stored.config.task)
     if private.patterns:
-        task = stored.config.task_of(chosen)
+        task = stored.config.task_of(of_label)
         example = TrainedModel(task, torch.nn.Module(), {}, origin_of(stored, label, snapshot, ""), private=private)
     else:
         example = shared_model(stored, label, snapshot)

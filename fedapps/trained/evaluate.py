@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -248,11 +248,6 @@ def evaluation_text(rows: Sequence[EvaluatedModel], folders: int) -> str:
     over = f"{folders} folders" if folders > 1 else "examples, for shares of examples"
     intervals = f"in parentheses: 95 % intervals over {over}; those of {ALL_NODES}: over nodes"
     return f"{text_table(header, lines)}\n{intervals}"
-
-
-def as_json(rows: Sequence[EvaluatedModel]) -> list[dict[str, Any]]:
-    """The rows with all their metrics."""
-    return [asdict(row) for row in rows]
 
 
 def _evaluated(model: TrainedModel, folders: Sequence[str | Path]) -> EvaluatedModel:

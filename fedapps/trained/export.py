@@ -45,13 +45,13 @@ FORMATS: Mapping[str, type[Format]] = {kind.name: kind for kind in (Onnx, TorchP
 UNKNOWN_LICENCE = "unknown"
 
 
-def card(model: TrainedModel, chosen: Format, written: Written, licence: str) -> str:
+def card(model: TrainedModel, target: Format, written: Written, licence: str) -> str:
     """The model card.
 
     Parameters
     ----------
     model : TrainedModel
-    chosen : Format
+    target : Format
     written : Written
         What the format wrote.
     licence : str
@@ -62,10 +62,10 @@ def card(model: TrainedModel, chosen: Format, written: Written, licence: str) ->
         "model": model,
         "written": written,
         "licence": licence,
-        "library": chosen.library,
+        "library": target.library,
         "pipeline": model.pipeline_tag,
         "title": " ".join(filter(None, [model.task.name, origin.method, origin.node and f"of {origin.node}"])),
-        "tags": _tags(model, chosen),
+        "tags": _tags(model, target),
         "whose": _whose(model),
         "facts": _facts(model, licence),
         "dataset": f"data of node {origin.node}" if origin.node else "data of the nodes",
@@ -82,11 +82,11 @@ def card(model: TrainedModel, chosen: Format, written: Written, licence: str) ->
     return _environment.get_template("card.md").render(values)
 
 
-def _tags(model: TrainedModel, chosen: Format) -> list[str]:
+def _tags(model: TrainedModel, target: Format) -> list[str]:
     method, kind = _method_name(model.origin), _method(model.origin)
     federated = kind is not None and not kind.pools_data and not model.private.everything
     named = [*(["federated-learning"] if federated else []), "fedapps", "flower", model.task.name]
-    return [*named, *([method] if method else []), chosen.name]
+    return [*named, *([method] if method else []), target.name]
 
 
 def _method(origin: Origin) -> type[Method] | None:
@@ -265,9 +265,9 @@ def export_model(
         raise ValueError(f"format = {format!r}: must be one of {', '.join(map(repr, FORMATS))}")
     if not tolerance >= 0:
         raise ValueError(f"tolerance = {tolerance}: must be at least 0")
-    path, chosen = Path(folder).expanduser(), FORMATS[format]()
-    chosen.check()
+    path, target = Path(folder).expanduser(), FORMATS[format]()
+    target.check()
     with whole_folder(path) as unfinished:
-        written = chosen.write(Request(model, unfinished, tolerance, example or model.own))
-        (unfinished / CARD).write_text(card(model, chosen, written, licence), encoding="utf-8")
+        written = target.write(Request(model, unfinished, tolerance, example or model.own))
+        (unfinished / CARD).write_text(card(model, target, written, licence), encoding="utf-8")
     return Export(path, written)

@@ -13,14 +13,14 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from fedapps.app.disclosure import state_root
-from fedapps.app.node import Node, choose_device, received_arrays
+from fedapps.app.node import Node, choose_device
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
 from fedapps.app.server_app import initial_model
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
 from fedapps.clients.local_part import LocalPart
+from fedapps.clients.settings import received_arrays
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
 from fedapps.sim.flower_internals import flower_identity
@@ -61,8 +61,8 @@ def load_from(
     device: str = "auto",
 ) -> TrainedModel:
     """Load a model of a run; parameters and errors are those of :func:`load_model`."""
-    chosen, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
-    torch_device = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
+    asked, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
+    torch_device = choose_device(of_run) if device == "auto" and (of_run != "cuda" or asked.type == "cuda") else asked
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
     with flower_identity():
@@ -115,8 +115,7 @@ class _ReadingNode(Node):
     """A node that changes nothing in the folder of its private state."""
 
     def _state(self, key: str, *part: str) -> StoredState:
-        root = state_root(self.config.run, self.context)
-        return StoredState.of(root, self.settings.run, self.settings.method, key, *part)
+        return StoredState.of(self.disclosure.root, self.settings.run, self.settings.method, key, *part)
 
 
 def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device: torch.device) -> TrainedModel:

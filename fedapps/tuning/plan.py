@@ -6,9 +6,8 @@ from dataclasses import Field, dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from fedapps.base.options import key_of, option_fields, option_values, parse_options
+from fedapps.base.options import Choices, Range, key_of, option_fields, option_values, parse_options, range_at
 from fedapps.base.report.metrics import describe
-from fedapps.base.search import Choices, Range, range_at
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.config.run_config import METHOD_KEYS, RunConfig
@@ -122,11 +121,11 @@ def _space(config: Config, label: str, ranges: Sequence[GivenRange], used: set[G
         domain = range_at(search, _present(config, label, argument), setting.metadata)
         if domain is not None:
             space[argument] = _rounded(domain, setting.default)
-    for chosen in ranges:
-        argument = chosen.key if chosen.method else RUN_PREFIX + chosen.key
-        if argument not in fixed and (chosen.method == method.name if chosen.method else method.tuned_keys):
-            space[argument] = _rounded(chosen.domain, _present(config, label, argument))
-            used.add(chosen)
+    for override in ranges:
+        argument = override.key if override.method else RUN_PREFIX + override.key
+        if argument not in fixed and (override.method == method.name if override.method else method.tuned_keys):
+            space[argument] = _rounded(override.domain, _present(config, label, argument))
+            used.add(override)
     return space
 
 

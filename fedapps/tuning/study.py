@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices
 from fedapps.base.seeding import derive_seed
 
 from .plan import Domain, Settings, Space

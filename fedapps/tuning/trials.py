@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedapps.base.errors import RunFailedError
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import written_limits
-from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.matrix import Chain
 from fedapps.strategies import TrackedMetric

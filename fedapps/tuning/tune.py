@@ -10,17 +10,16 @@ from typing import Any
 import tomli_w
 
 from fedapps.base.atomic import write_whole
-from fedapps.base.options import split_names
+from fedapps.base.errors import RunFailedError
+from fedapps.base.options import Range, split_names
 from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
-from fedapps.base.search import Range
 from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine
 from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
-from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import labels
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import run_chains

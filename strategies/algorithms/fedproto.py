@@ -83,6 +83,7 @@ class FedProto(BaseStrategy):
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        # Equation 6: C_j is the mean of the nodes' prototypes of class j, weighted by their examples of it
         new = {label: total / self._weights[label] for label, total in self._sums.items()}
         self.prototypes = dict(sorted({**self.prototypes, **new}.items()))
         return super().close_round(server_round, current, aggregate)

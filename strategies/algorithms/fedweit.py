@@ -310,8 +310,9 @@ class FedWeIT(BaseStrategy):
     def _adaptive_of(self, answer: Outcome, weights: Arrays) -> Arrays:
         if isinstance(answer, NodeFailure):
             raise ValueError(answer.reason)
-        self.report.bytes_up += count_bytes(answer.content)
-        check_size(answer.content, max_reply_bytes(weights, 1))
+        size = count_bytes(answer.content)
+        self.report.bytes_up += size
+        check_size(size, max_reply_bytes(weights, 1))
         record = answer.content.get(wire.FEDWEIT_ADAPTIVE)
         if not isinstance(record, ArrayRecord):
             raise ValueError("the answer has no ArrayRecord of this name")

@@ -6,14 +6,12 @@ Dutto et al., Collaborative Visual Place Recognition through Federated Learning,
 Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020 (https://arxiv.org/abs/1905.06641), Algorithm 1.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -24,14 +22,13 @@ from ..arrays import Arrays, Buffers, check_alike, to_record
 from ..base import BaseStrategy
 from ..optimizers import SGD, ServerOptimizer
 from ..profiles import Profile, check_group
-from ..records import RoundStep, under
+from ..records import RoundStep, flat, nested
 from ..replies import Reply
 
 ClusterPath = tuple[str, ...]
 """Labels from the coarsest group to the finest; () is the root."""
 ClusterWeights = Literal["equal", "replies"]
 OptimizerFactory = Callable[[], ServerOptimizer]
-_FACTS = "facts"
 
 
 @dataclass
@@ -163,23 +160,11 @@ class Tiers:
 
     def state(self) -> Arrays:
         """Arrays for a checkpoint, restored by :meth:`load_state`; a model that clusters share is stored once."""
-        paths = sorted(self._clusters)
-        models = list({id(self._clusters[path].model): self._clusters[path].model for path in paths}.values())
-        numbers = {id(model): number for number, model in enumerate(models)}
-        facts: dict[str, Any] = {
-            "tiers": list(self.names),
-            "clusters": [
-                (path, numbers[id(self._clusters[path].model)], self._clusters[path].weight) for path in paths
-            ],
-        }
-        state: Arrays = {_FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()}
-        for number, model in enumerate(models):
-            state.update({f"model.{number}.{name}": array for name, array in model.items()})
-        for number, path in enumerate(paths):
-            if path:
-                moments = self._clusters[path].optimizer.state()
-                state.update({f"optimizer.{number}.{name}": array for name, array in moments.items()})
-        return state
+        rows = [
+            [path, cluster.model, cluster.weight, cluster.optimizer.state() if path else {}]
+            for path, cluster in sorted(self._clusters.items())
+        ]
+        return flat({"tiers": self.names, "clusters": rows})
 
     def load_state(self, state: Arrays) -> None:
         """Restore a state that :meth:`state` returned.
@@ -189,18 +174,18 @@ class Tiers:
         ValueError
             The state belongs to other tiers.
         """
-        facts = json.loads(state[_FACTS].tobytes()) if _FACTS in state else {"tiers": []}
-        if facts["tiers"] != list(self.names):
-            raise ValueError(f"the saved clusters have the tiers {facts['tiers']}, but this run has {list(self.names)}")
-        count = 1 + max((model for _, model, _ in facts["clusters"]), default=-1)
-        models = [under(f"model.{model}.", state) for model in range(count)]
-        clusters = {}
-        for number, (labels, model, weight) in enumerate(facts["clusters"]):
-            check_alike(models[0], models[model])
+        values = nested(state)
+        if (tiers := values.get("tiers", [])) != list(self.names):
+            raise ValueError(f"the saved clusters have the tiers {tiers}, but this run has {list(self.names)}")
+        clusters: dict[ClusterPath, _Cluster] = {}
+        models: dict[tuple[int, ...], Arrays] = {}  # by the arrays in them
+        for labels, model, weight, moments in values["clusters"]:
+            check_alike(values["clusters"][0][1], model)
             optimizer = self.optimizers[len(labels) - 1]() if labels else self.top_optimizer
             if labels:
-                optimizer.load_state(under(f"optimizer.{number}.", state))
-            clusters[tuple(labels)] = _Cluster(models[model], optimizer, weight)
+                optimizer.load_state(moments)
+            shared = models.setdefault(tuple(map(id, model.values())), model)
+            clusters[tuple(labels)] = _Cluster(shared, optimizer, weight)
         self._clusters = clusters
 
     def _mean(self, parent: Arrays, clusters: Sequence[_Cluster], models: Sequence[Arrays]) -> Arrays:

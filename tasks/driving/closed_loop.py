@@ -129,13 +129,13 @@ class Controller:
         self._note_gap(now)
         if self.steps % TAU == 0:
             self._plan = self._planned()
-        chosen = self._plan[:, self.steps % TAU]
+        answer = self._plan[:, self.steps % TAU]
         if self.scenario.robot_swaps:
             robot = to_bicycle(now[:, ROBOT])
             swapping = lane_change_control(robot, self.scenario.human_lane, self._held_speed)
-            chosen = torch.where(self._apart[:, None], swapping, chosen)
+            answer = torch.where(self._apart[:, None], swapping, answer)
         self.steps += 1
-        following: np.ndarray = chosen.numpy().copy()
+        following: np.ndarray = answer.numpy().copy()
         return following[0] if single else following
 
     def _checked(self, numbers: ArrayLike | Tensor, width: int, what: str) -> Tensor:
@@ -194,10 +194,10 @@ def encounters(driver: Driver, seed: int, sessions: Sequence[Session]) -> Encoun
     """Return the driver with the initial states of recorded sessions."""
 
     def starts(split: str) -> InitialStates:
-        chosen = [session for session in sessions if session.split == split]
+        of_split = [session for session in sessions if session.split == split]
         cars = sessions[0].states.shape[1]
-        motions = np.array([session.states[0] for session in chosen], dtype=np.float32).reshape(-1, cars, 4)
-        numbers = torch.tensor([session.number for session in chosen], dtype=torch.int64)
+        motions = np.array([session.states[0] for session in of_split], dtype=np.float32).reshape(-1, cars, 4)
+        numbers = torch.tensor([session.number for session in of_split], dtype=torch.int64)
         return InitialStates(
             to_bicycle(torch.from_numpy(motions)), numbers, torch.full_like(numbers, split == "test") > 0
         )
@@ -263,13 +263,8 @@ def session_metrics(prefix: str, batches: Sequence[Sessions]) -> Metrics:
     session if the lane change never starts) and ``collided`` (0 or 1). The means are ``mean_cost``, ``start_rate`` and
     so on.
     """
-    lists: dict[str, list[float]] = {
-        "cost": [],
-        "time_to_lane_change": [],
-        "started": [],
-        "distance_at_start": [],
-        "collided": [],
-    }
+    names = ("cost", "time_to_lane_change", "started", "distance_at_start", "collided")
+    lists: dict[str, list[float]] = {name: [] for name in names}
     for sessions in batches:
         last = sessions.states[torch.arange(len(sessions)), sessions.length - 1]
         at_end = torch.linalg.vector_norm(last[:, ROBOT, :2] - last[:, HUMAN, :2], dim=-1)

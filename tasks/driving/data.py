@@ -95,8 +95,8 @@ def with_validation(recording: Recording, share: float) -> Recording:
         last = training[len(training) - int(share * len(training)) :]
         if not last or any(session.split == "validation" for session in sessions):
             return sessions
-        chosen = {id(session) for session in last}
-        return tuple(replace(s, split="validation") if id(s) in chosen else s for s in sessions)
+        last_sessions = {id(session) for session in last}
+        return tuple(replace(s, split="validation") if id(s) in last_sessions else s for s in sessions)
 
     return replace(recording, blocks={block: held_out(sessions) for block, sessions in recording.blocks.items()})
 
@@ -109,11 +109,7 @@ def read_folder(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 -
     DataError
         As :func:`read_sessions`, or ``world.json`` is malformed.
     """
-    recording = read_sessions(folder, road)
-    try:
-        return replace(recording, world=read_world(folder))
-    except ValueError as error:
-        raise DataError(str(error)) from error
+    return replace(read_sessions(folder, road), world=read_world(folder))
 
 
 def read_sessions(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 - immutable
@@ -140,8 +136,8 @@ def files_of(folder: Path, block: int, road: Road) -> list[Path]:
     """Return the files of a folder with the sessions of a block; none if one of them also has those of others."""
     paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
     blocks_of = {path: set(read_file(path, road).blocks) for path in paths}
-    own = [path for path, blocks in blocks_of.items() if block in blocks]
-    return own if all(blocks_of[path] == {block} for path in own) else []
+    of_block = [path for path, blocks in blocks_of.items() if block in blocks]
+    return of_block if all(blocks_of[path] == {block} for path in of_block) else []
 
 
 def _joined(source: Path, paths: Sequence[Path], road: Road) -> Recording:

@@ -191,16 +191,6 @@ class Options:
     )
 
     @property
-    def cars(self) -> int:
-        """The number of cars in a session: the robot, the human and, in one scenario, a gray car."""
-        return 3 if self.scenario == "three-cars" else 2
-
-    @property
-    def dynamics(self) -> str:
-        """The dynamics of the cars: "bicycle" (throttle and steering) if they are simulated, otherwise "point"."""
-        return "point" if self.scenario == "trials" else "bicycle"
-
-    @property
     def road(self) -> Road:
         """What recorded trials do not say themselves.
 

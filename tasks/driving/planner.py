@@ -304,15 +304,9 @@ def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Poli
 
     Plans that leave the robot's lane or come too close to the gray car are excluded. If all do, the plan with the
     smallest violation is chosen.
-
-    Raises
-    ------
-    ValueError
-        The setting is not simulated.
     """
     scenario = setting.scenario
-    if scenario is None:
-        raise ValueError(f"scenario {setting.name!r} is recorded: there is no driver to simulate")
+    assert scenario is not None  # recorded trials have no encounters
     horizon = max(options.horizon, TAU)
     candidates = candidate_plans(options.candidates, horizon)
 
@@ -335,8 +329,8 @@ def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Poli
 
 def next_controls(predictor: Predictor, setting: Setting, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
     """Return the first :data:`TAU` controls ``[S, TAU, 2]`` of the best of ``plans [C, H, 2]``, not standardised."""
-    chosen = best_plan(predictor, setting, motions, controls, plans)
-    return plans[chosen, :TAU] * plans.new_tensor(setting.control)
+    best = best_plan(predictor, setting, motions, controls, plans)
+    return plans[best, :TAU] * plans.new_tensor(setting.control)
 
 
 def best_plan(predictor: Predictor, setting: Setting, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.driving.world.sessions import WORLD_FILE, read_styles
+from fedapps.tasks.driving.world.sessions import WORLD_FILE, World, read_world
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from torch import Tensor
 
@@ -110,8 +110,8 @@ class DrivingTask(Task):
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         """A simulated node also has ``world.json``, with which it can simulate its driver again."""
         (block,) = block_of(folder, read_sessions(folder, self.road), partition, num_partitions)
-        own, world = files_of(folder, block, self.road), folder / WORLD_FILE
-        return [*own, world] if own and world.exists() else own
+        files, world = files_of(folder, block, self.road), folder / WORLD_FILE
+        return [*files, world] if files and world.exists() else files
 
     def own_profile(self, folder: Path) -> NodeProfile:
         recording = self.checked(folder, read_sessions(folder, self.road))
@@ -131,7 +131,7 @@ class DrivingTask(Task):
         DataError
             The sessions do not have the dynamics and the number of cars of the scenario.
         """
-        expected = (self.options.dynamics, self.options.cars)
+        expected = ("bicycle" if self.setting.bicycle else "point", self.setting.cars)
         if (recording.dynamics, recording.cars) != expected:
             raise DataError(
                 f"{folder}: holds {recording.cars} cars with {recording.dynamics} dynamics; scenario "
@@ -141,10 +141,7 @@ class DrivingTask(Task):
         return with_validation(recording, self.options.validation_share)
 
     def _profile(self, folder: Path, recording: Recording, blocks: list[int]) -> NodeProfile:
-        try:
-            styles = read_styles(folder)
-        except ValueError as error:
-            raise DataError(str(error)) from error
+        styles = styles_of(read_world(folder))
         lengths = [len(s.states) for block in blocks for s in recording.blocks[block] if s.split == "train"]
         windows = sum(len(self.options.moments(length)) for length in lengths)
         return NodeProfile(key_of(blocks), windows, groups_of(blocks, styles))
@@ -240,27 +237,28 @@ class DrivingTask(Task):
             split: cut(self.setting, self.options, [session for session in sessions if session.split == split])
             for split in SPLITS
         }
-        drivers = recording.world.drivers if recording.world else {}
-        seed = recording.world.seed if recording.world else 0
-        met = tuple(encounters(drivers[block], seed, recording.blocks[block]) for block in blocks if block in drivers)
+        world = recording.world
+        met: tuple[Encounters, ...] = ()
+        if world:
+            met = tuple(
+                encounters(world.drivers[block], world.seed, recording.blocks[block])
+                for block in blocks
+                if block in world.drivers
+            )
         return NodeData(
             key=key_of(blocks),
             splits={split: windows for split, windows in splits.items() if len(windows["history"])},
-            groups=groups_of(blocks, {block: driver.gamma for block, driver in drivers.items()}),
+            groups=groups_of(blocks, styles_of(world)),
             extra={"encounters": met},
         )
 
 
 def _forecaster(model: torch.nn.Module) -> Forecaster:
-    if not isinstance(model, Forecaster):
-        raise TypeError(f"the model is a {type(model).__name__}: the task 'driving' needs a Forecaster")
-    return model
+    return cast(Forecaster, model)
 
 
 def _encounters(data: NodeData) -> tuple[Encounters, ...]:
-    met = data.extra.get("encounters", ())
-    assert isinstance(met, tuple)
-    return met
+    return cast(tuple[Encounters, ...], data.extra.get("encounters", ()))
 
 
 def block_of(folder: Path, recording: Recording, partition: int, num_partitions: int) -> list[int]:
@@ -277,6 +275,11 @@ def block_of(folder: Path, recording: Recording, partition: int, num_partitions:
 def key_of(blocks: Sequence[int]) -> str:
     """Return the key of a node that has these blocks."""
     return f"driver-{blocks[0]:02d}" if len(blocks) == 1 else "pooled"
+
+
+def styles_of(world: World | None) -> dict[int, float]:
+    """Return the risk tolerance gamma of each simulated block's driver."""
+    return {block: driver.gamma for block, driver in world.drivers.items()} if world else {}
 
 
 def groups_of(blocks: Sequence[int], styles: Mapping[int, float]) -> dict[str, str]:

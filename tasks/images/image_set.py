@@ -1,19 +1,21 @@
-"""Labelled images that are decoded when they are asked for, and those in Parquet files as the hub has them."""
+"""Labelled images that are decoded when they are asked for: files, arrays of archives, and cells of Parquet files."""
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedapps.tasks.vision import decoded
+from fedapps.tasks.vision import decoded, problem_in
 from PIL import Image
 
-from fedapps.base.errors import DataError, need
+from fedapps.base.errors import DataError
+from fedapps.base.tables import parquet_cells
+from fedapps.base.text_files import arrays_in
 
-from .sources import Columns
+_NAMED = 5  # damaged images that a message lists
 
 
 class Pictures(ABC):
@@ -23,7 +25,7 @@ class Pictures(ABC):
     def __getitem__(self, index: int) -> Image.Image:
         """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
 
-    def require_readable(self, rows: np.ndarray) -> None:
+    def require_readable(self, numbers: Sequence[int]) -> None:
         """Raise :class:`DataError` if some images are damaged, as far as this is seen without decoding them."""
         return
 
@@ -34,22 +36,41 @@ class ImageSet:
 
     Attributes
     ----------
-    pictures : Pictures
+    pictures : sequence of (Pictures, int)
+        The collection and the number of each image.
     labels : ndarray int64 [n]
         Classes, counted from 0.
     groups : ndarray of str [n], optional
         The node of each image, where the data say it.
     """
 
-    pictures: Pictures
+    pictures: Sequence[tuple[Pictures, int]]
     labels: np.ndarray
     groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pixels(self, rows: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:
-        """Return images as uint8 ``[rows, channels, height, width]``, resized bilinearly to ``size`` (height, width,
+    def __getitem__(self, index: int) -> Image.Image:
+        """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
+        pictures, number = self.pictures[index]
+        return pictures[number]
+
+    def at(self, rows: np.ndarray) -> "ImageSet":
+        """Return some of the images."""
+        groups = None if self.groups is None else self.groups[rows]
+        return ImageSet([self.pictures[row] for row in rows.tolist()], self.labels[rows], groups)
+
+    def require_readable(self) -> None:
+        """Raise :class:`DataError` if image files are damaged, as far as this is seen without decoding them."""
+        numbers: dict[Pictures, list[int]] = {}
+        for pictures, number in self.pictures:
+            numbers.setdefault(pictures, []).append(number)
+        for pictures, of_collection in numbers.items():
+            pictures.require_readable(of_collection)
+
+    def pixels(self, size: tuple[int, int, int]) -> np.ndarray:
+        """Return the images as uint8 ``[n, channels, height, width]``, resized bilinearly to ``size`` (height, width,
         channels) regardless of aspect ratio.
 
         Raises
@@ -58,9 +79,9 @@ class ImageSet:
             An image is damaged or not supported.
         """
         height, width, channels = size
-        pixels = np.empty((len(rows), channels, height, width), dtype=np.uint8)
-        for index, row in enumerate(rows.tolist()):
-            pixels[index] = planes(self.pictures[row], size)
+        pixels = np.empty((len(self), channels, height, width), dtype=np.uint8)
+        for index in range(len(self)):
+            pixels[index] = planes(self[index], size)
         return pixels
 
 
@@ -76,149 +97,92 @@ def planes(image: Image.Image, size: tuple[int, int, int]) -> np.ndarray:
 
 def joined(sets: Sequence[ImageSet]) -> ImageSet:
     """Return the images of several sets, one after another."""
-    if len(sets) == 1:
-        return sets[0]
     groups = [images.groups for images in sets if images.groups is not None]
     return ImageSet(
-        _Chained(sets),
+        [picture for images in sets for picture in images.pictures],
         np.concatenate([images.labels for images in sets]),
         np.concatenate(groups) if len(groups) == len(sets) else None,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Chained(Pictures):
-    """The pictures of several sets, one after another."""
+class Files(Pictures):
+    """Image files."""
 
-    sets: Sequence[ImageSet]
+    paths: Sequence[Path]
+
+    def require_readable(self, numbers: Sequence[int]) -> None:
+        Image.preinit()
+        problems = []
+        for path in (self.paths[number] for number in numbers):
+            with path.open("rb") as file:
+                if problem := problem_in(file):
+                    problems.append(f"{path} ({problem})")
+        if problems:
+            more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+            raise DataError(
+                f"{len(problems)} of {len(numbers)} images cannot be read: {', '.join(problems[:_NAMED])}{more}; "
+                "replace or remove them"
+            )
 
     def __getitem__(self, index: int) -> Image.Image:
-        for images in self.sets:
-            if index < len(images):
-                return images.pictures[index]
-            index -= len(images)
-        raise IndexError(index)
-
-    def require_readable(self, rows: np.ndarray) -> None:
-        start = 0
-        for images in self.sets:
-            images.pictures.require_readable(rows[(rows >= start) & (rows < start + len(images))] - start)
-            start += len(images)
-
-
-#: What the library datasets calls the features in the metadata of a file.
-_FEATURES = b"huggingface"
+        path = self.paths[index]
+        try:
+            return decoded(path.read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class ParquetColumns(Pictures):
-    """The columns of one split.
+class ArrayImages(Pictures):
+    """An array of images in an archive, read when the first image is asked for."""
 
-    Attributes
-    ----------
-    paths : sequence of Path
-        The files, in order.
-    column : str
-        The column of the images.
-    labels : ndarray [n]
-        Numbers of classes, or names.
-    names : tuple of str
-        The names of the classes by number, where the file has them.
-    groups : ndarray of str [n], optional
-    """
+    path: Path
+    name: str
+    count: int
+
+    @cached_property
+    def pixels(self) -> np.ndarray:
+        """The images, uint8 ``[n, H, W]`` or ``[n, H, W, 3]``."""
+        (array,) = (array for _, array in arrays_in(self.path, [self.name]))
+        if len(array) != self.count:
+            raise DataError(f"{self.path}: {len(array)} images and {self.count} labels; expected one label for each")
+        if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
+            array = array.transpose(0, 2, 3, 1)
+        if array.ndim == 4 and array.shape[3] == 1:
+            array = array[..., 0]
+        location = f"{self.path}, {self.name}"
+        if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3):
+            raise DataError(f"{location}: shape {list(array.shape)}; expected [n, H, W], [n, H, W, 3] or [n, 3, H, W]")
+        if array.dtype.kind == "f" and len(array) and array.min() >= 0 and array.max() <= 1:
+            array = np.rint(array * 255).astype(np.uint8)
+        if array.dtype != np.uint8:
+            raise DataError(f"{location}: pixels of type {array.dtype}; expected uint8, or floats from 0 to 1")
+        return np.ascontiguousarray(array)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return Image.fromarray(self.pixels[index]).convert("RGB")
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetImages(Pictures):
+    """Encoded images in a column of Parquet files, read when the first image is asked for."""
 
     paths: Sequence[Path]
     column: str
-    labels: np.ndarray
-    names: tuple[str, ...]
-    groups: np.ndarray | None
+
+    @cached_property
+    def cells(self) -> Any:
+        """The column, as an array of pyarrow."""
+        import pyarrow
+
+        tables = [parquet_cells(path, [self.column]) for path in self.paths]
+        return pyarrow.concat_tables(tables).column(self.column).combine_chunks()
 
     def __getitem__(self, index: int) -> Image.Image:
-        cell = self._cells[index].as_py()
+        cell = self.cells[index].as_py()
         content = cell.get("bytes") if isinstance(cell, dict) else cell
         location = f"{self.paths[0].parent}, {self.column} of image {index}"
         if not isinstance(content, bytes):
             raise DataError(f"{location}: no bytes of an image; expected them, or a structure with the field bytes")
         return decoded(content, location)
-
-    @property
-    def _cells(self) -> Any:
-        if not hasattr(self, "_kept"):
-            import pyarrow
-
-            tables = [_read(path, [self.column]) for path in self.paths]
-            object.__setattr__(self, "_kept", pyarrow.concat_tables(tables).column(self.column).combine_chunks())
-        return self._kept  # type: ignore[attr-defined]
-
-
-#: Names that columns of labels usually have.
-_LABELS = frozenset(["label", "labels", "target", "targets", "class", "classes", "y"])
-
-
-def refuse_other_labels(location: str, label: str, names: Iterable[str]) -> None:
-    """Raise :class:`DataError` if beside the column or array ``label`` another one could be that of the labels."""
-    if others := sorted(name for name in names if name != label and name.lower() in _LABELS):
-        raise DataError(
-            f"{location}: {label} and {', '.join(others)} could be the labels; name one of them in images.label-column"
-        )
-
-
-def read_parquet(paths: Sequence[Path], columns: Columns, *, label_named: bool = True) -> ParquetColumns:
-    """Read the labels and the groups of a split; images are read with the first of them.
-
-    Raises
-    ------
-    DataError
-        A file is damaged, lacks a column, or has an image without a label; or unless ``label_named``, two columns could
-        be the label.
-    """
-    need("pyarrow", "images", f"{paths[0]}")
-    import pyarrow.parquet
-
-    labels, groups = [], []
-    names: tuple[str, ...] = ()
-    for path in paths:
-        try:
-            schema = pyarrow.parquet.read_schema(path)
-        except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
-            raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
-        wanted = {"image-column": columns.image, "label-column": columns.label}
-        if columns.group in schema.names:
-            wanted["group-column"] = columns.group
-        for key, name in wanted.items():
-            if name not in schema.names:
-                raise DataError(
-                    f"{path}: no column {name}; found {', '.join(schema.names)} (images.{key} names the column)"
-                )
-        if not label_named:
-            refuse_other_labels(str(path), columns.label, schema.names)
-        table = _read(path, [name for key, name in wanted.items() if key != "image-column"])
-        label = table.column(columns.label)
-        if label.null_count:
-            raise DataError(f"{path}, {columns.label}: {label.null_count} images have no label; remove them")
-        labels.append(label.to_numpy())
-        names = names or _class_names(schema.metadata, columns.label)
-        if "group-column" in wanted:
-            groups.append(np.array([str(value) for value in table.column(columns.group).to_pylist()]))
-    values = np.concatenate(labels)
-    if values.dtype.kind not in "iuO":
-        raise DataError(f"{paths[0]}, {columns.label}: type {values.dtype}; expected whole numbers or names of classes")
-    return ParquetColumns(paths, columns.image, values, names, np.concatenate(groups) if groups else None)
-
-
-def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> tuple[str, ...]:
-    """The names that the library datasets wrote for a column of labels; empty if there are none."""
-    try:
-        features = json.loads((metadata or {}).get(_FEATURES, b"{}"))["info"]["features"]
-        return tuple(map(str, features[label]["names"]))
-    except (ValueError, KeyError, TypeError):
-        return ()
-
-
-def _read(path: Path, columns: list[str]) -> Any:
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.read_table(path, columns=columns)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error

@@ -13,8 +13,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.vision import classifiers, take_head, without_counters
 from torch import Tensor, nn
 
-from .options import NETWORKS, Layout, Options
-from .sources import Statistics
+from .options import NETWORKS, Layout, Options, Statistics
 
 #: Groups of channels in a group normalisation: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Appendix C.
 GROUPS = 2
@@ -57,12 +56,12 @@ class ImageClassifier(nn.Module):
 
     def normalised(self, images: Tensor) -> Tensor:
         """Return the input of the network, float ``[b, C, H, W]``."""
-        pixels = images if images.is_floating_point() else images.to(self.mean.dtype) / 255
+        pixels = images if images.is_floating_point() else images.to(self.mean.dtype).div_(255)
         if self.by_image:
             mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
-            pixels = (pixels - mean) / pixels.std(dim=(1, 2, 3), keepdim=True).clamp(min=_FLAT)
+            pixels = (pixels - mean).div_(pixels.std(dim=(1, 2, 3), keepdim=True).clamp(min=_FLAT))
         else:
-            pixels = (pixels - self.mean) / self.deviation
+            pixels = (pixels - self.mean).div_(self.deviation)
         return pixels if pixels.shape[1] == self.channels else pixels.expand(-1, self.channels, -1, -1)
 
 
@@ -93,10 +92,11 @@ def image_classifier(options: Options, classes: int, statistics: Statistics | No
 def check_network(options: Options, layout: Layout) -> None:
     """Raise :class:`DataError` if there is no such network, or it does not take images of this size.
 
-    No memory is allocated for its weights.
+    No memory is allocated for the weights of a network of torchvision, and nothing is drawn.
     """
     height, width, channels = layout.size
-    with torch.device("meta"):
+    # To compute on the device meta, torch imports its compiler, which takes longer than to run a small network.
+    with torch.device("cpu" if options.model in NETWORKS else "meta"), torch.random.fork_rng(devices=[]):
         network = image_classifier(options, layout.classes, ((0.0,) * channels, (1.0,) * channels)).eval()
         try:
             with torch.no_grad():

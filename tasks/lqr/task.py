@@ -162,16 +162,16 @@ class LqrTask(Task):
         """Simulate robots with ``R`` = 1, 50 and 100; any other number of robots is spaced logarithmically over [1,
         100].
         """
-        chosen = self.options
+        options = self.options
         write_world(
             folder,
             num_nodes,
             seed,
-            count=chosen.trajectories,
-            horizon=chosen.horizon,
-            test_fraction=chosen.test_fraction,
-            start_range=chosen.start_range,
-            noise_variance=chosen.noise_variance,
+            count=options.trajectories,
+            horizon=options.horizon,
+            test_fraction=options.test_fraction,
+            start_range=options.start_range,
+            noise_variance=options.noise_variance,
         )
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:

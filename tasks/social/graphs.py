@@ -235,11 +235,11 @@ def _bodies(groups: Sequence[Sequence[tuple[float, float, float]]]) -> tuple[np.
 
 def _walls(scenes: Sequence[RatedScene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     owner, rank, corners = flattened([scene.room for scene in scenes], 2)
-    own = np.arange(len(owner))
+    corner = np.arange(len(owner))
     last = np.append(owner[1:] != owner[:-1], True)
-    sides = corners[np.where(last, own - rank, own + 1)] - corners
+    sides = corners[np.where(last, corner - rank, corner + 1)] - corners
     pieces = (np.hypot(*sides.T) // WALL_LENGTH).astype(int) + 1
-    side = np.repeat(own, pieces)
+    side = np.repeat(corner, pieces)
     piece = np.arange(len(side)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     middles = corners[side] + ((piece + 0.5) / pieces[side])[:, None] * sides[side]
     before = np.searchsorted(owner[side], owner[side])  # number of walls of earlier scenes

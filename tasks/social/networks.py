@@ -201,11 +201,21 @@ class RelationalConvolutions(nn.Module):
         widths = [RELATIONAL_FEATURES, *[hidden] * layers, 1]
         self.layers = nn.ModuleList(RelationalConvolution(inputs, outputs) for inputs, outputs in pairwise(widths))
 
-    def forward(self, **graphs: Tensor) -> Tensor:
+    def forward(
+        self,
+        robot: Tensor,
+        human: Tensor,
+        object: Tensor,
+        room: Tensor,
+        wall: Tensor,
+        with_human: Tensor,
+        with_object: Tensor,
+    ) -> Tensor:
         """Map the tensors of b relational graphs to scores in (-1, 1), ``[b]``."""
-        mean = means(graphs)
-        counts = {kind: graphs[kind].shape[1] for kind in RELATIONAL_KINDS}
-        hidden = torch.cat([graphs[kind] for kind in RELATIONAL_KINDS], dim=1)
+        nodes = dict(zip(RELATIONAL_KINDS, (robot, human, object, room, wall), strict=True))
+        mean = means(nodes | {"with_human": with_human, "with_object": with_object})
+        counts = {kind: of_kind.shape[1] for kind, of_kind in nodes.items()}
+        hidden = torch.cat(list(nodes.values()), dim=1)
         for layer in list(self.layers)[:-1]:
             hidden = elu(layer(hidden, mean, counts))
         # The last layer is computed for the robot only.

@@ -246,12 +246,12 @@ def write_world(folder: Path, raters: Sequence[str], seed: int, *, scenes: int =
     for number, rater in enumerate(raters):
         taste = draw_taste(generator(seed, "social.rater", rater))
         start = len(shared) + number * scenes
-        own = [
+        of_rater = [
             (f"{start + i:05d} B", draw_scene(generator(seed, "social.scene", rater, i)))
             for i in range(scenes - len(shared))
         ]
         rng = generator(seed, "social.ratings", rater)
-        seen = [*shared, *own]
+        seen = [*shared, *of_rater]
         lines = [
             json.dumps(_published(identifier, rate(scene, taste, rng), scene))
             for identifier, scene in (seen[index] for index in rng.permutation(len(seen)))

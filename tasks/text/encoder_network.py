@@ -91,8 +91,8 @@ def merged(model: Model) -> Model:
     with torch.no_grad():
         for name, layer in adapter_layers(model):
             layer.merge()
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, layer.get_base_layer())
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, layer.get_base_layer())
     return model
 
 
@@ -188,11 +188,11 @@ class Transformer(TextClassifier):
         self.dropout = nn.Dropout(options.dropout)
         self.classifier = nn.Linear(width, classes)
         self.brief = options.precision == "bfloat16"
-        self.given, self.frozen = options.model, options.frozen_layers
+        self.encoder_name, self.frozen = options.model, options.frozen_layers
         self.still: tuple[nn.Module, ...] = ()
         if self.frozen:
-            frozen_patterns(encoder, self.given, self.frozen, embedding=False)  # checks the number
-            self.still = tuple(layers_of(encoder, self.given)[1][: self.frozen])
+            frozen_patterns(encoder, self.encoder_name, self.frozen, embedding=False)  # checks the number
+            self.still = tuple(layers_of(encoder, self.encoder_name)[1][: self.frozen])
         if options.frozen_embedding:
             self.still = (*self.still, self.embedding)
         for module in self.still:
@@ -227,7 +227,7 @@ class Transformer(TextClassifier):
         """Compute a vector of each text, ``[b, width]``, from the states above frozen layers, ``[b, L, width]``."""
         with (
             torch.autocast(states.device.type, torch.bfloat16, enabled=self.brief),
-            only_layers(self.encoder, self.given, self.frozen, None),
+            only_layers(self.encoder, self.encoder_name, self.frozen, None),
         ):
             return self.pooled(states, length)
 
@@ -236,7 +236,7 @@ class Transformer(TextClassifier):
         """Compute the states ``[b, L, width]`` above a frozen embedding and frozen layers."""
         with (
             torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief),
-            only_layers(self.encoder, self.given, 0, self.frozen),
+            only_layers(self.encoder, self.encoder_name, 0, self.frozen),
         ):
             states: Tensor = self._states(self.embedding(ids), length).last_hidden_state
             return states.float()

@@ -37,9 +37,9 @@ def logits_of(model: nn.Module, batch: Batch) -> Tensor:
 
 def trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
     """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in this order, padded to their longest text."""
-    for chosen in torch.split(order, batch_size):
-        longest = int(examples["length"][chosen].max())
-        batch = {name: tensor[chosen] for name, tensor in examples.items()}
+    for rows in torch.split(order, batch_size):
+        longest = int(examples["length"][rows].max())
+        batch = {name: tensor[rows] for name, tensor in examples.items()}
         yield {**batch, **{name: batch[name][:, :longest] for name in ("ids", STATES) if name in batch}}
 
 

@@ -65,9 +65,9 @@ class SplitEmbedding(nn.Module):
     @classmethod
     def of(cls, table: Tensor, private: Sequence[bool]) -> "SplitEmbedding":
         """Split the rows of ``table`` [numbers, d]; ``private`` tells for each row whether it is private."""
-        parts = [[row for row, is_own in enumerate(private) if is_own is own] for own in (False, True)]
-        shared, own = (table[torch.tensor(rows, dtype=torch.int64)] for rows in parts)
-        return cls(shared, own, places_of(private))
+        parts = [[row for row, is_private in enumerate(private) if is_private is part] for part in (False, True)]
+        public, kept = (table[torch.tensor(rows, dtype=torch.int64)] for rows in parts)
+        return cls(public, kept, places_of(private))
 
     @property
     def embedding_dim(self) -> int:
@@ -126,8 +126,8 @@ class OwnRows(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return the vectors ``[*ids.shape, d]`` of ``ids`` of any shape."""
         row = self.places[ids.long()]
-        own = embedding(row.clamp(min=0), self.weight)
-        return torch.where((row >= 0)[..., None], own, embedding(ids.long(), self.public))
+        trained = embedding(row.clamp(min=0), self.weight)
+        return torch.where((row >= 0)[..., None], trained, embedding(ids.long(), self.public))
 
     def whole(self) -> Tensor:
         """Return all vectors ``[numbers, d]`` as one new table."""
@@ -278,11 +278,11 @@ def _word_embedding(
             table = _public_start(words, options, privacy, seed)
         return nn.Embedding(len(table), table.shape[1], _weight=table)
     private = [word == DIGITS or is_digits(word) for word in words]
-    own = tuple(word for word, is_own in zip(words, private, strict=True) if is_own)
-    others = tuple(word for word, is_own in zip(words, private, strict=True) if not is_own)
+    private_ones = tuple(word for word, is_private in zip(words, private, strict=True) if is_private)
+    public_ones = tuple(word for word, is_private in zip(words, private, strict=True) if not is_private)
     return SplitEmbedding(
-        _public_start(others, options, privacy, seed),
-        _start(own, options, own_seed, node_vectors(options, privacy, key)),
+        _public_start(public_ones, options, privacy, seed),
+        _start(private_ones, options, own_seed, node_vectors(options, privacy, key)),
         places_of(private),
     )
 

@@ -265,9 +265,9 @@ def _node(
     key: str, corpus: Corpus, options: Options, words: Words, train: Part, test: Part, *, common: bool
 ) -> NodeData:
     kept = splits_of(train, options, key)
-    own = words.own(corpus.train.texts_at(kept["train"]), options)
-    public = None if own else words.public
-    vocabulary = own or public
+    own_words = words.own(corpus.train.texts_at(kept["train"]), options)
+    public = None if own_words else words.public
+    vocabulary = own_words or public
     assert vocabulary is not None
     splits = {
         name: with_states(_examples(corpus.train, rows, vocabulary, options.length), options)
@@ -280,7 +280,9 @@ def _node(
     if len(test):
         tested = _encoded_test(corpus, public, options)
         translation = (
-            own.translation(tested.vocabulary) if own and isinstance(tested.vocabulary, WordVocabulary) else None
+            own_words.translation(tested.vocabulary)
+            if own_words and isinstance(tested.vocabulary, WordVocabulary)
+            else None
         )
         splits["test"] = translated(with_states(_chosen(tested.examples, test), options), translation)
         if common:

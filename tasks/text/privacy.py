@@ -199,8 +199,8 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
         for part in _END.split(text)
         if any(map(str.isdigit, part)) and (words := words_of(part)) and (own or known.issuperset(words))
     ]
-    chosen = choose_sentences([sentence.words for sentence in sentences], count, seed=seed)
-    return [sentences[index] for index in chosen]
+    drawn = choose_sentences([sentence.words for sentence in sentences], count, seed=seed)
+    return [sentences[index] for index in drawn]
 
 
 def choose_sentences(

@@ -53,11 +53,11 @@ def draw_text(words: Sequence[str], label: int, rng: np.random.Generator) -> str
     length = int(rng.integers(8, 25))
     kinds = rng.random(length)
     common = rng.choice(COMMON, size=length, p=_zipf(COMMON))
-    own = COMMON + label * TOPIC + rng.choice(TOPIC, size=length, p=_zipf(TOPIC))
+    of_topic = COMMON + label * TOPIC + rng.choice(TOPIC, size=length, p=_zipf(TOPIC))
     numbers = rng.integers(2, 2030, size=length)
-    chosen = np.where(kinds < 0.25, own, common)
+    drawn = np.where(kinds < 0.25, of_topic, common)
     return " ".join(
-        str(number) if kind > 0.95 else words[word] for kind, number, word in zip(kinds, numbers, chosen, strict=True)
+        str(number) if kind > 0.95 else words[word] for kind, number, word in zip(kinds, numbers, drawn, strict=True)
     )
 
 

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn.functional import softmax
 
 from fedapps.base.errors import DataError
-from fedapps.base.rows import lines_of, with_kind
 from fedapps.base.seeding import torch_seed
-from fedapps.base.tables import stream_rows
+from fedapps.base.tables import lines_of, stream_rows, with_kind
 
 from .encoder_network import Transformer, merged
 from .networks import OwnRows, SplitEmbedding
@@ -171,10 +170,10 @@ class TextTrained(TrainedModel):
         order = examples["length"].argsort(stable=True)
         probabilities = torch.empty(len(texts), len(self.classes))
         with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
-            for chosen in torch.split(order, batch_size) if len(texts) else ():
-                length = examples["length"][chosen]
-                ids = examples["ids"][chosen, : int(length.max())]
-                probabilities[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
+            for rows in torch.split(order, batch_size) if len(texts) else ():
+                length = examples["length"][rows]
+                ids = examples["ids"][rows, : int(length.max())]
+                probabilities[rows] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
         return Predictions.of(finite_answer(probabilities.numpy(), "probabilities"), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:

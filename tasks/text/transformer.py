@@ -215,8 +215,8 @@ def _of_config(facts: Mapping[str, Any], name: str) -> Any:
             f"{name}.model_type = {shown(kind)}: must be a kind of text encoder of the library transformers"
         )
     default = AutoConfig.for_model(kind)
-    own = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
-    values = {key: value for key, value in facts.items() if key in own}
+    settings = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
+    values = {key: value for key, value in facts.items() if key in settings}
     try:
         for key, value in values.items():
             _check_setting(f"{name}.{key}", value, getattr(default, key))
@@ -362,7 +362,7 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Private
 @torch.no_grad()
 def _draw(embedding: nn.Module, privacy: PrivateParameters, seed: int, config: Any) -> None:
     """Draw new private tables as in the encoder's configuration; normalisation keeps its initial values."""
-    own = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for name, parameter in embedding.named_parameters():
         if parameter.ndim > 1 and is_private(f"embedding.{name}", privacy):
-            parameter.normal_(0, config.initializer_range, generator=own)
+            parameter.normal_(0, config.initializer_range, generator=generator)

@@ -74,8 +74,8 @@ class WordVocabulary:
 
     def with_digits_of(self, texts: Iterable[str]) -> "WordVocabulary":
         """Return these words without digit words, then :data:`DIGITS`, then all digit words of ``texts``."""
-        own = filter(is_digits, WordVocabulary.of(texts).words)
-        return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *own))
+        digits = filter(is_digits, WordVocabulary.of(texts).words)
+        return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *digits))
 
     @cached_property
     def index(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ from .connectivity import VIEWS
 from .dataset import Dataset
 from .houses import Houses, assemble
 from .instructions import InstructedPath, Vocabulary, words_of
-from .nodes import TESTED, chosen, encode, one_per_path, read_houses, sorted_batches
+from .nodes import TESTED, encode, one_per_path, read_houses, selected, sorted_batches
 from .options import Options
 from .speaker import Speaker, moves_of
 from .walks import METRICS, CorpusCounts, Observation, Walks, bleu, bleu_statistics, navigation_metrics, observe
@@ -245,7 +245,7 @@ def describe_all(
     rows = one_per_path(episodes)
     sentences: list[list[str]] = []
     for some in torch.split(rows, CHUNK):
-        batch = {name: tensor.to(houses.features.device) for name, tensor in chosen(episodes, some).items()}
+        batch = {name: tensor.to(houses.features.device) for name, tensor in selected(episodes, some).items()}
         sentences += [words.decode(numbers) for numbers in speaker.describe(houses, batch, max_length - 2, len(words))]
     return sentences
 

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from math import pi
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +11,9 @@ from fedapps.tasks.answers import finite_numbers
 from torch import Tensor
 
 from fedapps.base.errors import DataError, listed
-from fedapps.base.rows import json_lines, name_of
-from fedapps.base.text_files import read_json, shown
 
 from .connectivity import HEADINGS, STEP, VIEWS, Graph, directions, nearest_view, shortest_paths
+from .instructions import entry_field, heading_of, stops_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,51 +258,23 @@ def walked(houses: Houses, start: Start, rows: Tensor, max_actions: int) -> Hous
     return HousePath(start.scan, names, start.heading, positions, stopped=len(rows) <= max_actions)
 
 
-def entries_of(source: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of JSON lines, or of a JSON array in a file ``.json``, each with its place for messages."""
-    if isinstance(source, Path) and ".json" in source.suffixes:
-        entries = read_json(source)
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise DataError(f"{source}: expected a JSON array of objects, or JSON lines in a file .jsonl")
-        yield from ((f"{source}, entry {number}", entry) for number, entry in enumerate(entries, 1))
-    else:
-        name = source if isinstance(source, Path) else name_of(source)
-        yield from ((f"{name}, line {number}", entry) for number, entry in json_lines(source))
-
-
-def _text(location: str, entry: Mapping[str, Any], name: str) -> str:
-    value = entry.get(name)
-    if not isinstance(value, str):
-        raise DataError(f"{location}: {name} = {shown(value)}; expected a text")
-    return value
-
-
 def _heading(location: str, entry: Mapping[str, Any]) -> float:
-    value = entry.get("heading", 0.0)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not -2 * pi <= value <= 2 * pi + 0.01:
-        raise DataError(f"{location}: heading = {shown(value)}; expected radians, from -2 pi to 2 pi")
-    return float(value)
-
-
-def house_named(location: str, entry: Mapping[str, Any]) -> str:
-    """The name of the house, ``scan``, of an object. Raise :class:`DataError` if it has none."""
-    return _text(location, entry, "scan")
+    return heading_of(location, entry) if "heading" in entry else 0.0
 
 
 def path_of(location: str, entry: Mapping[str, Any]) -> HousePath:
     """The path of an object: ``scan``, ``path`` and perhaps ``heading``. Raise :class:`DataError` if it has none."""
-    stops = entry.get("path")
-    if not isinstance(stops, list) or not stops or not all(isinstance(stop, str) for stop in stops):
-        raise DataError(f"{location}: path = {shown(stops)}; expected names of viewpoints")
-    return HousePath(house_named(location, entry), tuple(stops), _heading(location, entry))
+    scan = entry_field(location, entry, "scan", str)
+    return HousePath(scan, stops_of(location, entry), _heading(location, entry))
 
 
 def starts_of(location: str, entry: Mapping[str, Any]) -> Iterator[Start]:
     """The instructions of an object: ``instruction`` or a list ``instructions``, ``scan``, ``viewpoint`` or the first
     one of ``path``, and perhaps ``heading``. Raise :class:`DataError` if it has none.
     """
-    scan, heading = house_named(location, entry), _heading(location, entry)
-    viewpoint = _text(location, entry, "viewpoint") if "viewpoint" in entry else path_of(location, entry).viewpoints[0]
+    scan, heading = entry_field(location, entry, "scan", str), _heading(location, entry)
+    has_viewpoint = "viewpoint" in entry
+    viewpoint = entry_field(location, entry, "viewpoint", str) if has_viewpoint else stops_of(location, entry)[0]
     texts = entry.get("instructions", [entry.get("instruction")])
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{location}: no instruction; expected a text instruction, or a list instructions")

@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import pi
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TextIO, cast, get_args
 
 from fedapps.tasks.language import word
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import DataError
-from fedapps.base.rows import json_lines
+from fedapps.base.rows import json_lines, name_of
 from fedapps.base.text_files import COMPRESSIONS, found_in, open_text, read_json, shown
 
 DEFAULT_FOLDER = "~/fedapps/features"
@@ -223,19 +223,24 @@ def read_split(
     if path is None:
         return None
     if dataset == "r2r":
-        return _distinct(path, [_r2r_path(path, location, entry) for location, entry in _array(path)])
+        return _distinct(
+            path,
+            [
+                _path_of(location, entry, entry_field(location, entry, "instructions", list))
+                for location, entry in entries_of(path)
+            ],
+        )
     grouped: dict[tuple[str, str], InstructedPath] = {}
-    for number, entry in json_lines(path):
-        location = f"line {number}"
-        language = _field(path, location, entry, "language", str)
+    for location, entry in entries_of(path):
+        language = entry_field(location, entry, "language", str)
         if languages and not any(language == wanted or language.startswith(f"{wanted}-") for wanted in languages):
             continue
-        read_path = _rxr_path(path, location, entry)
+        read_path = _path_of(location, entry, [entry_field(location, entry, "instruction", str)])
         key = read_path.scan, read_path.path_id
         known = grouped.setdefault(key, read_path)
         if replace(read_path, instructions=known.instructions) != known:
             raise DataError(
-                f"{path}, {location}: path_id {read_path.path_id} of scan {read_path.scan} has another path or "
+                f"{location}: path_id {read_path.path_id} of scan {read_path.scan} has another path or "
                 "heading than in an earlier line; correct one of the two"
             )
         if known is not read_path:
@@ -256,57 +261,63 @@ def _distinct(path: Path, paths: Sequence[InstructedPath]) -> tuple[InstructedPa
     return tuple(paths)
 
 
-def _array(path: Path) -> Iterator[tuple[str, object]]:
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise DataError(f"{path}: expected a JSON array of paths, found {type(entries).__name__}")
-    return ((f"entry {number}", entry) for number, entry in enumerate(entries, 1))
-
-
-def _r2r_path(path: Path, location: str, entry: object) -> InstructedPath:
-    texts = _field(path, location, entry, "instructions", list)
-    return _checked(path, location, entry, texts)
-
-
-def _rxr_path(path: Path, location: str, entry: object) -> InstructedPath:
-    return _checked(path, location, entry, [_field(path, location, entry, "instruction", str)])
-
-
-def _checked(path: Path, location: str, entry: object, texts: Sequence[object]) -> InstructedPath:
-    stops = _field(path, location, entry, "path", list)
-    heading = _field(path, location, entry, "heading", (int, float))
-    name = str(_field(path, location, entry, "path_id", (int, str)))
-    if not all(isinstance(stop, str) for stop in stops) or not stops:
-        raise DataError(f"{path}, {location}: path = {shown(stops)}; expected names of viewpoints")
+def _path_of(location: str, entry: Mapping[str, Any], texts: Sequence[object]) -> InstructedPath:
+    stops = stops_of(location, entry)
+    name = str(entry_field(location, entry, "path_id", (int, str)))
     if len(stops) == 1:
         raise DataError(
-            f"{path}, {location}: path {name} has a start and no further viewpoint, as in the test split, whose paths "
+            f"{location}: path {name} has a start and no further viewpoint, as in the test split, whose paths "
             "are not published; give a split that has paths"
         )
-    if not -2 * pi <= heading <= 2 * pi + 0.01:
-        raise DataError(f"{path}, {location}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise DataError(
-            f"{path}, {location}: path {name} has an instruction without text; add the text or remove the entry"
-        )
+        raise DataError(f"{location}: path {name} has an instruction without text; add the text or remove the entry")
     return InstructedPath(
-        _field(path, location, entry, "scan", str),
+        entry_field(location, entry, "scan", str),
         name,
-        tuple(cast(list[str], stops)),
-        float(heading),
+        stops,
+        heading_of(location, entry),
         tuple(cast(list[str], texts)),
     )
 
 
-def _field(path: Path, location: str, entry: object, name: str, kind: type | tuple[type, ...]) -> Any:
-    value = entry.get(name) if isinstance(entry, dict) else None
+def entries_of(source: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of JSON lines, or of a JSON array in a file ``.json``, each with its file and line for messages."""
+    if isinstance(source, Path) and ".json" in source.suffixes:
+        entries = read_json(source)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(f"{source}: expected a JSON array of objects, or JSON lines in a file .jsonl")
+        yield from ((f"{source}, entry {number}", entry) for number, entry in enumerate(entries, 1))
+    else:
+        name = source if isinstance(source, Path) else name_of(source)
+        yield from ((f"{name}, line {number}", entry) for number, entry in json_lines(source))
+
+
+def stops_of(location: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """The viewpoints of an object's ``path``. Raise :class:`DataError` if it has none."""
+    stops = entry.get("path")
+    if not isinstance(stops, list) or not stops or not all(isinstance(stop, str) for stop in stops):
+        raise DataError(f"{location}: path = {shown(stops)}; expected names of viewpoints")
+    return tuple(stops)
+
+
+def heading_of(location: str, entry: Mapping[str, Any]) -> float:
+    """The ``heading`` of an object, radians. Raise :class:`DataError` if it has none, or one beyond a full turn."""
+    heading = entry.get("heading")
+    if not isinstance(heading, (int, float)) or isinstance(heading, bool) or not -2 * pi <= heading <= 2 * pi + 0.01:
+        raise DataError(f"{location}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
+    return float(heading)
+
+
+def entry_field(location: str, entry: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
+    """The value of an object under a name. Raise :class:`DataError` unless it is of a ``kind``."""
+    value = entry.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         value_text = "nothing" if value is None else shown(value)
-        raise DataError(f"{path}, {location}: {name} is {value_text}; expected {_words(kind)}")
+        raise DataError(f"{location}: {name} is {value_text}; expected {_words(kind)}")
     return value
 
 
 def _words(kind: type | tuple[type, ...]) -> str:
-    names = {str: "a string", list: "an array", int: "a number", float: "a number"}
+    names = {str: "a string", list: "an array", int: "a number"}
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return " or ".join(dict.fromkeys(names[each] for each in kinds))

@@ -98,7 +98,7 @@ def _padded(lists: Sequence[Sequence[int]], value: int) -> Tensor:
     return torch.from_numpy(table)
 
 
-def chosen(episodes: Batch, rows: Tensor) -> Batch:
+def selected(episodes: Batch, rows: Tensor) -> Batch:
     """Some rows, with columns cut to what they use. The cut changes no result: padding is masked."""
     part = {name: tensor[rows] for name, tensor in episodes.items()}
     for name, used in _COLUMNS.items():
@@ -117,13 +117,13 @@ def random_batches(episodes: Batch, batch_size: int) -> Iterator[Batch]:
     sorted_pools = [pool[episodes["length"][pool].argsort(stable=True)] for pool in pools]
     batches = [batch for pool in sorted_pools for batch in torch.split(pool, batch_size)]
     for index in torch.randperm(len(batches)).tolist():
-        yield chosen(episodes, batches[index])
+        yield selected(episodes, batches[index])
 
 
 def sorted_batches(episodes: Batch, batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
     """Every row once, the shortest instructions first, with the numbers of the rows."""
     for rows in torch.split(episodes["length"].argsort(stable=True), batch_size):
-        yield rows, chosen(episodes, rows)
+        yield rows, selected(episodes, rows)
 
 
 def one_per_path(episodes: Batch) -> Tensor:
@@ -257,8 +257,8 @@ def _inputs(
 def _drawn(sampling: Sampling | None, options: Options) -> Iterator[tuple[str, bytes]]:
     if sampling is None:
         return
-    chosen = options.sample_seed, sampling.temperature, sampling.count
-    yield "sampling", json.dumps(chosen).encode()
+    settings = options.sample_seed, sampling.temperature, sampling.count
+    yield "sampling", json.dumps(settings).encode()
     for name, tensor in sampling.listener.state_dict().items() if sampling.listener else ():
         yield f"listener {name} {list(tensor.shape)}", tensor.numpy().tobytes()
 

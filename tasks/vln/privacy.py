@@ -17,7 +17,7 @@ from fedapps.tasks.privacy.sharing import AuditSubject, Sentence, Sharing, Victi
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.vln.agent import Agent
 from fedapps.tasks.vln.instructions import PAD, RESERVED, UNKNOWN, Vocabulary
-from fedapps.tasks.vln.nodes import chosen
+from fedapps.tasks.vln.nodes import selected
 from fedapps.tasks.vln.task import VlnTask
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -56,7 +56,7 @@ class AgentVictim(Victim):
 
     def loss(self, vectors: Tensor, rows: Tensor, lengths: Tensor, labels: Sequence[int]) -> Tensor:
         """Return the loss on the episodes ``labels``, whose words the agent looks up in ``vectors [V, d]``."""
-        batch = chosen(self.episodes, torch.tensor(list(labels)))
+        batch = selected(self.episodes, torch.tensor(list(labels)))
         batch = {name: tensor.to(vectors.device) for name, tensor in batch.items()}
         batch |= {"tokens": rows[:, : batch["tokens"].shape[1]], "length": lengths}
         # cuDNN's LSTM has no gradients in evaluation mode.
@@ -134,7 +134,7 @@ class VlnSubject(AuditSubject):
         return AgentVictim(above_words(agent), table, data.splits["train"], task.loss)
 
     def batch(self, data: NodeData, rows: Tensor, lengths: Tensor, labels: Tensor) -> Batch:
-        return chosen(data.splits["train"], labels.cpu())
+        return selected(data.splits["train"], labels.cpu())
 
     def special_tokens(self, data: NodeData) -> frozenset[str]:
         return frozenset(RESERVED)

@@ -154,25 +154,6 @@ class Speaker(nn.Module):
         shown = environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
         return self.encoder(houses, episodes, shown), mask_of(episodes["path_length"], path.shape[1])
 
-    def words_after(
-        self,
-        taken: Tensor,
-        angles: Tensor,
-        views: Tensor,
-        view_angles: Tensor,
-        length: Tensor,
-        words: Tensor,
-    ) -> Tensor:
-        """Logits ``[n, L, vocabulary]`` of the words after ``words`` int64 ``[n, L]``, of paths without their houses.
-
-        ``taken [n, P, D]``, ``angles [n, P, 4]``, ``views [n, P, 36, D]`` and ``view_angles [n, P, 36, 4]`` are what
-        :meth:`PathEncoder.look` takes, by path.
-        """
-        shown = torch.ones_like(taken[:, 0])
-        context = self.encoder.look(taken, angles, views, view_angles, lengths=length, shown=shown)
-        logits: Tensor = self.decoder(words, context, mask_of(length, taken.shape[1]))[0]
-        return logits
-
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
         """The cross-entropy of the instructions' words, mean over words."""
         tokens = episodes["tokens"].long()

@@ -105,21 +105,21 @@ class VlnTask(Task):
 
         Raise :class:`DataError` for the source "files".
         """
-        chosen = self.options
+        options = self.options
         if not self.has_world:
             raise DataError(
                 "vln.source = 'files': set data-dir to the folder of the houses, or set vln.source = 'simulated'"
             )
-        unseen = chosen.world_unseen or max(1, num_nodes // 5)
-        if chosen.houses == "all" and unseen >= num_nodes:
+        unseen = options.world_unseen or max(1, num_nodes // 5)
+        if options.houses == "all" and unseen >= num_nodes:
             raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
-        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
+        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[options.houses]
         world = HouseWorld(
             houses=seen,
-            unseen_houses=num_nodes if chosen.houses == "unseen" else unseen,
-            paths=chosen.world_paths,
-            seen_paths=chosen.world_seen_paths,
-            floors=chosen.world_floors,
+            unseen_houses=num_nodes if options.houses == "unseen" else unseen,
+            paths=options.world_paths,
+            seen_paths=options.world_seen_paths,
+            floors=options.world_floors,
         )
         write_houses(folder, world, seed)
 
@@ -196,8 +196,8 @@ class VlnTask(Task):
         return model
 
     def _drawn(self, folder: Path | None) -> Agent | Speaker:
-        chosen = self.options
-        return speaker_of(chosen, folder) if chosen.speaks else agent_of(chosen, folder)
+        options = self.options
+        return speaker_of(options, folder) if options.speaks else agent_of(options, folder)
 
     # -- data ----------------------------------------------------------------------------------------------
 

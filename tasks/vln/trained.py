@@ -23,13 +23,11 @@ from .houses import (
     Start,
     check_path,
     check_stop,
-    entries_of,
-    house_named,
     path_of,
     starts_of,
     walked,
 )
-from .instructions import InstructedPath, Vocabulary
+from .instructions import InstructedPath, Vocabulary, entries_of, entry_field
 from .nodes import encode, node_data, read_houses, without_words
 from .options import Options
 from .speaker import Speaker
@@ -60,10 +58,10 @@ class VlnTrained(TrainedModel):
             A file is missing or malformed, or there is no such house.
         """
         dataset = self._dataset(folder)
-        chosen = tuple(dataset.graphs) if scans is None else tuple(scans)
-        if unknown := [scan for scan in chosen if scan not in dataset.graphs]:
+        entered = tuple(dataset.graphs) if scans is None else tuple(scans)
+        if unknown := [scan for scan in entered if scan not in dataset.graphs]:
             raise DataError(f"{folder}: no graph of {', '.join(unknown)}; found {listed(dataset.graphs, SHOWN)}")
-        self._walker.houses = read_houses(dataset, chosen, self._options)
+        self._walker.houses = read_houses(dataset, entered, self._options)
         return self
 
     def follow(self, instruction: str, scan: str, viewpoint: str, heading: float = 0.0) -> HousePath:
@@ -195,7 +193,9 @@ class VlnTrained(TrainedModel):
         entries: Iterator[tuple[str, Mapping[str, Any]]] = chain.from_iterable(map(entries_of, files))
         if folders:
             all_entries = list(entries)
-            self.enter(folders[0], sorted({house_named(location, entry) for location, entry in all_entries}))
+            self.enter(
+                folders[0], sorted({entry_field(location, entry, "scan", str) for location, entry in all_entries})
+            )
             entries = iter(all_entries)
         while some := list(islice(entries, batch_size)):
             yield from self._answers(some)

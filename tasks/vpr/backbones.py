@@ -246,8 +246,8 @@ class Backbone:
         """Return torchvision's name for a ``name`` in a file of weights."""
         for prefix, names in _RENAMED.items():
             if self.network.startswith(prefix):
-                for published, own in names.items():
-                    name = name.replace(published, own)
+                for published, by_torchvision in names.items():
+                    name = name.replace(published, by_torchvision)
         return name
 
 
@@ -287,17 +287,17 @@ def backbone(name: str, trained_from: str = "", *, train_all: bool = False) -> B
     """
     require_backbone(name)
     network, _, layer = name.partition("@")
-    chosen = BACKBONES.get(name, Backbone(network, layer, layer))
-    if chosen.network not in (known := classifiers()):
+    cut = BACKBONES.get(name, Backbone(network, layer, layer))
+    if cut.network not in (known := classifiers()):
         near = get_close_matches(network, known, 5) or sorted(known)
         raise DataError(f"vpr.backbone = {name!r}: there is no classifier {network!r}; close names: {', '.join(near)}")
-    chosen = replace(chosen, first="" if train_all else trained_from or chosen.first)
+    cut = replace(cut, first="" if train_all else trained_from or cut.first)
     try:
-        _division(chosen)
+        _division(cut)
     except ValueError as error:
         asked = f", vpr.trained-from = {trained_from!r}" if trained_from else ""
         raise DataError(f"vpr.backbone = {name!r}{asked}: {error}") from error
-    return chosen
+    return cut
 
 
 @dataclass(frozen=True)
@@ -308,12 +308,12 @@ class _Division:
 
 
 @lru_cache(maxsize=16)
-def _division(chosen: Backbone) -> _Division:
+def _division(cut: Backbone) -> _Division:
     """Divide a network without allocating it. Raise ``ValueError`` with the reason if that is impossible."""
     with torch.device("meta"):
-        network = _built(chosen)
-        head_only = chosen.first == HEAD
-        parts = divide(network, chosen.last, None if head_only else chosen.first or None)
+        network = _built(cut)
+        head_only = cut.first == HEAD
+        parts = divide(network, cut.last, None if head_only else cut.first or None)
         if head_only:
             parts = Parts(frozen=parts.trained, trained=parts.frozen)
         frozen, trained = parts.of(network)
@@ -323,7 +323,7 @@ def _division(chosen: Backbone) -> _Division:
                 "no trained layer has weights other than those of batch normalisation; set vpr.trained-from to an "
                 f"earlier layer, or to {HEAD!r} to freeze the backbone"
             )
-        width = _width(nn.Sequential(frozen, trained).eval(), chosen.last)
+        width = _width(nn.Sequential(frozen, trained).eval(), cut.last)
     return _Division(parts, width, frozenset(network.state_dict()))
 
 
@@ -350,13 +350,13 @@ def _width(whole: nn.Module, last: str) -> int:
     return int(shapes[0][1])
 
 
-def _built(chosen: Backbone) -> nn.Module:
+def _built(cut: Backbone) -> nn.Module:
     device = torch.get_default_device()
     # A RegNet computes its widths with tensors, which the device "meta" cannot do.
-    with torch.device("cpu") if chosen.network.startswith("regnet") else nullcontext():
-        network = classifiers()[chosen.network](weights=None, **_ARGUMENTS.get(chosen.network, {})).to(device)
-    if chosen.omitted:
-        network.set_submodule(chosen.omitted, nn.Identity())
+    with torch.device("cpu") if cut.network.startswith("regnet") else nullcontext():
+        network = classifiers()[cut.network](weights=None, **_ARGUMENTS.get(cut.network, {})).to(device)
+    if cut.omitted:
+        network.set_submodule(cut.omitted, nn.Identity())
     for module in without_counters(network).modules():
         if hasattr(module, "inplace"):  # a trained layer must not change the cached maps of the frozen ones
             module.inplace = False  # type: ignore[assignment]

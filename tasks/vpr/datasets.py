@@ -264,9 +264,6 @@ def _default_test(kind: str, folder: Path, places: Places, options: Options) -> 
     return places.cities[-count:]
 
 
-logger = logging.getLogger(__name__)
-
-
 def incomplete_cities(places: Places) -> dict[str, str]:
     """Return the cities without queries or without a database, by name, with what they lack."""
     of_city = np.array([track.city for track in places.tracks])[places.track]

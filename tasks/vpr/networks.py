@@ -6,7 +6,7 @@ checks, before training, that weights and image size fit the network. Weights ar
 torchvision.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Literal, Self, cast
@@ -98,11 +98,7 @@ def published_weights(name: str, network: str) -> dict[str, Tensor]:
 
 
 def fitted(
-    parts: Sequence[nn.Module],
-    weights: Mapping[str, Tensor],
-    *,
-    known: Collection[str],
-    renamed: Callable[[str], str],
+    parts: Sequence[nn.Module], weights: Mapping[str, Tensor], cut: Backbone
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Match weights to the modules of a network.
 
@@ -112,10 +108,8 @@ def fitted(
         The parts of one network.
     weights : mapping of str to Tensor
         The weights of a file.
-    known : collection of str
-        The names in the whole network, of which these parts need some.
-    renamed : callable
-        Returns the network's name for a name in a file.
+    cut : Backbone
+        The backbone, which has the names of the whole network and those of published files.
 
     Returns
     -------
@@ -128,8 +122,8 @@ def fitted(
         wanted |= part.state_dict()
     by_own_name = {
         name: tensor
-        for name, tensor in ((renamed(name), tensor) for name, tensor in weights.items())
-        if name in wanted or not (name in known or name.endswith(_COUNTER))
+        for name, tensor in ((cut.renamed(name), tensor) for name, tensor in weights.items())
+        if name in wanted or not (name in cut.names or name.endswith(_COUNTER))
     }
     reshaped = [name for name, tensor in by_own_name.items() if name in wanted and tensor.shape != wanted[name].shape]
     infinite = [name for name, tensor in by_own_name.items() if name in wanted and not tensor.isfinite().all()]
@@ -282,11 +276,6 @@ class PlaceNetwork(nn.Module):
         pooled = normalize(self.pooling(local), dim=1)
         return pooled if self.projection is None else normalize(self.projection(pooled), dim=1)
 
-    def frozen_names(self) -> set[str]:
-        """Return the names in the state that training does not change."""
-        kept = {id(tensor) for module in self._kept for tensor in module.state_dict(keep_vars=True).values()}
-        return {name for name, tensor in self.state_dict(keep_vars=True).items() if id(tensor) in kept}
-
 
 def place_network(
     name: str,
@@ -324,14 +313,12 @@ def place_network(
     DataError
         A name is unknown, the layers do not divide the network, or the weights cannot be read or do not fit.
     """
-    if pooling not in POOLINGS:
-        raise DataError(f"pooling = {pooling!r}: must be one of {', '.join(POOLINGS)}")
-    chosen = backbone(name, trained_from, train_all=train_all)
-    parts = chosen.parts() if weights is None else _loaded(name, chosen, weights)
+    cut = backbone(name, trained_from, train_all=train_all)
+    parts = cut.parts() if weights is None else _loaded(name, cut, weights)
     if normalisation is None:
         normalisation = normalisation_for(name, weights)
     return PlaceNetwork(
-        *parts, chosen.width, pooling, normalisation=normalisation, batch_norms=batch_norms, projection=projection
+        *parts, cut.width, pooling, normalisation=normalisation, batch_norms=batch_norms, projection=projection
     )
 
 
@@ -345,21 +332,15 @@ def normalisation_for(name: str, weights: Path | str | None) -> Normalisation:
     return "caffe" if isinstance(weights, Path) and weights.suffix == ".npz" else "imagenet"
 
 
-def network_of(options: Options) -> PlaceNetwork:
-    """Return the network that ``options`` describe, as :func:`place_network` does."""
-    return _network(options, options.given_weights, normalisation_for(options.backbone, options.given_weights))
+def network_of(options: Options, normalisation: Normalisation | None = None) -> PlaceNetwork:
+    """Return the network that ``options`` describe, as :func:`place_network` does.
 
-
-def unloaded_network(options: Options, normalisation: Normalisation) -> PlaceNetwork:
-    """Return the network that ``options`` describe with drawn weights: no file of weights is read."""
-    return _network(options, None, normalisation)
-
-
-def _network(options: Options, weights: Path | str | None, normalisation: Normalisation) -> PlaceNetwork:
+    With the ``normalisation`` of a stored model, weights are drawn and no file of weights is read.
+    """
     return place_network(
         options.backbone,
         options.pooling,
-        weights=weights,
+        weights=options.given_weights if normalisation is None else None,
         trained_from=options.trained_from,
         normalisation=normalisation,
         batch_norms=cast(BatchNorms, options.batch_norms),
@@ -368,15 +349,15 @@ def _network(options: Options, weights: Path | str | None, normalisation: Normal
     )
 
 
-def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module, nn.Module]:
+def _loaded(name: str, cut: Backbone, weights: Path | str) -> tuple[nn.Module, nn.Module]:
     """The parts of a backbone with the given weights, on the default device. Nothing is drawn."""
-    tensors = read_weights(weights) if isinstance(weights, Path) else published_weights(weights, chosen.network)
+    tensors = read_weights(weights) if isinstance(weights, Path) else published_weights(weights, cut.network)
     device = torch.get_default_device()
     with torch.device("meta"):
-        parts = chosen.parts()
-    by_own_name, problems = fitted(parts, tensors, known=chosen.names, renamed=chosen.renamed)
+        parts = cut.parts()
+    by_own_name, problems = fitted(parts, tensors, cut)
     if problems:
-        others = [own for own, other in BACKBONES.items() if not _problems(other, tensors)]
+        others = [fitting for fitting, other in BACKBONES.items() if not _problems(other, tensors)]
         advice = (
             f"set vpr.backbone = {' or '.join(map(repr, others))}, which the file fits"
             if others
@@ -388,14 +369,14 @@ def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module
         )
     for part in parts:
         wanted = part.state_dict()
-        copies = {own: torch.empty_like(like, device=device).copy_(by_own_name[own]) for own, like in wanted.items()}
+        copies = {key: torch.empty_like(like, device=device).copy_(by_own_name[key]) for key, like in wanted.items()}
         part.load_state_dict(copies, assign=True)
     return parts
 
 
-def _problems(chosen: Backbone, tensors: Mapping[str, Tensor]) -> list[str]:
+def _problems(cut: Backbone, tensors: Mapping[str, Tensor]) -> list[str]:
     with torch.device("meta"):
-        return fitted(chosen.parts(), tensors, known=chosen.names, renamed=chosen.renamed)[1]
+        return fitted(cut.parts(), tensors, cut)[1]
 
 
 def check_network(options: Options) -> None:

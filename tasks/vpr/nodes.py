@@ -21,6 +21,7 @@ from .evaluation import CommonSet, drawn_for_test
 from .networks import check_network, network_of
 from .options import Options
 from .places import Places, in_range_of_degrees
+from .retrieval import drawn_of_each
 from .splits import (
     Client,
     clients_per_city,
@@ -266,16 +267,12 @@ def sequence_features(dataset: Dataset, options: Options) -> np.ndarray:
     """Return the features of sequences before training: mean descriptors of a few of their images."""
     places = dataset.training
     rng = generator(options.split_seed, "vpr.clustering")
-    shuffled = rng.permutation(len(places))
-    shuffled = shuffled[np.argsort(places.track[shuffled], kind="stable")]
-    _, starts, sizes = np.unique(places.track[shuffled], return_index=True, return_counts=True)
-    few = shuffled[np.arange(len(shuffled)) - np.repeat(starts, sizes) < CLUSTERED_IMAGES]
-    chosen = places.select(np.sort(few))
-    dataset.inspection.require_readable(chosen)
+    described_places = places.select(drawn_of_each(places.track, CLUSTERED_IMAGES, rng))
+    dataset.inspection.require_readable(described_places)
     with torch_seed(options.split_seed, "vpr.clustering"), torch.no_grad():
         network = network_of(options)
-    inputs = ImageSet("", chosen, options.size, FeatureMapCache(0)).through(network)
-    return track_features(chosen, inputs.describe(np.arange(len(chosen))))
+    inputs = ImageSet("", described_places, options.size, FeatureMapCache(0)).through(network)
+    return track_features(described_places, inputs.describe(np.arange(len(described_places))))
 
 
 def _data(

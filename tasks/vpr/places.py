@@ -6,7 +6,6 @@ Positions in degrees are projected to metres, and those that cannot be right are
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -16,10 +15,6 @@ from fedapps.base.errors import DataError
 from fedapps.base.tables import Table
 
 from .images import ImageStore, Size
-
-if TYPE_CHECKING:
-    from .places import Places
-
 
 #: The mean radius of the Earth in metres.
 EARTH_RADIUS = 6_371_008.8

@@ -56,12 +56,12 @@ def read_indoor(folder: Path) -> Places:
             Track(city, video, asked, continent, floor)
             for city, video, continent, floor, asked in zip(*labels, query.tolist(), strict=True)
         ],
-        _positions(table),
+        _area_positions(table),
         table.integers("frame"),
     )
 
 
-def _positions(table: Table) -> np.ndarray:
+def _area_positions(table: Table) -> np.ndarray:
     floors, areas = table.texts("floor"), table.texts("area")
     of_floor: dict[str, set[str]] = {}
     for floor, area in zip(floors, areas, strict=True):
@@ -222,7 +222,7 @@ def find_cities(root: Path) -> dict[str, Path]:
     return city_folders
 
 
-def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
+def read_msls(root: Path) -> Places:
     """Read the images of cities whose positions are known, without panoramas.
 
     The files of ``<root>/{train_val,test}/<city>/{query,database}/`` are ``raw.csv`` (``key, pano`` and optionally
@@ -230,13 +230,6 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     sequence_key, frame_number``; the description of the release names the second ``sequence_id``) and
     ``images/<key>.jpg``. A city may lack one of the two folders. Whether an image exists is checked when it is loaded.
     The continents are those of :func:`continents_of`, "" for unknown cities.
-
-    Parameters
-    ----------
-    root : Path
-        The folder of the data set.
-    cities : sequence of str, optional
-        The cities to read; by default all.
 
     Raises
     ------
@@ -247,14 +240,10 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     city_folders = find_cities(root)
     if not city_folders:
         raise DataError(f"{root}: no city found; expected folders like train_val/amsterdam/query and .../database")
-    if cities is not None and not cities:
-        raise DataError(f"{root}: no city selected; available: {', '.join(city_folders)}")
-    if unknown := [city for city in cities or () if city not in city_folders]:
-        raise DataError(f"{root}: no positions for {', '.join(unknown)}; available: {', '.join(city_folders)}")
     continents = continents_of(root)
     parts = [
         _read_part(root, city_folders[city], role, continents.get(city, ""))
-        for city in (city_folders if cities is None else cities)
+        for city in city_folders
         for role in _roles(city_folders[city])
     ]
     if not any(part[0] for part in parts):

@@ -197,19 +197,19 @@ class Positions:
 
 def image_positions(run: ReportedRun) -> Markup | None:
     """Draw up to six cities, preferring those with most nodes; None for tasks without positions."""
-    own, common = _positions(run)
-    cities = _cities(own, common)
+    of_nodes, common = _positions(run)
+    cities = _cities(of_nodes, common)
     if not cities:
         return None
-    chosen = _chosen(cities)
-    colours = {node: style.colour for node, style in plot_styles(sorted(own)).items()}
-    flat = [city for city in chosen if city.is_line]
-    wide = [city for city in chosen if not city.is_line]
-    left = [city for city in cities if city not in chosen]
+    drawn = _chosen(cities)
+    colours = {node: style.colour for node, style in plot_styles(sorted(of_nodes)).items()}
+    flat = [city for city in drawn if city.is_line]
+    wide = [city for city in drawn if not city.is_line]
+    left = [city for city in cities if city not in drawn]
     return section_markup(
         Path(__file__).parent,
         "positions",
-        nodes=len(own),
+        nodes=len(of_nodes),
         areas=sum(bool(city.nodes) for city in cities),
         common=any(city.common is not None for city in cities),
         missing=[f"{city.name} ({_contents(city)})" for city in left[:_LISTED]],
@@ -224,22 +224,22 @@ def _positions(run: ReportedRun) -> tuple[dict[str, Positions], Positions | None
     All methods have the same nodes, except methods that train on pooled data and have only one.
     """
     for method in sorted(run.methods, key=lambda name: -sum(of == name for of, _ in run.traces)):
-        own: dict[str, Positions] = {}
+        of_nodes: dict[str, Positions] = {}
         common = None
         for (of, node), path in sorted(run.traces.items()):
             if of == method:
                 arrays = Arrays(path)
                 if (positions := read_positions(arrays, "places")) is not None:
-                    own[node] = positions
+                    of_nodes[node] = positions
                 common = common or read_positions(arrays, "common")
-        if own or common:
-            return own, common
+        if of_nodes or common:
+            return of_nodes, common
     return {}, None
 
 
-def _cities(own: dict[str, Positions], common: Positions | None) -> list[City]:
+def _cities(of_nodes: dict[str, Positions], common: Positions | None) -> list[City]:
     """All cities, those with most nodes first."""
-    by_node = {node: positions.by_city() for node, positions in own.items()}
+    by_node = {node: positions.by_city() for node, positions in of_nodes.items()}
     tested = common.by_city() if common else {}
     names = {name for of in by_node.values() for name in of} | set(tested)
     cities = [

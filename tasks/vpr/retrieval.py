@@ -75,34 +75,17 @@ def _smallest(distances: Tensor, count: int) -> Tensor:
     return columns
 
 
-@dataclass(frozen=True)
-class Recall:
-    """The recall of a set of queries.
-
-    Attributes
-    ----------
-    percent : dict of int to float
-        ``percent[n]`` is the percentage of the counted queries with a correct image among the first n.
-    queries : int
-        The number of queries counted.
-    without : int
-        The number of queries without a correct image in the database, which do not count because no descriptor could
-        find one.
-    """
-
-    percent: dict[int, float]
-    queries: int
-    without: int
-
-
 def recall(
     queries: np.ndarray,
     database: np.ndarray,
     true_rows: Sequence[np.ndarray],
     *,
     among: Sequence[int] = (1, 5, 10),
-) -> Recall:
-    """Compute the recall of descriptors by exact Euclidean search.
+) -> dict[int, float]:
+    """Return the percentage of the queries with a correct image among the first n, for each n of ``among``.
+
+    The search is exact and Euclidean. Queries without a correct image in the database do not count, because no
+    descriptor could find one; nothing is returned if all are such.
 
     Parameters
     ----------
@@ -111,32 +94,24 @@ def recall(
     database : ndarray [m, d]
         Descriptors of the database.
     true_rows : sequence of ndarray
-        The database rows that show the place of each query (:func:`true_within`).
+        The database rows that show the place of each query (:func:`within`).
     among : sequence of int
         The numbers n of nearest images.
 
     Raises
     ------
-    ValueError
-        No query has a correct image.
     DivergedError
         Descriptors are not finite.
     """
+    counted = [row for row, rows in enumerate(true_rows) if len(rows)]
+    if not counted:
+        return {}
     for name, descriptors in (("query", queries), ("database", database)):
         if not np.isfinite(descriptors).all():
             raise DivergedError(f"{name} descriptors are not finite: has training diverged?")
-    counted = [row for row, rows in enumerate(true_rows) if len(rows)]
-    if not counted:
-        raise ValueError(f"none of {len(queries)} queries shows the place of one of {len(database)} database images")
     nearest = nearest_rows(queries[counted], database, max(among))
     hits = np.stack([np.isin(rows, true_rows[query]) for query, rows in zip(counted, nearest, strict=True)])
-    percent = {n: 100 * int(hits[:, :n].any(axis=1).sum()) / len(counted) for n in among}
-    return Recall(percent, len(counted), len(queries) - len(counted))
-
-
-def true_within(queries: np.ndarray, database: np.ndarray, radius: float = 25.0) -> list[np.ndarray]:
-    """Return the rows of ``database [m, 2]`` within ``radius`` metres of each of ``queries [q, 2]``."""
-    return within(queries, database, radius)
+    return {n: 100 * int(hits[:, :n].any(axis=1).sum()) / len(counted) for n in among}
 
 
 @dataclass(frozen=True)
@@ -192,6 +167,15 @@ class Anywhere:
         return np.ones((len(queries), len(drawn)), dtype=bool)
 
 
+def drawn_of_each(sequences: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw up to ``count`` rows of each sequence, given the sequence of each row ``[n]``; ascending."""
+    shuffled = generator.permutation(len(sequences))
+    # Sort by sequence; the rows of each sequence stay shuffled.
+    shuffled = shuffled[np.argsort(sequences[shuffled], kind="stable")]
+    _, starts, sizes = np.unique(sequences[shuffled], return_index=True, return_counts=True)
+    return np.sort(shuffled[np.arange(len(shuffled)) - np.repeat(starts, sizes) < count])
+
+
 @dataclass(frozen=True)
 class NearestSequences:
     """Up to ``images`` images of each of the ``sequences`` nearest to the query (FedVPR, Section 5.6: 333 with 3, or 20
@@ -204,12 +188,7 @@ class NearestSequences:
     images: int
 
     def draw(self, miner: "Miner", generator: np.random.Generator) -> np.ndarray:
-        shuffled = generator.permutation(len(miner.database))
-        # Sort by sequence; the images of each sequence stay shuffled.
-        shuffled = shuffled[np.argsort(miner.sequences[shuffled], kind="stable")]
-        _, starts, sizes = np.unique(miner.sequences[shuffled], return_index=True, return_counts=True)
-        rank = np.arange(len(shuffled)) - np.repeat(starts, sizes)
-        return np.sort(shuffled[rank < self.images])
+        return drawn_of_each(miner.sequences, self.images, generator)
 
     def open_to(self, miner: "Miner", queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         order = np.argsort(miner.sequences, kind="stable")
@@ -242,11 +221,6 @@ class Miner:
     ----------
     usable : ndarray
         The rows of the queries with a positive and a negative. Their number is the node's number of examples.
-
-    Raises
-    ------
-    ValueError
-        ``near`` exceeds ``far``, or the numbers of database images and sequence numbers differ.
     """
 
     def __init__(
@@ -258,13 +232,9 @@ class Miner:
         near: float = 10.0,
         far: float = 25.0,
     ) -> None:
-        if not 0 <= near <= far:
-            raise ValueError(f"near = {near}, far = {far}: must be 0 <= near <= far")
         self.queries = np.asarray(queries, dtype=np.float64).reshape(-1, 2)
         self.database = np.asarray(database, dtype=np.float64).reshape(-1, 2)
         self.sequences = np.asarray(sequences)
-        if len(self.sequences) != len(self.database):
-            raise ValueError(f"{len(self.sequences)} sequence numbers for {len(self.database)} database images")
         self.near, self.far = near, far
         # Positions may be large, as in UTM: differences of their squares would lose precision.
         self.origin = self.database.mean(axis=0) if len(self.database) else np.zeros(2)

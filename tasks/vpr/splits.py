@@ -173,12 +173,8 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
     Raises
     ------
     DataError
-        There is no valid client, or ``features`` has the wrong shape.
+        There is no valid client.
     """
-    if features.ndim != 2 or len(features) != len(places.tracks):
-        raise DataError(
-            f"features of shape {features.shape}; expected a row for each of {len(places.tracks)} sequences"
-        )
     clients = []
     for city in places.cities:
         tracks = _tracks_of(places, city)
@@ -203,10 +199,8 @@ def random_split(places: Places, num_clients: int, seed: int) -> tuple[Client, .
     Raises
     ------
     DataError
-        ``num_clients`` is below 1, or a city has too few sequences.
+        A city has too few sequences.
     """
-    if num_clients < 1:
-        raise DataError(f"{num_clients} clients; expected at least 1")
     rng = generator(seed, "vpr.random", num_clients)
     decks = [(city, query, deck) for city in places.cities for query, deck in _by_role(places, city) if len(deck)]
     dealt: list[list[int]] = [[] for _ in range(num_clients)]
@@ -260,12 +254,12 @@ def _neighbourhoods(
     tree = cKDTree(places.position[rows])
     free = set(np.unique(places.track[rows]).tolist())
     queries = [track for track in sorted(free) if places.tracks[track].query]
-    for own in rng.permutation(queries).tolist():
-        if own not in free:
+    for query_track in rng.permutation(queries).tolist():
+        if query_track not in free:
             continue
-        seed_row = int(rng.choice(rows[places.track[rows] == own]))
+        seed_row = int(rng.choice(rows[places.track[rows] == query_track]))
         near = rows[tree.query_ball_point(places.position[seed_row], radius)]
-        group = sorted(free.intersection(places.track[near].tolist()) | {own})
+        group = sorted(free.intersection(places.track[near].tolist()) | {query_track})
         free.difference_update(group)
         yield seed_row, tuple(group)
 

@@ -12,8 +12,8 @@ from toys import same_bits
 import fedapps
 import fedapps.comparison.compare
 from fedapps.api import run_keys
+from fedapps.base.errors import RunFailedError
 from fedapps.cli.commands import main
-from fedapps.launch.runner import RunFailedError
 from fedapps.results import ComparisonResult, PipelineResult, RunResult
 from fedapps.runs.checkpoints import DiskCheckpoints
 

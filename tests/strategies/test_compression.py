@@ -22,8 +22,8 @@ from fedapps.strategies.compression import (
     compression_by_name,
     compression_mod,
     requested,
-    restored_arrays,
 )
+from fedapps.strategies.replies import shared_arrays
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
@@ -57,7 +57,7 @@ def round_trip(compression, sent, trained, memory=None):
     """What the server restores of a node's reply."""
     reply = reply_with(trained)
     compress_reply(reply, sent, compression, memory or Memory())
-    return restored_arrays(reply.content, sent, compression, Buffers())
+    return shared_arrays(reply.content, sent, compression, Buffers())
 
 
 def updates(dtype="float32"):

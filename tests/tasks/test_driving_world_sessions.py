@@ -118,13 +118,6 @@ def test_the_policy_is_asked_every_tau_steps_and_sees_everything_so_far():
     assert (sessions.length == 7).all()
 
 
-def test_wrong_answers_of_a_policy_are_refused():
-    with pytest.raises(ValueError, match=r"\(12, 2, 2\): must be \(12, 3, 2\)"):
-        run(policy=keep_speed(tau=2))
-    with pytest.raises(ValueError, match="tau = 0"):
-        run(tau=0)
-
-
 def test_no_sessions():
     sessions = run(count=0)
     assert sessions.states.shape == (0, 1, 2, 4)
@@ -208,28 +201,11 @@ def test_files_hold_the_sessions(tmp_path, scenario, driver):
         assert float(row[f"ax{letter}"]) == pytest.approx(control[car, 0].item() - 0.06, abs=0.02)
 
 
-def test_splits_can_be_named(tmp_path):
-    sessions = run(count=2)
-    path = world_sessions.write_sessions(tmp_path, 0, sessions, ["validation", "train"])
-    with lzma.open(path, "rt") as file:
-        assert {row["session"]: row["split"] for row in csv.DictReader(file)} == {
-            "0": "validation",
-            "1": "train",
-        }
-    with pytest.raises(ValueError, match="split names 1 sessions: must name 2"):
-        world_sessions.write_sessions(tmp_path, 0, sessions, ["train"])
-
-
 def test_worlds_come_back(tmp_path):
     assert world_sessions.read_world(tmp_path) is None
     world = world_sessions.World(THREE_CARS, 3, dict(enumerate(lane_swap_drivers(5, "literal"))))
     world_sessions.write_world(tmp_path, world)
     assert world_sessions.read_world(tmp_path) == world
-
-
-def test_an_unlisted_scenario_cannot_be_written(tmp_path):
-    with pytest.raises(ValueError, match="unchanged"):
-        world_sessions.write_world(tmp_path, world_sessions.World(replace(LANE_SWAP, max_steps=3), 0, {}))
 
 
 @pytest.mark.parametrize(
@@ -352,8 +328,6 @@ def test_impossible_drivers_are_refused():
         Driver("d", 0.0, "bold")
     with pytest.raises(ValueError, match=r"gamma = 1\.5"):
         Driver("d", 1.5)
-    with pytest.raises(ValueError, match="count = 0"):
-        lane_swap_drivers(0)
 
 
 @pytest.mark.parametrize(
@@ -392,5 +366,3 @@ def test_no_starts():
     starts = traffic.initial_states(traffic.LANE_SWAP, 0, seed=0)
     assert starts.states.shape == (0, 2, 4)
     assert len(starts) == 0
-    with pytest.raises(ValueError, match="count = -1"):
-        traffic.initial_states(traffic.LANE_SWAP, -1, seed=0)

@@ -24,7 +24,6 @@ from damaged_files import Files, bounded, damaged, write
 from drawn_houses import NAMES, graph_entries, path_entry
 from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.driving.world.sessions import read_styles
 from fedapps.tasks.driving.world.traffic import lane_swap_drivers
 from fedapps.tasks.images.formats import read_folder as read_image_folder
 from fedapps.tasks.images.options import Options as ImageOptions
@@ -35,8 +34,8 @@ from fedapps.tasks.text.vocabulary import read_vocabulary
 from fedapps.tasks.text.word_vectors import vectors_in
 from fedapps.tasks.vln.dataset import read_dataset as read_houses
 from fedapps.tasks.vln.features import read_boxes, read_classes, read_features, read_positions, read_rooms
-from fedapps.tasks.vln.houses import entries_of, path_of, starts_of
-from fedapps.tasks.vln.instructions import Vocabulary
+from fedapps.tasks.vln.houses import path_of, starts_of
+from fedapps.tasks.vln.instructions import Vocabulary, entries_of
 from fedapps.tasks.vln.options import Options as HouseOptions
 from fedapps.tasks.vpr.datasets import damaged as damaged_images
 from fedapps.tasks.vpr.datasets import read_dataset as read_places
@@ -271,8 +270,8 @@ def class_parquet() -> Files:
 def read_labelled(folder: Path) -> None:
     layout = ImageOptions(dataset="pets", classes=2, height=6).layout()
     for images in read_image_folder(folder, layout).splits.values():
-        images.pictures.require_readable(np.arange(len(images)))
-        assert images.pixels(np.arange(len(images)), layout.size).shape == (len(images), 3, 6, 6)
+        images.require_readable()
+        assert images.pixels(layout.size).shape == (len(images), 3, 6, 6)
 
 
 # -- houses ----------------------------------------------------------------------------------------------------
@@ -399,7 +398,6 @@ def trials() -> Files:
 
 
 def read_trials(folder: Path) -> None:
-    read_styles(folder)
     for sessions in read_folder(folder).blocks.values():
         assert all(np.isfinite(session.states).all() for session in sessions)
 

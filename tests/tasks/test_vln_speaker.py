@@ -9,7 +9,7 @@ from fedapps.tasks.vln.connectivity import Graph, read_graphs
 from fedapps.tasks.vln.dataset import sample_paths
 from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import PAD, UNKNOWN, InstructedPath, Vocabulary
-from fedapps.tasks.vln.nodes import chosen, encode, label_paths
+from fedapps.tasks.vln.nodes import encode, label_paths, selected
 from fedapps.tasks.vln.options import Sizes
 from fedapps.tasks.vln.speaker import Speaker, load_speaker, moves_of
 from fedapps.tasks.vln.walks import Walks, bleu, bleu_statistics
@@ -73,7 +73,7 @@ def test_padding_changes_neither_what_is_said_nor_the_loss(houses):
     torch.testing.assert_close(speaker.loss(houses, episodes), speaker.loss(houses, wider))
     assert speaker.describe(houses, episodes, 12, len(WORDS)) == speaker.describe(houses, wider, 12, len(WORDS))
     for row in range(len(PATHS)):
-        alone = speaker.describe(houses, chosen(episodes, torch.tensor([row])), 12, len(WORDS))
+        alone = speaker.describe(houses, selected(episodes, torch.tensor([row])), 12, len(WORDS))
         assert list(alone) == [speaker.describe(houses, episodes, 12, len(WORDS))[row]]
 
 

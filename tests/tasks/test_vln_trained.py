@@ -202,7 +202,7 @@ def test_a_prediction_of_a_speaker_is_a_description(world):
     ("line", "said"),
     [
         ('{"scan": "houseA", "viewpoint": "v00"}', "line 1: no instruction; expected a text instruction, or a list"),
-        ('{"instruction": "go", "viewpoint": "v00"}', "line 1: scan = None; expected a text"),
+        ('{"instruction": "go", "viewpoint": "v00"}', "line 1: scan is nothing; expected a string"),
         ('{"instruction": "go", "scan": "houseA"}', "line 1: path = None; expected names of viewpoints"),
         ('{"instruction": "go", "scan": "houseA", "viewpoint": "v00", "heading": "n"}', "heading = 'n'; expected rad"),
         ("[1]", r"<input>, line 1: '\[1\]'; expected a JSON object"),

@@ -213,21 +213,6 @@ def test_a_house_does_not_depend_on_the_others(folder, tmp_path, splits, boxes):
     assert [entry | {"path_id": 0} for entry in unseen] == [entry | {"path_id": 0} for entry in splits["val_unseen"]]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"houses": 0}, "houses = 0: must be at least 1"),
-        ({"unseen_houses": -1}, "unseen_houses = -1: must be at least 0"),
-        ({"paths": 0}, "paths = 0: must be at least 1"),
-        ({"seen_paths": -2}, "seen_paths = -2: must be at least 0"),
-        ({"floors": 0}, "floors = 0: must be at least 1"),
-    ],
-)
-def test_parameters_that_cannot_be(wrong, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        HouseWorld(**wrong)
-
-
 @pytest.fixture(scope="module")
 def real():
     return Path(os.environ["FEDAPPS_DATA"]) / "vln"

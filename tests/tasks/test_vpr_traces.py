@@ -160,9 +160,9 @@ def test_models_of_many_clusters_are_each_tested_once(task, folder, monkeypatch)
     for seed in range(12):
         with torch_seed(seed):
             models.append(task.build_model().eval())
-    first = [common.recalls(model) for model in models]
+    first = [common.tested(model).recalls for model in models]
     monkeypatch.setattr(NetworkInputs, "describe", None)
-    assert [common.recalls(model) for model in models] == first
+    assert [common.tested(model).recalls for model in models] == first
 
 
 def test_a_node_without_a_common_test_leaves_its_places(folder, task):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any
@@ -238,9 +238,7 @@ class Estimate:
         low = None if self.high is None else -self.high
         high = None if self.low is None else -self.low
         values = tuple(-value for value in self.values)
-        return Estimate(
-            -self.mean, self.seeds, self.sd, low, high, values, self.planned, self.p, self.p_holm, self.widest
-        )
+        return replace(self, mean=-self.mean, low=low, high=high, values=values)
 
 
 def half_width(sd: float, count: int, confidence: float = 0.95) -> float:

@@ -8,7 +8,7 @@ the round is marked, and a dotted line is the mean over the nodes of every evalu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -176,6 +176,47 @@ def _draw_pairs(
     if pairs.rounds:
         (dotted,) = axes.plot(pairs.rounds, pairs.values, color=style.colour, linestyle=(0, (1, 1.6)), linewidth=1.6)
         mark(dotted, name, at=[f"{number}, same nodes" for number in pairs.rounds])
+
+
+def metric_against(
+    run: RunData,
+    metric: Metric,
+    amounts: Callable[[Sequence[RoundRecord]], Iterable[float]],
+    unit_of: Callable[[float], tuple[str, float]],
+    words: tuple[str, str, str],
+) -> Markup | None:
+    """A figure of a metric against what was spent until the end of each round, by method; None if nothing was.
+
+    Parameters
+    ----------
+    run : RunData
+    metric : Metric
+    amounts : callable
+        Returns what was spent until the end of each round of a method.
+    unit_of : callable
+        Returns the unit for the largest amount, and its size.
+    words : tuple of str
+        The amount in the alternative text, in the title and at the axis.
+    """
+    curves = {}
+    for method in run.methods:
+        records = run.of(method)
+        values = [record.evaluate.get(metric.name, math.nan) for record in records]
+        pairs = zip(amounts(records), values, strict=True)
+        points = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+        if points and points[-1][0] > 0:
+            curves[method] = points
+    if not curves:
+        return None
+    unit, scale = unit_of(max(points[-1][0] for points in curves.values()))
+    with drawing(f"Line chart of {metric.axis} against {words[0]}, by method") as figure:
+        axes = figure.axes[0]
+        for method, points in curves.items():
+            x, y = [amount / scale for amount, _ in points], [value for _, value in points]
+            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
+        axes.set_title(f"{metric.axis} against {words[1]}")
+        axes.set_xlabel(f"{words[2]} [{unit}]")
+    return figure.markup
 
 
 def spread(run: RunData) -> Markup | None:

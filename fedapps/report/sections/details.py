@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
 from fedapps.base.errors import headline_of
-from fedapps.base.report.figures import draw_line, drawing, mark
+from fedapps.base.report.figures import drawing, mark
 from fedapps.base.report.metrics import NEUTRAL, Metric, plot_styles
 from fedapps.base.report.numbers import BYTE_UNITS, format_bytes, format_duration
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Comparison
-from fedapps.runs.records import Metrics
+from fedapps.runs.records import Metrics, RoundRecord
 from fedapps.strategies.wire import NODE_PHASES
 
 from . import section_of
+from .curves import metric_against
 
 _PER_NODE = "bytes_per_client_round"
 _UNEQUAL, _WIDE_RANGE = 1.1, 10.0
@@ -42,13 +43,18 @@ def traffic(run: RunData) -> Markup | None:
     """
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
     in_rounds, final = run.leading_in_rounds(), run.leading_metric()
-    drawn = [
-        _per_round(run, most) if most > 0 else None,
-        _by_bytes(run, in_rounds) if in_rounds else None,
-        _by_method(run.comparison, run.methods, final) if run.comparison and final else None,
-    ]
+    drawn = [_per_round(run, most) if most > 0 else None]
+    if in_rounds:
+        words = ("the bytes sent so far", "traffic", "sent so far, both directions")
+        drawn.append(metric_against(run, in_rounds, _sent, _scale, words))
+    if run.comparison and final:
+        drawn.append(_by_method(run.comparison, run.methods, final))
     figures = [figure for figure in drawn if figure]
     return section_of("traffic", styles=plot_styles(run.methods), figures=figures) if figures else None
+
+
+def _sent(records: Sequence[RoundRecord]) -> Iterable[float]:
+    return accumulate(record.bytes_down + record.bytes_up for record in records)
 
 
 def _scale(most: float) -> tuple[str, float]:
@@ -70,39 +76,19 @@ def _per_round(run: RunData, most: float) -> Markup:
                     errors = reach if np.ptp(sent) > 0.02 * sent.max() else None
                     bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
                     bars[0].set(color=style.colour, alpha=alpha)
-        axes.set_yticks(range(len(styles)), list(styles))
-        axes.invert_yaxis()
-        axes.grid(visible=True, axis="x")
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", length=0)
+        _name_bars(axes, list(styles))
         axes.set_title(f"{unit} per round  (dark: to nodes, pale: from nodes)")
         axes.set_xlabel(f"mean over rounds [{unit}]; thin lines: minimum to maximum")
     return figure.markup
 
 
-def _by_bytes(run: RunData, metric: Metric) -> Markup | None:
-    curves = {}
-    for method in run.methods:
-        records = run.of(method)
-        sent = list(accumulate(r.bytes_down + r.bytes_up for r in records))
-        points = [
-            (total, r.evaluate[metric.name])
-            for total, r in zip(sent, records, strict=True)
-            if math.isfinite(r.evaluate.get(metric.name, math.nan))
-        ]
-        if points and points[-1][0] > 0:
-            curves[method] = points
-    if not curves:
-        return None
-    unit, scale = _scale(max(points[-1][0] for points in curves.values()))
-    with drawing(f"Line chart of {metric.axis} against the bytes sent so far, by method") as figure:
-        axes = figure.axes[0]
-        for method, points in curves.items():
-            x, y = [total / scale for total, _ in points], [value for _, value in points]
-            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
-        axes.set_title(f"{metric.axis} against traffic")
-        axes.set_xlabel(f"sent so far, both directions [{unit}]")
-    return figure.markup
+def _name_bars(axes: Axes, names: Sequence[str]) -> None:
+    """The axes of horizontal bars, from the top to the bottom."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
 
 
 def _by_method(comparison: Comparison, methods: Sequence[str], metric: Metric) -> Markup | None:
@@ -175,11 +161,7 @@ def _stacked(title: str, phases: Sequence[str], timings: Mapping[str, Sequence[M
             widths = [sum(of[name] for name in small) for of in means.values()]
             axes.barh(range(len(means)), widths, 0.6, left=left, color=_COLOURS[phase], label=phase)
             left = [start + width for start, width in zip(left, widths, strict=True)]
-        axes.set_yticks(range(len(means)), list(means))
-        axes.invert_yaxis()
-        axes.grid(visible=True, axis="x")
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", length=0)
+        _name_bars(axes, list(means))
         axes.set_title(title)
         figure.figure.legend(loc="outside lower left", ncols=5, frameon=False, fontsize=9, columnspacing=1.2)
     return figure.markup

@@ -89,10 +89,7 @@ def _draw(axes: Axes, matrix: Matrix, scale: Normalize) -> None:
     names = [str(stage + 1) for stage in range(len(matrix))]
     axes.set_xticks(range(len(matrix)), names, fontsize=8)
     axes.set_yticks(range(len(matrix)), names, fontsize=8)
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    _leave_out_frame(axes)
 
 
 def _scale(values: Matrix) -> Normalize:
@@ -139,10 +136,7 @@ def _map(method: str, records: list[RoundRecord]) -> Markup:
         axes.invert_yaxis()
         step = max(1, -(-len(records) // 12))
         axes.set_xticks(range(0, len(records), step), [str(r.round) for r in records[::step]])
-        axes.grid(False)
-        axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        _leave_out_frame(axes)
         axes.set_xlabel("round")
         axes.set_title(method + cut)
         figure.figure.colorbar(picture, ax=axes, label="rate relative to the largest", pad=0.02, aspect=12, format="%g")
@@ -155,3 +149,9 @@ def _norm(rates: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Normalize
     low = max(_LOWEST, float(positive.min())) if positive.size else _LOWEST
     # A linear scale cannot show rates that span more than a factor of 30.
     return LogNorm(low, max(top, low * 10)) if top / low > 30 else Normalize(0.0, top)
+
+
+def _leave_out_frame(axes: Axes) -> None:
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)

@@ -17,7 +17,7 @@ zero in row 0; a heading is ``atan2(vy, vx)``.
 
 import json
 import lzma
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
 from .traffic import (
@@ -143,14 +144,7 @@ def simulate(
         other sessions.
     tau : int
         Steps between calls of the policy (APFL: 3).
-
-    Raises
-    ------
-    ValueError
-        ``tau < 1``, or the policy's answer does not have the shape ``[S, tau, 2]``.
     """
-    if tau < 1:
-        raise ValueError(f"tau = {tau}: must be at least 1")
     count, rows = len(initial), scenario.max_steps + 1
     states = initial.states.new_zeros(count, rows, scenario.cars, 4)
     controls = initial.states.new_zeros(count, rows, scenario.cars, 2)
@@ -176,7 +170,7 @@ def simulate(
         if t == rows - 1 or bool((length <= t + 1).all()):
             break
         if t % tau == 0:
-            plan = _checked(policy(Observation(states[:, : t + 1], controls[:, : t + 1])), (count, tau, 2))
+            plan = quantise(policy(Observation(states[:, : t + 1], controls[:, : t + 1])))
         gray = now[:, GRAY] if scenario.gray_car else None
         human, memory = driver.control(now[:, HUMAN], now[:, ROBOT], gray, memory, noise[:, t], scenario.human_lane)
         phase_1 = torch.stack((plan[:, t % tau].to(now), human), dim=1)
@@ -200,12 +194,6 @@ def _noise(driver: Driver, initial: InitialStates, steps: int, seed: int) -> Ten
     ]
     array = np.array(draws, dtype=np.float32).reshape(len(draws), steps)
     return torch.from_numpy(array).to(initial.states)
-
-
-def _checked(plan: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    if tuple(plan.shape) != shape:
-        raise ValueError(f"the policy returned controls of shape {tuple(plan.shape)}: must be {shape}")
-    return quantise(plan)
 
 
 CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
@@ -254,24 +242,6 @@ def collided(sessions: Sessions) -> Tensor:
 WORLD_FILE = "world.json"
 
 
-def read_styles(folder: Path) -> dict[int, float]:
-    """Return the risk tolerance gamma of each block's driver; empty without the file, as for recorded trials.
-
-    Raises
-    ------
-    ValueError
-        The file is malformed.
-    """
-    path = folder / WORLD_FILE
-    if not path.exists():
-        return {}
-    try:
-        blocks = json.loads(path.read_bytes())["blocks"]
-        return {int(block): float(driver["gamma"]) for block, driver in blocks.items()}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: expected blocks of drivers, each with its gamma: {error!r}") from error
-
-
 @dataclass(frozen=True)
 class World:
     """The content of ``world.json``: scenario, seed of initial states and noise, and the driver of each block."""
@@ -281,45 +251,23 @@ class World:
     drivers: Mapping[int, Driver]
 
 
-def write_sessions(folder: Path, block: int, sessions: Sessions, split: Sequence[str] | None = None) -> Path:
-    """Write ``folder/driver-<block>.csv.xz``, replacing an existing file, and return its path.
+def write_sessions(folder: Path, block: int, sessions: Sessions) -> Path:
+    """Write the sessions of a ``block``'s driver, replacing an existing file, and return its path.
 
-    Trials are numbered from ``1000 * block``.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    block : int
-        The block of the driver.
-    sessions : Sessions
-        The sessions.
-    split : sequence of str, optional
-        The split of each session. By default held-out sessions are ``"test"`` and the others ``"train"``.
-
-    Raises
-    ------
-    ValueError
-        ``split`` has another length than ``sessions``.
+    It is ``folder/driver-<block>.csv.xz``. Trials are numbered from ``1000 * block``; held-out sessions are the test.
     """
-    if split is None:
-        split = ["test" if held_out else "train" for held_out in sessions.held_out.tolist()]
-    if len(split) != len(sessions):
-        raise ValueError(f"split names {len(split)} sessions: must name {len(sessions)}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"driver-{block:02d}.csv.xz"
     lines = [",".join(_header(sessions.scenario.cars))]
     for index in range(len(sessions)):
-        lines.extend(_rows(sessions, index, block, split[index]))
+        lines.extend(_rows(sessions, index, block))
     with lzma.open(path, "wt", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(lines) + "\n")
     return path
 
 
 def write_world(folder: Path, world: World) -> Path:
-    """Write ``folder/world.json`` and return its path. Raise ``ValueError`` for an unknown scenario."""
-    if SCENARIOS.get(world.scenario.name) != world.scenario:
-        raise ValueError(f"scenario {world.scenario.name!r}: must be one of {', '.join(SCENARIOS)}, unchanged")
+    """Write ``folder/world.json`` and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     blocks = {str(block): asdict(driver) for block, driver in world.drivers.items()}
     text = json.dumps({"scenario": world.scenario.name, "seed": world.seed, "blocks": blocks}, indent=2)
@@ -333,7 +281,7 @@ def read_world(folder: Path) -> World | None:
 
     Raises
     ------
-    ValueError
+    DataError
         The file is malformed.
     """
     path = folder / WORLD_FILE
@@ -344,7 +292,7 @@ def read_world(folder: Path) -> World | None:
         drivers = {int(block): Driver(**taste) for block, taste in content["blocks"].items()}
         return World(SCENARIOS[content["scenario"]], int(content["seed"]), drivers)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(
+        raise DataError(
             f"{path}: expected a scenario ({', '.join(SCENARIOS)}), a seed and blocks of drivers: {error!r}"
         ) from error
 
@@ -356,7 +304,8 @@ def _header(cars: int) -> list[str]:
     return [*recorded, *motion[:12], *added, *motion[12:]]
 
 
-def _rows(sessions: Sessions, index: int, block: int, split: str) -> list[str]:
+def _rows(sessions: Sessions, index: int, block: int) -> list[str]:
+    split = "test" if sessions.held_out[index] else "train"
     length, session = int(sessions.length[index]), int(sessions.session[index])
     states, controls = sessions.states[index, :length], sessions.controls[index, :length]
     human_ahead = int(states[-1, HUMAN, 1] > states[-1, ROBOT, 1])

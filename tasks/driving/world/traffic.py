@@ -209,9 +209,9 @@ class InitialStates:
     def __len__(self) -> int:
         return len(self.session)
 
-    def __getitem__(self, chosen: Tensor | slice) -> "InitialStates":
+    def __getitem__(self, rows: Tensor | slice) -> "InitialStates":
         """Select initial states by a boolean mask, an index tensor or a slice."""
-        return replace(self, states=self.states[chosen], session=self.session[chosen], held_out=self.held_out[chosen])
+        return replace(self, states=self.states[rows], session=self.session[rows], held_out=self.held_out[rows])
 
 
 def initial_states(scenario: Scenario, count: int, seed: int) -> InitialStates:
@@ -220,8 +220,6 @@ def initial_states(scenario: Scenario, count: int, seed: int) -> InitialStates:
     The held-out share is that of the scenario (10 of 50, 9 of 54), rounded down, but at least 1 if ``count > 1``.
     Session ``i`` depends on ``count`` only in whether it is held out. The robot starts at ``y = 0``.
     """
-    if count < 0:
-        raise ValueError(f"count = {count}: must be at least 0")
     held_out = max(count * scenario.held_out // scenario.sessions, min(1, count - 1)) if count else 0
     is_held_out = torch.arange(count) >= count - held_out
     starts = [_start(scenario, seed, i, hard=bool(is_held_out[i])) for i in range(count)]
@@ -382,7 +380,5 @@ def lane_swap_drivers(count: int = 7, style: str = "threshold") -> tuple[Driver,
     Seven of them stand in for the seven people of APFL, Section IV-B, whose recordings were not published; five are the
     drivers of Section IV-C. A single driver has ``gamma = 0``.
     """
-    if count < 1:
-        raise ValueError(f"count = {count}: must be at least 1")
     gammas = [2.0 * i / (count - 1) - 1.0 for i in range(count)] if count > 1 else [0.0]
     return tuple(Driver(f"driver-{i:02d}", gamma, style) for i, gamma in enumerate(gammas))

@@ -227,12 +227,12 @@ def _scatter(room: Rect, count: int, obstacles: Sequence[Rect], taken: Floats, r
     darts = rng.uniform(low, high, size=(DARTS * count, 2))
     gaps = np.array([distance_to(rect, darts) for rect in obstacles]).reshape(len(obstacles), len(darts))
     gap = gaps.min(axis=0, initial=ITEM_GAP)
-    chosen: list[Floats] = []
+    spots: list[Floats] = []
     for dart in darts[gap >= ITEM_GAP]:
-        others = np.vstack([taken, *chosen])
-        if len(chosen) < count and (np.linalg.norm(others - dart, axis=1) >= APART).all():
-            chosen.append(dart)
-    return np.array(chosen or [darts[int(np.argmax(gap))]])
+        others = np.vstack([taken, *spots])
+        if len(spots) < count and (np.linalg.norm(others - dart, axis=1) >= APART).all():
+            spots.append(dart)
+    return np.array(spots or [darts[int(np.argmax(gap))]])
 
 
 def distance_to(rect: Rect, points: Floats) -> Floats:

@@ -251,9 +251,9 @@ class Annotator:
 
     def write(self, clauses: Sequence[Clause]) -> str:
         """The instruction: sentences that begin with a capital letter, and a space at the end as in the real files."""
-        chosen = [clause for clause in clauses if self._tells(clause)]
+        kept_clauses = [clause for clause in clauses if self._tells(clause)]
         phrases: list[str] = []
-        for before, clause in zip((None, *chosen), chosen, strict=False):
+        for before, clause in zip((None, *kept_clauses), kept_clauses, strict=False):
             phrases += self._phrase(clause, before)
         text = phrases[0]
         for phrase in phrases[1:]:

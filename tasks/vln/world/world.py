@@ -161,11 +161,6 @@ class HouseWorld:
     seen_paths: int = 6
     floors: int = 2
 
-    def __post_init__(self) -> None:
-        for name, least in (("houses", 1), ("unseen_houses", 0), ("paths", 1), ("seen_paths", 0), ("floors", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} = {getattr(self, name)}: must be at least {least}")
-
     def scans(self) -> dict[str, bool]:
         """The names of the houses, and whether each is in the training split."""
         seen = {f"seen{number:04d}": True for number in range(self.houses)}
@@ -173,7 +168,7 @@ class HouseWorld:
 
 
 def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
-    """Write the houses of ``world`` into ``folder``, as :mod:`~.files` does; returns their names.
+    """Write the houses of ``world`` into ``folder``, and return their names.
 
     ``<folder>/world.json``, written last, says that all is simulated, by which ``seed`` and parameters. The same seed
     gives the same bytes on the same machine; a house and its paths depend on the seed, its name and ``floors``.

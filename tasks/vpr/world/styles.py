@@ -136,8 +136,8 @@ def city_style(continent: str, rng: np.random.Generator) -> Style:
     style = CONTINENTS[continent]
 
     def choose(palette: Floats, count: int) -> Floats:
-        chosen = palette[rng.choice(len(palette), min(count, len(palette)), replace=False)]
-        tinted: Floats = np.clip(chosen * rng.uniform(0.88, 1.1, size=3), 0, 1).astype(np.float32)
+        colours = palette[rng.choice(len(palette), min(count, len(palette)), replace=False)]
+        tinted: Floats = np.clip(colours * rng.uniform(0.88, 1.1, size=3), 0, 1).astype(np.float32)
         return tinted
 
     low, high = style.storeys

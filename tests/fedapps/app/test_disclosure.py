@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fedapps.clients.rules import RulesError
 from fedapps.strategies import epsilon
-from fedapps.tasks.images.sources import PUBLISHED
+from fedapps.tasks.images.options import PUBLISHED
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from image_files import write_folders
@@ -43,7 +43,7 @@ class CuriousServer:
         return app(Message(RecordDict(), 7, "query.profile"), self.context).content["profile"]
 
     def ledger(self):
-        return NodeLedger(self.folder / "state", Disclosure(self.context).rules)
+        return NodeLedger(self.folder / "state", Disclosure.of(self.context).rules)
 
 
 class Robot(CuriousServer):
@@ -167,7 +167,7 @@ def test_of_the_metrics_only_what_the_operator_allows_leaves_and_the_evaluation_
     sent = {"num-examples": 5, "loss": 0.5, "q-ffl.loss": 2.0, "steps": 9.0}
     content = {"metrics": MetricRecord(sent), "timings": ConfigRecord({"train": 1.0})}
     reply = Message(RecordDict(content), reply_to=asked)
-    Disclosure(Context(1, 7, node, RecordDict(), parse(LQR | NOISY).flat())).reply(reply)
+    Disclosure.of(Context(1, 7, node, RecordDict(), parse(LQR | NOISY).flat())).reply(reply)
     assert dict(reply.content["metrics"]) == metrics
     assert ("timings" in reply.content) == ("partition-id" in node or "may-leave" in node)
 
@@ -175,7 +175,7 @@ def test_of_the_metrics_only_what_the_operator_allows_leaves_and_the_evaluation_
 def test_a_record_that_is_computed_from_the_data_does_not_leave_beside_noised_arrays():
     asked, query = (Message(RecordDict(), 7, kind) for kind in ("train", "query.adaptive"))
     noised = {"arrays": ArrayRecord(), "compressed.values": ArrayRecord()}
-    disclosure = Disclosure(Context(1, 7, {"data-dir": "there"}, RecordDict(), parse(LQR | NOISY).flat()))
+    disclosure = Disclosure.of(Context(1, 7, {"data-dir": "there"}, RecordDict(), parse(LQR | NOISY).flat()))
     disclosure.reply(Message(RecordDict(noised), reply_to=asked))
     with pytest.raises(RulesError, match=r"fedweit\.adaptive: computed from the data without noise"):
         disclosure.reply(Message(RecordDict({**noised, "fedweit.adaptive": ArrayRecord()}), reply_to=asked))

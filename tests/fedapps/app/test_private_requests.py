@@ -13,7 +13,7 @@ from flwr.client import ClientApp
 from toys import arrays_of, record_of
 
 from fedapps.app.client_app import app, client_fn
-from fedapps.app.disclosure import DEFAULT_STATE, NodeFailedError, run_config_of, state_root
+from fedapps.app.disclosure import DEFAULT_STATE, Disclosure, NodeFailedError
 from fedapps.app.node import Node
 from fedapps.app.server_app import initial_arrays
 from fedapps.base import atomic
@@ -177,7 +177,7 @@ def test_a_deployed_node_writes_only_into_its_own_folder(deployed, tmp_path):
     server, _ = deployed
     server.context.node_config["partition-id"] = 0
     server.context.node_config.pop("state-dir")
-    root = state_root(run_config_of(server.context).run, server.context)
+    root = Disclosure.of(server.context).root
     assert root.is_relative_to(DEFAULT_STATE.replace("~", str(root.home())))
 
 
@@ -186,7 +186,7 @@ def test_a_state_folder_that_cannot_be_is_refused_by_its_key(deployed, name):
     server, _ = deployed
     server.context.node_config["state-dir"] = name
     with pytest.raises(UnwritableError, match=r"^node config state-dir = '.*': cannot be used \("):
-        state_root(run_config_of(server.context).run, server.context)
+        Disclosure.of(server.context).root  # noqa: B018 - a property
 
 
 def test_a_deployed_node_has_limits_that_no_server_changes(deployed, tmp_path):

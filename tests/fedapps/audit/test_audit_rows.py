@@ -9,7 +9,7 @@ from fedapps.tasks.text.privacy import SHARINGS, TextSubject
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.audit import AuditPlan
+from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import finished
 from fedapps.audit.text import audit_text, row_line, statement
 

@@ -12,7 +12,7 @@ from fedapps.app.server_app import initial_arrays
 from fedapps.base.report.numbers import format_bytes
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.launch.dry_run import KEPT_VERSIONS
+from fedapps.launch.estimate import KEPT_VERSIONS
 
 ROBOT = ["lqr", "--set", "collect-after=0"]
 

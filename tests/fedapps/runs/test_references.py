@@ -12,8 +12,7 @@ from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import Simulation, launch
-from fedapps.launch.references import add_references, find_references
+from fedapps.launch.launch import Simulation, add_references, find_references, launch
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table

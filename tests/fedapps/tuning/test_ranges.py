@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedapps.base.search import Choices, Range
+from fedapps.base.options import Choices, Range
 from fedapps.config.parsing import parse
 from fedapps.tuning.plan import GivenRange, current_settings, search_spaces, tuned_label
 

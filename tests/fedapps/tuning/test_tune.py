@@ -9,11 +9,11 @@ from fedapps.tasks.lqr import world as lqr
 
 import fedapps.tuning.trials
 import fedapps.tuning.tune
+from fedapps.base.errors import RunFailedError
 from fedapps.cli.commands import main
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
-from fedapps.launch.runner import RunFailedError
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning.study import FEWEST

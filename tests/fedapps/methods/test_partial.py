@@ -13,7 +13,7 @@ from torch import nn
 
 from fedapps.app.strategy import shared_names
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.methods.fedbn import FedBN
+from fedapps.methods.partial import FedBN
 
 
 class _Shift(nn.GroupNorm):

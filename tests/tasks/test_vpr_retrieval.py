@@ -1,11 +1,110 @@
-"""Triplets of one node's images: by hand, against brute force, and where a node has little."""
+"""Recall of places, the exact search behind it, and mining of triplets."""
 
 import numpy as np
 import pytest
 from fedapps.tasks.vpr import retrieval
-from fedapps.tasks.vpr.retrieval import Anywhere, Miner, NearestSequences
+from fedapps.tasks.vpr.retrieval import (
+    Anywhere,
+    Miner,
+    NearestSequences,
+    nearest_rows,
+    recall,
+    squared_distances,
+    within,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fedapps.base.errors import DivergedError
+
+
+def on_grid(seed, count, width, levels=4):
+    """Whole numbers, so that distances are exact and many are equal."""
+    return np.random.default_rng(seed).integers(0, levels, (count, width)).astype(np.float32)
+
+
+def brute_force(queries, database, count):
+    """Rows in the order of (distance, row)."""
+    rows = []
+    for query in queries:
+        apart = [(float(((query - point) ** 2).sum()), row) for row, point in enumerate(database)]
+        rows.append([row for _, row in sorted(apart)[:count]])
+    return rows
+
+
+def test_recall_by_hand():
+    """One number describes an image. Query 0 finds its place first, 1 third, 2 not at all, 3 has none."""
+    database = np.array([[0.0], [10.0], [20.0], [30.0]], dtype=np.float32)
+    places = np.array([[0.0, 0], [100, 0], [200, 0], [300, 0]])
+    queries = np.array([[1.0], [12.0], [0.0], [0.0]], dtype=np.float32)
+    seen = np.array([[0.0, 25], [0, -10], [300, 20], [150, 0]])
+    true = within(seen, places, 25.0)
+    assert [rows.tolist() for rows in true] == [[0], [0], [3], []]
+    # Query 1 at 12 finds 10, 20 and then 0.
+    found = recall(queries, database, true, among=(1, 2, 3, 10))
+    assert found == {1: 100 / 3, 2: 100 / 3, 3: 200 / 3, 10: 100.0}
+
+
+def test_twenty_five_metres_are_near_enough():
+    assert [len(rows) for rows in within(np.array([[15.0, 20.0], [15.0, 20.001]]), np.zeros((1, 2)), 25.0)] == [1, 0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 9), st.integers(1, 30), st.integers(1, 3), st.integers(1, 12), st.integers(0, 999))
+def test_search_is_exact_and_of_equals_takes_the_first(queries, size, width, count, seed):
+    asked, database = on_grid(seed, queries, width), on_grid(seed + 1, size, width)
+    found = nearest_rows(asked, database, count)
+    assert found.shape == (queries, min(count, size))
+    assert found.tolist() == brute_force(asked, database, count)
+
+
+def test_search_goes_block_by_block(monkeypatch):
+    asked, database = on_grid(0, 20, 3), on_grid(1, 15, 3)
+    whole = nearest_rows(asked, database, 4)
+    monkeypatch.setattr("fedapps.tasks.vpr.retrieval._DISTANCES_AT_ONCE", 31)
+    assert np.array_equal(nearest_rows(asked, database, 4), whole)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 999))
+def test_recall_is_that_of_brute_force(queries, size, seed):
+    generator = np.random.default_rng(seed)
+    asked, database = on_grid(seed, queries, 2), on_grid(seed + 1, size, 2)
+    seen, places = generator.uniform(0, 100, (queries, 2)), generator.uniform(0, 100, (size, 2))
+    near = [[np.linalg.norm(place - at) <= 25 for place in places] for at in seen]
+    counted = [row for row in range(queries) if any(near[row])]
+    found = recall(asked, database, within(seen, places, 25.0))
+    if not counted:
+        assert found == {}
+        return
+    order = brute_force(asked, database, size)
+    for n in (1, 5, 10):
+        hits = [any(near[row][column] for column in order[row][:n]) for row in counted]
+        assert found[n] == pytest.approx(100 * np.mean(hits))
+    assert found[1] <= found[5] <= found[10]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 6), st.integers(0, 12), st.floats(0, 50), st.integers(0, 999))
+def test_within_is_that_of_brute_force(queries, size, radius, seed):
+    asked, places = np.random.default_rng(seed).uniform(0, 60, (2, 12, 2))
+    found = within(asked[:queries], places[:size], radius)
+    for at, rows in zip(asked[:queries], found, strict=True):
+        assert rows.tolist() == [row for row in range(size) if np.linalg.norm(places[row] - at) <= radius]
+
+
+def test_distances_by_one_product():
+    asked, database = np.random.default_rng(0).normal(size=(2, 9, 4))
+    expected = ((asked[:, None] - database) ** 2).sum(axis=-1)
+    np.testing.assert_allclose(squared_distances(asked, database), expected, atol=1e-12)
+    assert (squared_distances(asked, asked) >= 0).all()
+
+
+def test_descriptors_of_a_network_that_diverged():
+    true = [np.array([0])]
+    for queries, database in ((np.full((1, 2), np.nan), np.ones((1, 2))), (np.ones((1, 2)), np.full((1, 2), np.inf))):
+        with pytest.raises(DivergedError, match="descriptors are not finite: has training diverged"):
+            recall(queries, database, true)
 
 
 def described(*numbers):
@@ -76,7 +175,7 @@ def test_a_pool_without_a_negative_leaves_the_query_out():
     assert len(found.queries) == 0
 
 
-def brute_force(miner, queries, database, drawn, allowed, negatives):
+def brute_force_mining(miner, queries, database, drawn, allowed, negatives):
     """One triplet after the other, from the definitions."""
     triplets = []
     for row, at in enumerate(miner.queries):
@@ -113,7 +212,7 @@ def test_mining_is_that_of_brute_force(queries, size, sequences, pool, negatives
     miner, asked, database = world(seed, queries, size, sequences, offset)
     drawn, found = mine_all(miner, asked, database, Anywhere(pool), seed, negatives)
     assert len(set(drawn.tolist())) == len(drawn) == min(pool, size)
-    assert as_list(found) == brute_force(miner, asked, database, drawn, lambda row, i: True, negatives)
+    assert as_list(found) == brute_force_mining(miner, asked, database, drawn, lambda row, i: True, negatives)
     assert set(found.queries.tolist()) <= set(miner.usable.tolist())
     if pool >= size:
         assert found.queries.tolist() == miner.usable.tolist()
@@ -134,7 +233,7 @@ def test_mining_in_the_nearest_sequences(queries, size, sequences, nearest, imag
         order = sorted(names, key=lambda name: metres[miner.sequences == name].min())
         return miner.sequences[i] in order[:nearest]
 
-    assert as_list(found) == brute_force(miner, asked, database, drawn, allowed, 5)
+    assert as_list(found) == brute_force_mining(miner, asked, database, drawn, allowed, 5)
 
 
 def test_all_sequences_and_all_their_images_are_anywhere():
@@ -173,10 +272,3 @@ def test_a_seed_tells_the_pool(pool):
     miner, _, _ = world(0, 1, 40, 5)
     draws = [pool.draw(miner, np.random.default_rng(seed)).tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
-
-
-def test_what_cannot_be_mined():
-    with pytest.raises(ValueError, match=r"near = 30.0, far = 25.0: must be 0 <= near <= far"):
-        Miner(along(0), along(0), np.zeros(1), near=30.0)
-    with pytest.raises(ValueError, match="2 sequence numbers for 1 database images"):
-        Miner(along(0), along(0), np.zeros(2))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from installed_commands import environment_with
 
-from fedapps.deployment.flwr_commands import FlwrCommands
-from fedapps.deployment.processes import FleetError
+from fedapps.deployment.processes import FleetError, FlwrCommands
 
 pytestmark = pytest.mark.subprocesses
 
