@@ -111,7 +111,7 @@ class Disclosure:
             No folder can have the name in the node config, or this user may not look into it.
         """
         own = str(self.node_config.get("state-dir") or "")
-        if not own and self.simulated:
+        if self.simulated and not own:
             return self.run.folder(self._run_id) / "nodes"
         try:
             folder = Path(own or DEFAULT_STATE).expanduser()

@@ -173,7 +173,7 @@ def remove_leftovers(folder: Path) -> None:
     UnwritableError
         The folder cannot be read, or a leftover cannot be removed.
     """
-    with naming_errors(folder):  # listdir is faster than a glob: a node looks for each message
+    with naming_errors(folder):  # a list is faster than a glob: a node looks for each message
         names = os.listdir(folder) if folder.is_dir() else []
     for owner in map(_MARKED.fullmatch, names):
         path = folder / owner[0] if owner else folder

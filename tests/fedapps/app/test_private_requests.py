@@ -186,7 +186,7 @@ def test_a_state_folder_that_cannot_be_is_refused_by_its_key(deployed, name):
     server, _ = deployed
     server.context.node_config["state-dir"] = name
     with pytest.raises(UnwritableError, match=r"^node config state-dir = '.*': cannot be used \("):
-        Disclosure.of(server.context).root  # noqa: B018 - a property
+        _ = Disclosure.of(server.context).root
 
 
 def test_a_deployed_node_has_limits_that_no_server_changes(deployed, tmp_path):
