@@ -6,7 +6,6 @@ from logging import WARNING
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -21,10 +20,10 @@ from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
-from fedapps.clients.settings import LocalTraining, RoundSettings, read_arrays
+from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.methods.base import Method
-from fedapps.strategies.arrays import shared_record, to_record
+from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
@@ -257,9 +256,3 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
 @lru_cache(maxsize=4096)
 def _disk_state(root: Path, *names: str) -> DiskState:
     return DiskState.of(root, *names)
-
-
-def received_arrays(message: Message) -> dict[str, np.ndarray]:
-    """The shared parameters in a message. Raise ``ValueError`` if it has none."""
-    with timed("decode"):
-        return read_arrays(ARRAYS, shared_record(message.content))

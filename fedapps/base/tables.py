@@ -247,7 +247,7 @@ def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
 
     try:
         return pyarrow.parquet.read_table(path, columns=list(columns))
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
 
 
