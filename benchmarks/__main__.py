@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 
 from .experiments import experiments
 from .pages import stale, write

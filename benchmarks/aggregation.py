@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 from fedapps.strategies import Arrays, Buffers, Compression, read_arrays, to_record, wire
-from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.aggregation import StreamingMean
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
 from fedapps.strategies.replies import shared_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict

@@ -29,8 +29,7 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.base.options import split_names
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import Estimate, number
 from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import generator
 from fedapps.comparison.matrix import assignments

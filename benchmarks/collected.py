@@ -11,10 +11,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import bare, columns
-from fedapps.comparison.held_out import MODELS
-from fedapps.comparison.significance import seed_values
+from fedapps.base.report.numbers import Estimate
+from fedapps.comparison.significance import MODELS, seed_values
 from fedapps.registry.methods import canonical
 from fedapps.runs.comparisons import Comparison, VariedPart
 

@@ -21,11 +21,11 @@ from typing import Any
 from fedapps.sim.matrix import Lines, run_matrix
 from matplotlib.figure import Figure
 
-from fedapps.audit import AuditPlan, recipe_subject
+from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import audit_recipe
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import number
-from fedapps.base.report.palette import plot_styles
+from fedapps.audit.victim import recipe_subject
+from fedapps.base.report.metrics import plot_styles
+from fedapps.base.report.numbers import Estimate, number
 from fedapps.base.report.tables import text_table
 from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse

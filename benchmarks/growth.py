@@ -25,9 +25,7 @@ from typing import Any
 
 import numpy as np
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices.availability import DayNight
-from fedapps.sim.devices.distributions import LogNormal, Uniform
-from fedapps.sim.devices.fleet import drawn
+from fedapps.sim.devices import DayNight, LogNormal, Uniform, drawn
 from fedapps.sim.flower_internals import direct_arrays, flower_identity
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, BufferedAsync, Each, Save, UniformFraction, to_record
@@ -37,8 +35,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from matplotlib.figure import Figure
 
-from fedapps.base.report.formats import number
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import plot_styles
+from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 from fedapps.runs.checkpoints import DiskCheckpoints
 

@@ -5,12 +5,12 @@ from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
 
-from fedapps.strategies.privacy_budget import epsilon as budget
+from fedapps.strategies.privacy import epsilon as budget
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import describe
-from fedapps.comparison.held_out import MODELS
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.papers import paper_of
+from fedapps.comparison.significance import MODELS
 
 from .experiments import experiments
 from .results import FOLDER, Result, result

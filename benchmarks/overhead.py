@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 from fedapps.deployment.processes import FleetError
 from fedapps.deployment.superlink import Deployment, deployment

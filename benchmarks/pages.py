@@ -1,16 +1,20 @@
-"""Pages of ``docs/`` from results: ``pages/NAME.md.jinja`` becomes ``docs/NAME.md``.
+"""Pages of ``docs/`` from results and code: ``pages/NAME.md.jinja`` becomes ``docs/NAME.md``.
 
-A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself.
+A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself; that of strategies
+calls :func:`call`, and holds no argument of a constructor itself.
 Those of ``README.md``, ``docs/use.md`` and ``docs/slow_nodes.md`` are written between two marks of the page.
 """
 
 import re
-from functools import cache
+from functools import cache, partial
+from inspect import Parameter, signature
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fedapps import strategies
 
 from . import published, ranks  # noqa: F401 - their functions
 from .numbers import FUNCTIONS
@@ -48,7 +52,7 @@ def pages() -> dict[Path, str]:
     environment = Environment(  # the pages are Markdown, made from our own files
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    environment.globals.update(FUNCTIONS)
+    environment.globals.update(FUNCTIONS | {"call": call, "part": partial(call, optional=False)})
     texts = {}
     for path in sorted(TEMPLATES.rglob("*.md.jinja")):
         name = path.relative_to(TEMPLATES).as_posix()
@@ -59,6 +63,28 @@ def pages() -> dict[Path, str]:
         else:
             texts[ROOT / "docs" / name.removesuffix(".jinja")] = text
     return texts
+
+
+def call(name: str, *, optional: bool = True) -> str:
+    """How to make an object of a public class of ``strategies``: its arguments and their defaults, without the seed.
+
+    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those
+    with a default if they are not ``optional``.
+    """
+    arguments = signature(getattr(strategies, name)).parameters.values()
+    own = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
+    if not optional:
+        own = (one for one in own if one.default is Parameter.empty)
+    return f"`{name}({', '.join(map(_with_default, own))})`"
+
+
+def _with_default(argument: Parameter) -> str:
+    default = argument.default
+    if default is Parameter.empty:
+        return argument.name
+    if isinstance(default, type):
+        return f"{argument.name}={default.__name__}"
+    return f"{argument.name}={'...' if '<' in repr(default) else repr(default)}".replace("'", '"')
 
 
 def _wrapped(text: str) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, describe
+from fedapps.base.report.numbers import Estimate
 
 from .numbers import FUNCTIONS, shown
 from .recipe_runs import exit_status
@@ -97,6 +97,13 @@ class DataSet:
                 near.append(method)
         return best, near
 
+    def not_below_best(self, column: str) -> list[str]:
+        """The methods of :meth:`as_good`, none where no method has the column."""
+        if not any(column in row for row in self.rows().values()):
+            return []
+        best, near = self.as_good(column)
+        return [best, *near]
+
 
 DATA_SETS = (
     DataSet("methods-digits", "Digits, few classes a node (α = .1)", "local_accuracy", "global_accuracy"),
@@ -109,13 +116,9 @@ DATA_SETS = (
 )
 
 
-#: The columns that the page shows, and where they are measured.
-_SHOWN = {
-    "own": "on a node's own data",
-    "common": "on common data",
-    "worst": "for the worst tenth of the nodes",
-    "new": "for new nodes that adapt",
-}
+#: The columns that the page shows: on a node's own data, on common data, for the worst tenth of the nodes, and for new
+#: nodes that adapt.
+_SHOWN = ("own", "common", "worst", "new")
 
 
 def name_of(label: str) -> str:
@@ -186,35 +189,29 @@ class Ranks:
 def method_table(data_sets: Sequence[DataSet]) -> str:
     """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
 
-    Methods stand in the order of the first data set. A mean that is unknown is left out, with a dash, and common data
-    where there are none, without one. Cells of methods of which runs failed say how many seeds they have.
+    Methods stand in the order of the first data set. Means that are not below the best are bold, but those of new
+    nodes. A mean that is unknown is left out, with a dash, and common data where there are none, without one. Cells of
+    methods of which runs failed say how many seeds they have.
     """
     rows = [data.rows() for data in data_sets]
+    best = [
+        {(method, column) for column in ("own", "common", "worst") for method in data.not_below_best(column)}
+        for data in data_sets
+    ]
     lines = [["", *(data.name for data in data_sets)], ["---"] * (len(rows) + 1)]
     for method in dict.fromkeys(method for of in rows for method in of):
         columns = [[column for column in _SHOWN if column != "common" or data.common] for data in data_sets]
         cells = [
-            " ".join(_cell(of.get(method, {}).get(column)) for column in has) if method in of else ""
-            for of, has in zip(rows, columns, strict=True)
+            " ".join(_cell(of[method].get(column), bold=(method, column) in bold) for column in has)
+            if method in of
+            else ""
+            for of, has, bold in zip(rows, columns, best, strict=True)
         ]
         for index, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
             if method in data.lacking() & of.keys():
                 cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def verdicts(data: DataSet) -> str:
-    """For the data of the nodes and common data, the best method and those as good, or their number, in a sentence."""
-    rows, parts = data.rows(), []
-    for column, where in _SHOWN.items():
-        if column != "new" and any(column in row for row in rows.values()):
-            best, near = data.as_good(column)
-            few = ", ".join(f"`{method}`" for method in near[:3]) + (f" and {len(near) - 3} more" if near[3:] else "")
-            if column == "worst" and len(near) > 3:
-                few = f"{len(near)} methods"
-            parts.append(f"{where} `{best}`" + (f" (not below it: {few})" if near else ""))
-    return f"Best {'; '.join(parts)}."
 
 
 def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:
@@ -233,8 +230,9 @@ def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:
             continue
         paired = Result("", "", methods={name: {"own": one} for name, one in own.items()})
         names = _above(paired, "own", method, [name for name in own if name != method], data.better)
-        parts.append(f"{data.name}: {', '.join(f'`{name}`' for name in names) or 'none'}")
-    return "; ".join(parts)
+        parts.append(f"{data.name}: {', '.join(f'`{name}`' for name in names)}" if names else "")
+    known = [part for part in parts if part]
+    return "; ".join(known + ["elsewhere none" if known else "none"] * ("" in parts))
 
 
 def beaten_by(name: str, metric: str, method: str, others: Mapping[str, str]) -> str:
@@ -259,10 +257,8 @@ def leaders(column: str) -> list[tuple[str, int]]:
     """
     counts: dict[str, int] = {}
     for data in known_data_sets():
-        if any(column in row for row in data.rows().values()):
-            best, near = data.as_good(column)
-            for method in (best, *near):
-                counts[method] = counts.get(method, 0) + 1
+        for method in data.not_below_best(column):
+            counts[method] = counts.get(method, 0) + 1
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0] != "fedavg"))
 
 
@@ -294,14 +290,15 @@ def _above(content: Result, metric: str, method: str, others: Sequence[str], sig
     return [other for other, low in lows.items() if low is not None and low > 0]
 
 
-def _cell(known: Estimate | None) -> str:
-    return "-" if known is None else shown(known.mean)
+def _cell(known: Estimate | None, *, bold: bool) -> str:
+    mean = "-" if known is None else shown(known.mean)
+    return f"**{mean}**" if bold else mean
 
 
 FUNCTIONS.update(
     {
         function.__name__: function
-        for function in (advice, beaten_by, better_than, known_data_sets, has_ranks, method_table, verdicts)
+        for function in (advice, beaten_by, better_than, known_data_sets, has_ranks, method_table)
     }
 )
 

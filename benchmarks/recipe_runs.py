@@ -8,14 +8,14 @@ from typing import Any
 
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies.aggregation.metrics import MetricMean
-from fedapps.strategies.replies import weighting
+from fedapps.strategies.aggregation import MetricMean
+from fedapps.strategies.replies import weighting_of
 from flwr.app import MetricRecord
 from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import run_method
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.runs.run_folder import RunFolder
@@ -79,7 +79,7 @@ def _means(config: Config, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     """The means of the metrics in the last evaluation, from the lines of ``nodes.jsonl``."""
     evaluated = [row for row in nodes if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
-    mean, weight_of = MetricMean(config.task.metric_means), weighting(config.run.weighting)
+    mean, weight_of = MetricMean(config.task.metric_means), weighting_of(config.run.weighting)
     for row in evaluated:
         if row["round"] == last:
             mean.add(MetricRecord(row["metrics"]), weight_of(row["num_examples"]))

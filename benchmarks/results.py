@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.report.estimates import Estimate, half_width
+from fedapps.base.report.numbers import Estimate, half_width
 from fedapps.registry.methods import canonical
 
 FOLDER = Path(__file__).with_name("results")

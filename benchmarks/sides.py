@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 
 #: Imports what some work needs, builds its inputs, and returns the work. It is sent to another process.

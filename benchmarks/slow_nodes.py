@@ -22,8 +22,7 @@ from typing import Any
 from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
-from fedapps.launch.app_folder import APP
-from fedapps.launch.inputs import resolve
+from fedapps.launch.inputs import APP, resolve
 from fedapps.runs.run_folder import RunFolder
 
 from .faults import FaultyFleet

@@ -1,7 +1,8 @@
 """How long a worker of a node takes until it can work on its message: in a new process, and as a fork.
 
-Both import Flower's command ``flwr-clientapp`` and the libraries of :data:`fedapps.deployment.forks.LIBRARIES`, and
-print the help of the command. The two ways alternate. The app itself is not unpacked or imported.
+Both import Flower's command ``flwr-clientapp`` and the libraries of
+:data:`fedapps.deployment.flower_command.LIBRARIES`, and print the help of the command. The two ways alternate. The app
+itself is not unpacked or imported.
 
     python -m benchmarks.worker_start --pairs 5
 """
@@ -14,7 +15,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from fedapps.deployment.forks import LIBRARIES
+from fedapps.deployment.flower_command import LIBRARIES
 
 from .sides import alternate, compare, show
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=5, help="number of starts of each kind (default 5)")
     parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
     options = parser.parse_args(arguments)
-    command = [sys.executable, "-P", "-m", "fedapps.deployment.forks", _WORKER, *LIBRARIES]
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.flower_command", _WORKER, *LIBRARIES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         for _ in range(2):  # the libraries are imported after the first call
             _fork(server)

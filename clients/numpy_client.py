@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from fedapps.strategies.wire import SERVER_ROUND
-from fedapps.tasks.base import Metrics
-from fedapps.tasks.roles import missing
+from fedapps.tasks.base import Metrics, missing
 from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common import Scalar

@@ -193,7 +193,8 @@ class NodeRules:
         Glob patterns, separated by commas, of what may leave beside the shared arrays: metrics, records, ``groups`` of
         the profile and ``num-examples``. Empty: what the method declares; under ``dp = "local"`` nothing.
     min_count : int
-        At least 1: the fewest examples that a mean over examples, such as a prototype, must have to leave the node.
+        At least 1: the fewest examples that a mean over examples, such as a prototype, must have to leave the node. 3
+        is the usual minimum frequency of disclosure control (Hundepool et al., Statistical Disclosure Control, 2012).
     """
 
     dp: str = option("none", "the privacy mechanism that a run must have; none = any run", choices=["none", "local"])

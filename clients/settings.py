@@ -15,8 +15,7 @@ from fedapps.strategies.arrays import from_record
 from fedapps.strategies.wire import CLIPPING_NORM, LAST_ROUND, UNTRAINED, names_in
 from flwr.app import ArrayRecord
 
-from fedapps.base.options import allowed, key_of, option, within
-from fedapps.base.search import Around
+from fedapps.base.options import Around, allowed, key_of, option, within
 
 from .arrays import Arrays
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.base.options import key_of
 from fedapps.registry.expressions import split_expressions
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     import torch
 
     from fedapps.methods.base import Method
+    from fedapps.results import ComparisonResult, PipelineResult, RunResult
     from fedapps.tasks.trained import TrainedModel
 
     from .comparison.matrix import Vary
-    from .results.comparison_result import ComparisonResult
-    from .results.run_result import PipelineResult, RunResult
     from .trained.export import Export
     from .trained.watch import ModelWatch
 
@@ -63,9 +62,10 @@ def run(
         If a method did not finish.
     """
 
+    from fedapps.registry.methods import named
+
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
-    from .registry.local_methods import named
     from .registry.methods import METHODS
 
     accept_all_text()
@@ -73,7 +73,7 @@ def run(
         keys["methods"] = named(keys["methods"], METHODS.own)
     keys_of_run = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
-    from .results.run_result import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
+    from fedapps.results import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
 
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
@@ -133,10 +133,11 @@ def compare(
         If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
 
+    from fedapps.registry.methods import named
+    from fedapps.results import ComparisonResult
+
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.local_methods import named
     from .registry.methods import METHODS
-    from .results.comparison_result import ComparisonResult
 
     accept_all_text()
     if resume:
@@ -174,7 +175,7 @@ def open_run(folder: str | Path) -> RunResult | PipelineResult | ComparisonResul
     ValueError
         If there is no such folder, nothing of this kind in it, or a file is malformed.
     """
-    from .results.comparison_result import opened
+    from fedapps.results import opened
 
     return opened(Path(folder))
 

@@ -23,8 +23,7 @@ from typing import Any
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from .devices.availability import Finish, Mark
-from .devices.fleet import Devices
+from .devices import Devices, Finish, Mark
 from .flower_internals import decode_records, encode_records, error_reply, set_message_id, unavailable_reply
 from .inprocess import MessageGrid
 

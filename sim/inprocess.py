@@ -67,7 +67,7 @@ class InProcessGrid(MessageGrid):
         Nodes that run side by side, at least 1. A node that gets several messages runs once at a time.
     """
 
-    #: A reply is computed when it is pulled (:func:`fedapps.strategies.rounds.transport.is_immediate`).
+    #: A reply is computed when it is pulled (:func:`fedapps.strategies.transport.is_immediate`).
     immediate: ClassVar[bool] = True
 
     def __init__(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.base.processes import usable_cores
 
 Result = TypeVar("Result")

@@ -70,12 +70,14 @@ class RayCluster(Workers):
     def __init__(self, address: str, cpus: int = 1) -> None:
         self._address, self._cpus = address, cpus
         self._references: dict[Future[Any], Any] = {}
+        self._ray: Any  # the module, which takes a second to import
 
     def __enter__(self) -> "RayCluster":
         """Connect to the cluster. Raises :class:`ClusterError` if there is none, or one that does not fit."""
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns of a later default
         import ray
 
+        self._ray = ray
         try:
             if self._address != "auto":
                 _reach(self._address)
@@ -88,19 +90,13 @@ class RayCluster(Workers):
         return self
 
     def __exit__(self, *error: object) -> None:
-        import ray
-
-        ray.shutdown()
+        self._ray.shutdown()
 
     def count(self) -> int:
-        import ray
-
-        return int(ray.cluster_resources().get("CPU", 0)) // self._cpus
+        return int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        import ray
-
-        task = ray.remote(num_cpus=self._cpus, max_retries=RETRIES)(work)
+        task = self._ray.remote(num_cpus=self._cpus, max_retries=RETRIES)(work)
         reference = task.remote(*arguments)
         future: Future[Result] = reference.future()
         self._references[future] = reference
@@ -108,18 +104,14 @@ class RayCluster(Workers):
 
     def result(self, future: "Future[Result]") -> Result:
         """As :meth:`Workers.result`. Raises :class:`WorkerLostError` if the cell lost its worker too often."""
-        from ray.exceptions import RayError, RayTaskError
-
         del self._references[future]
         try:
             return future.result()
-        except RayTaskError as error:
+        except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
-        except RayError as error:
+        except self._ray.exceptions.RayError as error:
             raise WorkerLostError(f"a run lost its worker {RETRIES + 1} times: {error}") from error
 
     def cancel(self) -> None:
-        import ray
-
         for reference in self._references.values():
-            ray.cancel(reference, force=True)
+            self._ray.cancel(reference, force=True)

@@ -1,6 +1,5 @@
 """Flower strategies and their parts: what other projects import."""
 
-from .aggregation.robust import Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 from .algorithms.apfl import AdaptiveRates
 from .algorithms.buffered_async import BufferedAsync
 from .algorithms.clustered import ClusteredFedAvg, ProfileFeatures, Similarity, UpdateSketch
@@ -13,17 +12,35 @@ from .algorithms.fisher_exchange import FisherExchange
 from .algorithms.flora import Flora
 from .algorithms.h_fl import HierarchicalFedAvg
 from .algorithms.ifca import IteratedClusters
-from .algorithms.partial_aggregation import PartialAggregation
+from .algorithms.partial import PartialAggregation, TrainedInTurn
 from .algorithms.q_ffl import QFedAvg
 from .algorithms.scaffold import Scaffold
-from .algorithms.trained_in_turn import TrainedInTurn
 from .arrays import Arrays, Buffers, from_record, is_float, to_record
 from .base import BaseStrategy
-from .compressed_replies import compression_mod
-from .compression import BFloat16, Compression, Int8, TopK
-from .nodes.admission import Admission, ExampleLimits, HeldOut
-from .nodes.profiles import Profile, in_key_order
-from .nodes.samplers import (
+from .callbacks import Callback, Each, RequireEvaluations, Run, Save, Track, TrackedMetric
+from .closing import Closing, Staleness
+from .compression import BFloat16, Compression, Int8, TopK, compression_mod
+from .optimizers import SGD, AdaGrad, Adam, Momentum, ServerOptimizer, Yogi
+from .privacy import CentralPrivacy, PrivacyMechanism, epsilon
+from .profiles import Admission, ExampleLimits, Profile, in_key_order
+from .records import (
+    Checkpoints,
+    DivergedError,
+    FailedEvaluationsError,
+    LateReply,
+    LeftOut,
+    NodeReport,
+    Refusal,
+    RoundReport,
+    RoundStep,
+    RunEndedError,
+    Snapshot,
+    TooFewRepliesError,
+)
+from .registry import HeldOut
+from .replies import Reply, read_arrays
+from .robust import Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
+from .samplers import (
     DropSchedule,
     FixedNodes,
     FixedPerCluster,
@@ -34,27 +51,7 @@ from .nodes.samplers import (
     StratifiedFraction,
     UniformFraction,
 )
-from .nodes.speed_samplers import SpeedTiers, Utility
-from .optimizers import SGD, AdaGrad, Adam, Momentum, ServerOptimizer, Yogi
-from .privacy import CentralPrivacy, PrivacyMechanism
-from .privacy_budget import epsilon
-from .replies import Reply, read_arrays
-from .rounds.callbacks import Callback, Each, RequireEvaluations, Run, Save, Track
-from .rounds.closing import Closing, Staleness
-from .rounds.records import (
-    DivergedError,
-    FailedEvaluationsError,
-    LateReply,
-    LeftOut,
-    NodeReport,
-    Refusal,
-    RoundReport,
-    RoundStep,
-    RunEndedError,
-    TooFewRepliesError,
-    TrackedMetric,
-)
-from .rounds.snapshots import Checkpoints, Snapshot
+from .speed_samplers import SpeedTiers, Utility
 
 __all__ = [
     "SGD",

@@ -2,7 +2,7 @@
 
 The parts are the sampler, the weighting, the aggregation, the server optimizer and the privacy mechanism.
 :class:`BaseStrategy` samples nodes, refuses invalid replies and aggregates the others one at a time. An algorithm is a
-subclass that overrides methods of :class:`~fedapps.strategies.rounds.loop.RoundLoop`, in the order in which a round
+subclass that overrides methods of :class:`~fedapps.strategies.loop.RoundLoop`, in the order in which a round
 calls them: ``begin_round``, ``untrained``, ``complete`` for each message that trains, ``refusal_reason`` and ``fold``
 for each reply, ``close_round``, ``complete`` for each message that evaluates, and ``round_info``. ``label`` is called
 when profiles are read. ``kept`` names the attributes that a snapshot has.
@@ -21,21 +21,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from .aggregation.mean import IntegerPolicy
-from .aggregation.metrics import MetricMean, MetricRule
-from .aggregation.robust import RobustAggregation
+from .aggregation import IntegerPolicy, MetricMean, MetricRule
 from .arrays import Buffers, shortened
+from .closing import Closing
 from .compression import Compression
-from .nodes.admission import Admission, ExampleLimits, HeldOut
-from .nodes.profiles import Profile
-from .nodes.registry import NodeRegistry
-from .nodes.samplers import Sampler, UniformFraction
+from .loop import RoundLoop
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
-from .replies import Weighting, to_weighting
-from .rounds.closing import Closing
-from .rounds.loop import RoundLoop
-from .rounds.records import RoundReport
+from .profiles import Admission, ExampleLimits, Profile
+from .records import RoundReport
+from .registry import HeldOut, NodeRegistry
+from .replies import Weighting, weighting_of
+from .robust import RobustAggregation
+from .samplers import Sampler, UniformFraction
 
 _SYNCHRONOUS_HOOKS = (
     *("begin_round", "untrained", "complete", "refusal_reason", "fold", "close_round"),
@@ -57,7 +55,7 @@ class BaseStrategy(RoundLoop):
         The weight of a reply in the means of arrays and of metrics.
     aggregation : RobustAggregation
         Combines the arrays of the replies in place of their weighted mean, for federations with Byzantine nodes:
-        ``Median``, ``TrimmedMean``, ``Krum`` or ``MultiKrum`` (:mod:`fedapps.strategies.aggregation.robust`). The
+        ``Median``, ``TrimmedMean``, ``Krum`` or ``MultiKrum`` (:mod:`fedapps.strategies.robust`). The
         server then stores all replies of a round.
     metric_means : mapping from names of metrics to "weighted", "uniform", "geometric" or a PooledMetric
         How :class:`MetricMean` averages metrics in both phases; metrics without an entry are "weighted". With an
@@ -89,7 +87,7 @@ class BaseStrategy(RoundLoop):
         ≥ 1, the number of nodes that must be connected before the first round.
     node_wait : float
         ≥ 0, seconds to wait for nodes and profiles after the last sign of life; see
-        :class:`~fedapps.strategies.nodes.registry.NodeRegistry`.
+        :class:`~fedapps.strategies.registry.NodeRegistry`.
     poll : float
         > 0, seconds between the first two attempts to fetch a reply; the pause grows up to 0.5 s.
     closing : Closing
@@ -160,7 +158,7 @@ class BaseStrategy(RoundLoop):
         self.buffers = Buffers(tuple(buffers))
         self.sampler = sampler or UniformFraction(1.0)
         self.evaluate_sampler = evaluate_sampler or UniformFraction(1.0)
-        self.weight_of = to_weighting(weighting)
+        self.weight_of = weighting_of(weighting)
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises for an unknown rule
         self.server_optimizer = server_optimizer or SGD(1.0)

@@ -11,51 +11,35 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.common.logger import log
 
 from . import wire
-from .aggregation.metrics import MetricMean, MetricRule
+from .aggregation import MetricMean, MetricRule
 from .arrays import Arrays, Buffers, nbytes, views, without
 from .checks import check_count, check_form, check_names, check_values, truncate
-from .compression import Compression, restored_arrays
-from .nodes.admission import ExampleLimits
-from .nodes.profiles import Profile
-from .rounds.mailbox import Arrival
-from .rounds.records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
-from .rounds.snapshots import Stateful
-from .rounds.transport import NodeFailure, Outcome
+from .compression import Compression
+from .mailbox import Arrival
+from .profiles import ExampleLimits, Profile
+from .records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep, Stateful
 from .stopwatch import timed
+from .transport import NodeFailure, Outcome
 
 #: Maps the number of examples of a reply (> 0) to its weight (> 0).
 Weighting = Callable[[float], float]
+#: By the number of examples (Federated Averaging, McMahan et al. 2017, Algorithm 1), or the weight 1 for all.
+_WEIGHTINGS: dict[str, Weighting] = {"num-examples": float, "uniform": lambda examples: 1.0}
 
 
-def num_examples(examples: float) -> float:
-    """Weight a reply by its number of examples (Federated Averaging, McMahan et al. 2017, Algorithm 1)."""
-    return float(examples)
-
-
-def uniform(examples: float) -> float:
-    """Give all replies the weight 1."""
-    return 1.0
-
-
-WEIGHTINGS: dict[str, Weighting] = {"num-examples": num_examples, "uniform": uniform}
-
-
-def weighting(name: str) -> Weighting:
-    """The weighting with a given name, "num-examples" or "uniform".
+def weighting_of(name: str | Weighting) -> Weighting:
+    """The weighting with a name, "num-examples" or "uniform"; a function is returned unchanged.
 
     Raises
     ------
     ValueError
         The name is unknown.
     """
-    if name not in WEIGHTINGS:
-        raise ValueError(f"weighting = {name!r}: must be one of {', '.join(WEIGHTINGS)}")
-    return WEIGHTINGS[name]
-
-
-def to_weighting(name_or_function: str | Weighting) -> Weighting:
-    """A weighting from its name; a function is returned unchanged."""
-    return weighting(name_or_function) if isinstance(name_or_function, str) else name_or_function
+    if not isinstance(name, str):
+        return name
+    if name not in _WEIGHTINGS:
+        raise ValueError(f"weighting = {name!r}: must be one of {', '.join(_WEIGHTINGS)}")
+    return _WEIGHTINGS[name]
 
 
 _EXTRA_BYTES = 1 << 20  # for metrics and further records
@@ -116,69 +100,6 @@ class CountedReplies(Stateful):
         content[wire.COUNTED] = ConfigRecord({wire.COUNTED_ROUND: self._rounds.get(profile.key, 0)})
 
 
-def read_reply(
-    reply: Outcome,
-    profile: Profile,
-    expected: Arrays | None,
-    weight_of: Weighting,
-    max_bytes: int,
-    compression: Compression | None = None,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-    metric_means: Mapping[str, MetricRule] | None = None,
-    size: int | None = None,
-) -> Reply:
-    """Check and decode a reply, the cheapest check first.
-
-    Parameters
-    ----------
-    reply : Message or NodeFailure
-        What was received from the node.
-    profile : Profile
-        The node.
-    expected : dict of arrays or None
-        Arrays with the names, shapes and dtypes that the reply must contain; ``None`` if it must contain none.
-    weight_of : Weighting
-        Maps the number of examples to the weight of the reply.
-    max_bytes : int
-        Larger replies are refused before they are decoded.
-    compression : Compression, optional
-        How the arrays may be compressed.
-    buffers : Buffers
-        Which arrays are not trained, and therefore not compressed.
-    metric_means : mapping from names of metrics to rules, optional
-        How the metrics will be averaged.
-    size : int, optional
-        The bytes of the reply, if they have been counted.
-
-    Raises
-    ------
-    ValueError
-        The reply cannot be used, with the reason: the node failed, the reply is too large, a record is missing, arrays
-        have the wrong form or invalid values, ``num-examples`` is missing or not positive, or the metrics are
-        malformed (:meth:`MetricMean.refusal_reason`).
-    """
-    if isinstance(reply, NodeFailure):
-        raise ValueError(reply.reason)
-    if reply.has_error():
-        raise ValueError(str(reply.error.reason))
-    content = reply.content
-    check_size(content, max_bytes, size)
-    # RecordDict.metric_records would create a reference cycle, which keeps the reply in memory after its last use.
-    metric_records = [record for record in content.values() if isinstance(record, MetricRecord)]
-    if len(metric_records) != 1:
-        raise ValueError(f"expected one MetricRecord in the reply, got {len(metric_records)}")
-    received = metric_records[0]
-    arrays = {} if expected is None else shared_arrays(content, expected, compression, buffers)
-    examples = received.get(wire.NUM_EXAMPLES)
-    if reason := check_count(examples) or MetricMean.refusal_reason(received):
-        raise ValueError(reason)
-    metrics, left_out = MetricMean.split(received, metric_means)
-    if metric_means and (reason := MetricMean.refusal_reason(metrics, metric_means)):
-        raise ValueError(reason)
-    num_examples = float(examples)  # type: ignore[arg-type]
-    return Reply(profile, content, arrays, metrics, num_examples, weight_of(num_examples), left_out)
-
-
 def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     """Decode a record that must have the names, shapes and dtypes of ``expected``, as read-only views of its bytes.
 
@@ -202,22 +123,27 @@ def shared_arrays(content: RecordDict, expected: Arrays, compression: Compressio
     Parameters
     ----------
     content : RecordDict
-        All records of the reply.
+        All records of the reply, unchecked.
     expected : dict of arrays
-        See :func:`read_reply`.
+        What the node received: the names, shapes and dtypes that the reply must contain.
     compression : Compression, optional
         How they may be compressed.
     buffers : Buffers
-        See :func:`read_reply`.
+        Which arrays are not trained, and therefore not compressed.
 
     Raises
     ------
     ValueError
-        A record is missing, or arrays have the wrong form or invalid values.
+        A record is missing or cannot be decoded, or arrays have the wrong form or invalid values.
     """
-    restored = restored_arrays(content, expected, compression, buffers) if compression else None
-    if restored is None:
+    records = {
+        name: views(record)
+        for name, record in content.items()
+        if compression and name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
+    }
+    if not (compression and records):
         return read_arrays(_array_record(content), expected)
+    restored = compression.restore(records, buffers.parameters(expected))
     if reason := check_values(expected, restored):
         raise ValueError(reason)
     others = read_arrays(_array_record(content), without(expected, restored))
@@ -233,16 +159,8 @@ def read_timings(content: RecordDict) -> dict[str, float]:
     return {name: value for name, value in phases.items() if isinstance(value, float) and 0 <= value < inf}
 
 
-def check_size(content: RecordDict, max_bytes: int, size: int | None = None) -> None:
-    """Check the size of a reply, which is counted unless it is given.
-
-    Raises
-    ------
-    ValueError
-        The reply has more than ``max_bytes`` bytes.
-    """
-    if size is None:
-        size = count_bytes(content)
+def check_size(size: int, max_bytes: int) -> None:
+    """Raise ``ValueError`` if a reply of ``size`` bytes has more than ``max_bytes``."""
     if size > max_bytes:
         raise ValueError(f"the reply has {size:,} bytes: at most {max_bytes:,} are accepted")
 
@@ -357,17 +275,7 @@ class ReplyFilter:
             self.report.count_reply(self.phase, size)
         expected = arrival.flight.start if self.phase == "train" else None
         try:
-            usable = read_reply(
-                reply,
-                profile,
-                expected,
-                self.weight_of,
-                self.max_bytes,
-                self.compression,
-                self.buffers,
-                self.metric_means,
-                size,
-            )
+            usable = self._decoded(reply, profile, expected, size)
             if reason := self._reason_to_refuse(usable, staleness):
                 raise ValueError(reason)
         except ValueError as refusal:
@@ -401,6 +309,37 @@ class ReplyFilter:
             )
         )
         return usable
+
+    def _decoded(self, reply: Outcome, profile: Profile, expected: Arrays | None, size: int) -> Reply:
+        """Check and decode a reply of ``size`` bytes, the cheapest check first.
+
+        Raises
+        ------
+        ValueError
+            The reply cannot be used, with the reason: the node failed, the reply is too large, a record is missing,
+            arrays have the wrong form or invalid values, ``num-examples`` is missing or not positive, or the metrics
+            are malformed (:meth:`MetricMean.refusal_reason`).
+        """
+        if isinstance(reply, NodeFailure):
+            raise ValueError(reply.reason)
+        if reply.has_error():
+            raise ValueError(str(reply.error.reason))
+        content = reply.content
+        check_size(size, self.max_bytes)
+        # RecordDict.metric_records would create a reference cycle, which keeps the reply in memory after its last use.
+        metric_records = [record for record in content.values() if isinstance(record, MetricRecord)]
+        if len(metric_records) != 1:
+            raise ValueError(f"expected one MetricRecord in the reply, got {len(metric_records)}")
+        received = metric_records[0]
+        arrays = {} if expected is None else shared_arrays(content, expected, self.compression, self.buffers)
+        examples = received.get(wire.NUM_EXAMPLES)
+        if reason := check_count(examples) or MetricMean.refusal_reason(received):
+            raise ValueError(reason)
+        metrics, left_out = MetricMean.split(received, self.metric_means)
+        if self.metric_means and (reason := MetricMean.refusal_reason(metrics, self.metric_means)):
+            raise ValueError(reason)
+        num_examples = float(examples)  # type: ignore[arg-type]
+        return Reply(profile, content, arrays, metrics, num_examples, self.weight_of(num_examples), left_out)
 
     def _asked_for_compression(self, reply: Outcome) -> bool:
         """Whether the reply should be compressed and is not; only the first round is looked at."""

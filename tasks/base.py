@@ -1,69 +1,35 @@
-"""The interface of a task: the data of a node, the model, loss and metrics. Tasks do not know Flower.
+"""The interface of a task: the data of a node, the model, loss and metrics; and what methods ask of it by role.
 
-The names that a task needs can all be imported from here.
+Tasks do not know Flower. The names that a task needs can all be imported from here.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError as DataError
+from fedapps.base.options import matches
 from fedapps.base.seeding import derive_seed, torch_seed
 
-from .head_inputs import head_inputs
-from .node_data import Batch as Batch
-from .node_data import NodeData as NodeData
+from .profiles import Batch as Batch
+from .profiles import Evaluation as Evaluation
+from .profiles import MetricRule as MetricRule
+from .profiles import Metrics as Metrics
 from .profiles import ModelRoles as ModelRoles
+from .profiles import NodeData as NodeData
 from .profiles import NodeProfile as NodeProfile
+from .profiles import PooledMetric as PooledMetric
 from .profiles import PrivateParameters as PrivateParameters
+from .profiles import head_inputs
 
-#: What a node measures, by ``<split>.<metric>``; a list has the statistics of a :class:`PooledMetric`.
-Metrics = dict[str, float | list[float]]
-
-
-@dataclass(frozen=True)
-class PooledMetric:
-    """A metric of several nodes that is no mean over nodes, but a function of sums over all examples.
-
-    A node that reports the metric ``x`` also reports its statistics as the list ``x.statistics``.
-
-    Attributes
-    ----------
-    size : int
-        The number of statistics.
-    value : function of a float64 ndarray [size]
-        Gives the metric, a finite number, for the sums of the nodes' statistics, which are not negative.
-    """
-
-    size: int
-    value: Callable[[np.ndarray], float]
-
-
-#: How a metric is averaged over nodes: weighted by examples, with equal weights, geometrically with equal weights, or
-#: computed from sums over all nodes.
-MetricRule = Literal["weighted", "uniform", "geometric"] | PooledMetric
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation.
-
-    Attributes
-    ----------
-    metrics : dict of str to float or list of float
-        The metrics that the node reports to the server.
-    traces : mapping of str to ndarray
-        Arrays to draw, such as trajectories. They stay in the node's folder.
-    """
-
-    metrics: Metrics
-    traces: Mapping[str, np.ndarray] = field(default_factory=dict)
+_NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class Task(ABC):
@@ -96,7 +62,7 @@ class Task(ABC):
     #: How metrics are averaged over nodes, where the mean is not weighted by examples.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
     #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
-    #: :class:`~fedapps.tasks.privacy.subject.AuditSubject`; empty if the examples have no words.
+    #: :class:`~fedapps.tasks.privacy.sharing.AuditSubject`; empty if the examples have no words.
     audit_subject: ClassVar[str] = ""
     #: The class of the task's trained models, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.trained.TrainedModel`, which adds what users do with a model, such as ``predict``.
@@ -322,13 +288,7 @@ class Task(ABC):
         return False
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Check that the options allow this number of nodes, before any data are read.
-
-        Raises
-        ------
-        DataError
-            The options cannot be divided among ``num_nodes`` nodes.
-        """
+        """Raise :class:`DataError` if the options do not allow this number of nodes, before any data are read."""
         return
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:
@@ -361,12 +321,7 @@ class Task(ABC):
         """Return what each node measures for floors and ceilings, by their name, in the order of the nodes.
 
         Metrics are those of :meth:`evaluate`, and are combined over nodes as theirs are. In a task with stages, those
-        of stage j have the prefix ``stage-<j>.``. Parameters are those of :meth:`load_node`.
-
-        Raises
-        ------
-        DataError
-            As :meth:`load_node`.
+        of stage j have the prefix ``stage-<j>.``. Parameters and errors are those of :meth:`load_node`.
         """
         return {}
 
@@ -401,13 +356,7 @@ class Task(ABC):
         """
 
     def load_own(self, folder: Path) -> NodeData:
-        """Read the folder of a deployed node.
-
-        Raises
-        ------
-        DataError
-            Reading it requires the data of other nodes.
-        """
+        """Read the folder of a deployed node. Raise :class:`DataError` if that requires the data of other nodes."""
         return self.load_all(folder)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
@@ -460,8 +409,8 @@ class Task(ABC):
         """
         tensors = data.splits[split]
         order = torch.randperm(data.count(split))
-        for chosen in torch.split(order, batch_size):
-            yield {name: tensor[chosen] for name, tensor in tensors.items()}
+        for rows in torch.split(order, batch_size):
+            yield {name: tensor[rows] for name, tensor in tensors.items()}
 
     def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.
@@ -519,3 +468,52 @@ def evaluated(task: Task, model: nn.Module, data: NodeData, *, run_seed: int, fi
                 "or a list of floats"
             )
     return evaluation
+
+
+def missing(task: Task, role: str) -> str:
+    """Why a task does not have what a method needs; empty if it has it.
+
+    Parameters
+    ----------
+    task : Task
+    role : "head", "body", "features", "examples", "classes", "factors" or "normalisation"
+        The last one builds the task's model.
+    """
+    roles = task.roles
+    remedy = f" (set {roles.factors_key})" if roles.factors_key else ""
+    reasons = {
+        "head": "" if roles.head else "its model has no head",
+        "body": "" if roles.body else "its model has no body under a head",
+        "features": "" if roles.features else "its model has no representation of single examples",
+        "examples": "" if roles.examples else "its examples are mined with the model in training",
+        "factors": "" if roles.factors else f"its model has no adapters of low rank{remedy}",
+        "classes": "" if task.num_classes else "its examples have no classes",
+    }
+    if role in reasons:
+        return reasons[role]
+    return "" if normalisation_names(task) else "its model has no normalisation layers"
+
+
+@lru_cache(maxsize=32)
+def normalisation_names(task: Task) -> tuple[str, ...]:
+    """The parameters and buffers of the normalisation modules of a task's model, in the order of its ``state_dict``.
+
+    They are batch, instance, group, layer and RMS normalisation of ``torch.nn``, and subclasses of these. What is never
+    trained is left out.
+    """
+    with torch.random.fork_rng(devices=[]):  # only module types and names matter: leave the caller's draws alone
+        model = task.build_model()
+    modules = model.named_modules()
+    prefixes = tuple(f"{name}." if name else "" for name, module in modules if isinstance(module, _NORMALISATION))
+    return tuple(name for name in model.state_dict() if name.startswith(prefixes) and not matches(name, task.fixed))
+
+
+def with_features(
+    task: Task, loss: Callable[[nn.Module, Batch], Tensor], model: nn.Module, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """The loss of a batch and the features ``[n, d]`` of its examples, in one pass where the task derives them."""
+    if type(task).features is not Task.features:
+        return loss(model, batch), task.features(model, batch)
+    with head_inputs(model, task.roles.head) as features:
+        value = loss(model, batch)
+    return value, features()

@@ -360,12 +360,16 @@ def built(folder: Path, build: Callable[[], nn.Module]) -> nn.Module:
 
 def _compare(empty: nn.Module, wanted: Mapping[str, tuple[torch.dtype | None, tuple[int, ...]]]) -> None:
     """Raise ``ValueError`` unless a module without memory has the names, types and shapes of its file."""
-    own = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in empty.state_dict().items()}
-    if wrong := sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name)):
-        differences = [f"{name} is {_kind(wanted.get(name))}, not {_kind(own.get(name))}" for name in wrong[:_LISTED]]
+    built_tensors = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in empty.state_dict().items()}
+    if wrong := sorted(
+        name for name in built_tensors.keys() | wanted.keys() if built_tensors.get(name) != wanted.get(name)
+    ):
+        differences = [
+            f"{name} is {_kind(wanted.get(name))}, not {_kind(built_tensors.get(name))}" for name in wrong[:_LISTED]
+        ]
         more = f", and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
         raise ValueError(f"it has other tensors than the model of {CONFIG}: {'; '.join(differences)}{more}")
-    unstored = sum(tensor.nbytes for name, tensor in empty.named_buffers() if name not in own)
+    unstored = sum(tensor.nbytes for name, tensor in empty.named_buffers() if name not in built_tensors)
     if unstored > _UNSTORED:
         raise ValueError(f"the model of {CONFIG} has {unstored:,} bytes beside it: at most {_UNSTORED:,} are built")
 

@@ -1,7 +1,12 @@
-"""Partitions of one data set among nodes by flwr-datasets, and the shares of labels of a node."""
+"""Partitions of one data set among nodes, by flwr-datasets and of FedNLP, and the shares of labels of a node.
+
+FedNLP: B. Y. Lin et al., FedNLP: Benchmarking Federated Learning Methods for Natural Language Processing Tasks,
+Findings of NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution shift"), as used by J. Zhang et al.,
+FedVocab.
+"""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
@@ -12,7 +17,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need
+from fedapps.base.seeding import generator
 
+#: Indices of examples, int64, ascending.
+Part = np.ndarray
 _MARK = "_own_label_shares"
 _ADDED = "_added_logits"
 
@@ -60,12 +68,6 @@ def adjust_logits(model: nn.Module, added: Tensor) -> None:
 def added_logits(model: nn.Module) -> Tensor | None:
     """What :func:`adjust_logits` lets a model add; ``None`` for other models."""
     return getattr(model, _ADDED, None)
-
-
-Part = np.ndarray
-
-
-"""Indices of examples, int64, ascending."""
 
 
 def _flower_partitioners() -> Any:
@@ -143,3 +145,94 @@ def flower_partition(
         split = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
         advice = f"; increase {task}.alpha, or decrease num-nodes" if name == "dirichlet" else ""
         raise DataError(f"{split}: {error}{advice}") from error
+
+
+def dirichlet_shares(
+    labels: np.ndarray, num_classes: int, num_nodes: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw the label shares ``q ~ Dir(alpha * p)`` of every node, where p are the shares of all ``labels``.
+
+    Parameters
+    ----------
+    labels : ndarray [n]
+        The class of every example.
+    num_classes, num_nodes : int
+        The numbers of classes and nodes.
+    alpha : float
+        Concentration > 0. Smaller values give fewer labels per node; for large values every node has the overall
+        shares.
+    rng : Generator
+        The generator.
+
+    Returns
+    -------
+    ndarray [num_nodes, num_classes]
+        The shares.
+    """
+    overall = np.bincount(labels, minlength=num_classes) / len(labels)
+    present = np.flatnonzero(overall)
+    shares = np.zeros((num_nodes, num_classes))
+    shares[:, present] = rng.dirichlet(alpha * overall[present], size=num_nodes)
+    return shares
+
+
+def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> list[Part]:
+    """Give every node ``n // num_nodes`` examples with labels in its ``shares [num_nodes, num_classes]``.
+
+    Nodes draw in sequence. If too few examples of a label are left, the other labels replace it in proportion to what
+    is left of them. No example is used twice; the last ``n % num_nodes`` examples are not used.
+
+    Returns
+    -------
+    list of ndarray
+        The examples of every node.
+
+    Raises
+    ------
+    DataError
+        There are fewer examples than nodes.
+    """
+    num_nodes, num_classes = shares.shape
+    size = len(labels) // num_nodes
+    if size == 0:
+        raise DataError(f"{len(labels)} examples are too few for {num_nodes} nodes: decrease num-nodes")
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
+    ends = np.array([len(pool) for pool in pools])
+    used = np.zeros(num_classes, dtype=np.int64)
+    parts = []
+    for share in shares:
+        counts = np.minimum(apportion(size, share), ends - used)
+        counts += apportion(size - int(counts.sum()), ends - used - counts)
+        drawn = [pool[start : start + count] for pool, start, count in zip(pools, used, counts, strict=True)]
+        parts.append(np.sort(np.concatenate(drawn)))
+        used += counts
+    return parts
+
+
+def apportion(total: int, weights: np.ndarray) -> np.ndarray:
+    """Divide ``total`` into whole parts in proportion to ``weights`` >= 0, by the method of largest remainders.
+
+    If the weights are whole numbers with a sum of at least ``total``, no part exceeds its weight.
+    """
+    if total == 0:
+        return np.zeros(len(weights), dtype=np.int64)
+    exact = total * weights / weights.sum()
+    parts: np.ndarray = np.floor(exact).astype(np.int64)
+    largest = np.argsort(parts - exact, kind="stable")
+    parts[largest[: total - parts.sum()]] += 1
+    return parts
+
+
+def hold_out(rows: Part, share: float, seed: int, name: str) -> tuple[Part, Part]:
+    """Divide examples at random into those that stay and those that are held out, ``share`` of them, rounded down.
+
+    The draw depends on ``seed`` and on ``name``, which says what is held out.
+    """
+    order = generator(seed, name).permutation(rows)
+    count = int(share * len(rows))
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def label_shares(labels: np.ndarray, parts: Sequence[Part], num_classes: int) -> np.ndarray:
+    """Return the label shares of the nodes ``[num_nodes, num_classes]``, by which test examples are partitioned."""
+    return np.array([np.bincount(labels[part], minlength=num_classes) / len(part) for part in parts])

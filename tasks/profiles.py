@@ -1,9 +1,17 @@
-"""What a task says of its nodes and of its model: profiles, private parameters, and the roles of parameters."""
+"""What a task says of its nodes and of its model: data, profiles and metrics of nodes; private parameters and roles."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from fedapps.base.errors import DataError
+from fedapps.base.options import matches
 
 
 class OtherFilesError(DataError):
@@ -106,3 +114,182 @@ class ModelRoles:
     examples: bool = True
     factors: LowRank | None = None
     factors_key: str = ""
+
+
+@contextmanager
+def head_inputs(model: nn.Module, head: Sequence[str]) -> Iterator[Callable[[], Tensor]]:
+    """Record what the head of a model is given within this context.
+
+    The head are the outermost modules whose parameters all match the patterns ``head``. The value is a function that
+    returns the input of the first call of one of them, float ``[n, d]``, with the mean over further dimensions.
+
+    Raises
+    ------
+    ValueError
+        No module matches; the function raises it if none was called.
+    """
+    heads = list(_outermost(model, "", head))
+    if not heads:
+        raise ValueError(f"head = {list(head)}: no module of the model has only such parameters")
+    tensors: list[Tensor] = []
+
+    def record(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not tensors:
+            tensors.append(inputs[0])
+
+    def recorded() -> Tensor:
+        if not tensors:
+            raise ValueError(f"head = {list(head)}: the model does not call it as a module")
+        (tensor,) = tensors
+        return tensor if tensor.dim() < 3 else tensor.flatten(1, -2).mean(dim=1)
+
+    handles = [module.register_forward_pre_hook(record) for module in heads]
+    try:
+        yield recorded
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _outermost(module: nn.Module, name: str, patterns: Sequence[str]) -> Iterator[nn.Module]:
+    parameters = [f"{name}.{parameter}" if name else parameter for parameter, _ in module.named_parameters()]
+    if parameters and all(matches(parameter, patterns) for parameter in parameters):
+        yield module
+        return
+    for child, inner in module.named_children():
+        yield from _outermost(inner, f"{name}.{child}" if name else child, patterns)
+
+
+#: The tensors of a batch by name; they share their first dimension, the examples.
+Batch = Mapping[str, Tensor]
+
+
+def zero_padded(batches: Sequence[Batch]) -> list[Batch]:
+    """Pad the tensors of batches with zeros at their ends to the largest size of each dimension.
+
+    Parameters
+    ----------
+    batches : sequence of mappings of names to tensors
+        With the same names and numbers of dimensions.
+
+    Returns
+    -------
+    list of dict of str to Tensor
+        One for each batch, all of the same shapes by name.
+    """
+    padded: list[dict[str, Tensor]] = [{} for _ in batches]
+    for name in batches[0]:
+        tensors = [batch[name] for batch in batches]
+        largest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+        for own, tensor in zip(padded, tensors, strict=True):
+            missing = [most - size for most, size in zip(largest, tensor.shape, strict=True)]
+            # `pad` expects the last dimension first, each with the padding before and after.
+            own[name] = pad(tensor, [side for size in reversed(missing) for side in (0, size)])
+    return list(padded)
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> bytes:
+    """Return a hash of the bits, shapes, types and kinds of device of tensors, 16 bytes.
+
+    It tells models with other weights apart, as the key of what was computed with them.
+
+    Parameters
+    ----------
+    tensors : iterable of Tensor
+        Such as the values of a ``state_dict``; their order counts, their names do not.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class NodeData:
+    """The data of one node for a task. It never leaves the node.
+
+    Attributes
+    ----------
+    key : str
+        The node's key, the same in every run.
+    splits : mapping of str to Batch
+        ``"train"``, ``"validation"`` and ``"test"``, as far as they exist. The tensors of a split share their first
+        dimension, the examples. In a task with several stages these are the splits of the first stage.
+    groups : mapping of str to str
+        Labels of the node for sampling and reports, for example its city.
+    extra : mapping of str to object
+        Whatever else the task needs, for example the initial states of simulated sessions.
+    stages : sequence of mappings of str to Batch
+        The splits of each stage in a task of continual learning, otherwise empty.
+    """
+
+    key: str
+    splits: Mapping[str, Batch]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, Batch]] = ()
+
+    def at(self, stage: int) -> "NodeData":
+        """Return the data of one stage, counted from 0.
+
+        Raises
+        ------
+        DataError
+            The node does not have this stage.
+        """
+        if not 0 <= stage < len(self.stages):
+            raise DataError(f"node {self.key} has {len(self.stages)} stages of data: there is no stage {stage + 1}")
+        return replace(self, splits=self.stages[stage], stages=())
+
+    def count(self, split: str) -> int:
+        """Return the number of examples of a split, 0 if the split does not exist."""
+        tensors = self.splits.get(split)
+        return 0 if not tensors else len(next(iter(tensors.values())))
+
+    def profile(self) -> NodeProfile:
+        """Return the profile of the node: its key, its number of training examples and its labels."""
+        return NodeProfile(self.key, self.count("train"), self.groups)
+
+
+#: What a node measures, by ``<split>.<metric>``; a list has the statistics of a :class:`PooledMetric`.
+Metrics = dict[str, float | list[float]]
+
+
+@dataclass(frozen=True)
+class PooledMetric:
+    """A metric of several nodes that is no mean over nodes, but a function of sums over all examples.
+
+    A node that reports the metric ``x`` also reports its statistics as the list ``x.statistics``.
+
+    Attributes
+    ----------
+    size : int
+        The number of statistics.
+    value : function of a float64 ndarray [size]
+        Gives the metric, a finite number, for the sums of the nodes' statistics, which are not negative.
+    """
+
+    size: int
+    value: Callable[[np.ndarray], float]
+
+
+#: How a metric is averaged over nodes: weighted by examples, with equal weights, geometrically with equal weights, or
+#: computed from sums over all nodes.
+MetricRule = Literal["weighted", "uniform", "geometric"] | PooledMetric
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes
+    ----------
+    metrics : dict of str to float or list of float
+        The metrics that the node reports to the server.
+    traces : mapping of str to ndarray
+        Arrays to draw, such as trajectories. They stay in the node's folder.
+    """
+
+    metrics: Metrics
+    traces: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
 from fedapps.base.text_files import shown
 
+from .answers import Network, Pretrained, network_of
 from .base import DataError, Metrics, NodeData, Task, evaluated
 from .model_folder import (
     CONFIG,
@@ -31,7 +32,6 @@ from .model_folder import (
     problems_of,
     texts_of,
 )
-from .network import Network, Pretrained, network_of
 from .partitioners import added_logits, adjust_logits
 from .profiles import PrivateParameters
 
@@ -97,13 +97,13 @@ class Origin:
             A value is of another type, or a number is below 0.
         """
         values: dict[str, Any] = {}
-        for own in fields(cls):
-            if own.name not in stored:
+        for declared in fields(cls):
+            if declared.name not in stored:
                 continue
-            kind = dict if own.default is MISSING else type(own.default)
-            values[own.name] = value = field_of(stored, own.name, kind)
+            kind = dict if declared.default is MISSING else type(declared.default)
+            values[declared.name] = value = field_of(stored, declared.name, kind)
             if kind is int and value < 0:
-                raise ValueError(f"origin.{own.name} = {value}: must be at least 0")
+                raise ValueError(f"origin.{declared.name} = {value}: must be at least 0")
         for name, members in (
             ("metrics", (int, float, list)), ("spread", (dict,)), ("versions", (str,)),
             ("settings", (bool, int, float, str)),
@@ -128,7 +128,7 @@ def _check_members(name: str, table: Mapping[Any, object], kinds: tuple[type, ..
 
 
 class TrainedModel:
-    """A trained model of a task. Tasks with a verb, such as ``predict``, have a subclass in their module ``trained``.
+    """A trained model of a task. Tasks with a verb, such as ``predict``, have a subclass of it.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """A grid whose replies arrive after a given number of attempts."""
 
 from fedapps.sim.flower_internals import set_message_id
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.rounds.mailbox import Mailbox
-from fedapps.strategies.rounds.transport import NodeFailure
+from fedapps.strategies.mailbox import Mailbox
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Error, Message, RecordDict
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from fedapps.clients.state import DiskState
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.rounds.snapshots import Snapshot
+from fedapps.strategies.records import Snapshot
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from fedapps.tasks.profiles import LowRank, ModelRoles
 from flwr.app import Context, Message, RecordDict
@@ -27,8 +27,8 @@ from fedapps.launch.inputs import resolve
 from fedapps.registry import tasks
 from fedapps.registry.methods import method_class, method_names
 from fedapps.runs.checkpoints import DiskCheckpoints
-from fedapps.runs.refused import RefusedNodesError
 from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.tables import RefusedNodesError
 
 Arrays = dict[str, np.ndarray]
 #: Curvatures and optima of the nodes: f_i = ½ a_i (θ - b_i)².

@@ -16,7 +16,7 @@ from fedapps.tasks.images.options import Options as ImageOptions
 from fedapps.tasks.images.task import ImagesTask
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.social.options import Options as SocialOptions
+from fedapps.tasks.social.networks import Options as SocialOptions
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.text.options import Options as TextOptions
 from fedapps.tasks.text.task import TextTask
@@ -107,7 +107,7 @@ def _model(task: Any, facts: Mapping[str, Any], *_: Any, private: PrivateParamet
         if isinstance(task, TextTask) and not task.options.recurrent:
             module = task.build_model()
             if "pieces" in facts:
-                from fedapps.tasks.text.pieces import keep_own_rows
+                from fedapps.tasks.text.networks import keep_own_rows
 
                 keep_own_rows(module.embedding, tuple(facts["pieces"]))
         else:

@@ -3,7 +3,7 @@
 import torch
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options
-from fedapps.tasks.text.world import write_examples
+from fedapps.tasks.text.sources import write_examples
 
 SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)
 SHARED = PrivateParameters()

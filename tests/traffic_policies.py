@@ -1,8 +1,8 @@
 """Robots that do not plan: yardsticks, and stand-ins for a planner in tests."""
 
 import torch
-from fedapps.tasks.driving.world.dynamics import THROTTLES
 from fedapps.tasks.driving.world.sessions import Observation, Policy
+from fedapps.tasks.driving.world.traffic import THROTTLES
 from torch import Tensor
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from fedapps.strategies.rounds.snapshots import under
+from fedapps.strategies.records import under
 from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.lqr.task import LqrModel, LqrOptions, LqrTask
 

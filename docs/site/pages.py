@@ -4,6 +4,7 @@ The site has the folders of the repository, so a relative link means the same he
 not part of the site become plain text.
 """
 
+import ast
 import html
 import posixpath
 import re
@@ -18,19 +19,19 @@ from mkdocs.structure.pages import Page
 from fedapps.config.keys import described
 from fedapps.launch.choice import HEAD, choices, remarks
 from fedapps.registry.methods import method_class, method_lines
-from fedapps.registry.tasks import own_tasks
+from fedapps.registry.tasks import own_tasks, task_class
 
 ROOT = Path(__file__).parents[2]
+STRATEGIES = ROOT / "strategies" / "__init__.py"
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "examples/README.md")
 #: Modules whose public names are documented, by page; `strategies` documents each of its public names.
 MODULES = {
-    "fedapps": ("fedapps.api", "fedapps.results.run_result", "fedapps.results.comparison_result",
-                "fedapps.methods.base", "fedapps.trackers.base"),
+    "fedapps": ("fedapps.api", "fedapps.results", "fedapps.methods.base", "fedapps.trackers"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
                 "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
-    "tasks": ("fedapps.tasks.base", "fedapps.tasks.node_data", "fedapps.base.options",
-              "fedapps.tasks.profiles", "fedapps.base.search", "fedapps.tasks.trained", "fedapps.tasks.network",
-              *(f"fedapps.tasks.{name}.trained" for name in own_tasks())),
+    "tasks": ("fedapps.tasks.base", "fedapps.tasks.profiles", "fedapps.base.options", "fedapps.base.options",
+              "fedapps.tasks.trained", "fedapps.tasks.answers",
+              *(task_class(name).trained_model.partition(":")[0] for name in own_tasks())),
 }  # fmt: skip
 _LINK = re.compile(r"(?<!!)\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)")
 
@@ -126,10 +127,9 @@ def choice_page() -> str:
 
 def strategies_page() -> str:
     """Every public name of ``strategies``, from the module that has it."""
-    from fedapps import strategies
-
-    names = sorted(strategies._MODULES, key=lambda name: (strategies._MODULES[name], name))
-    entries = (_documented(f"fedapps.strategies.{strategies._MODULES[name]}.{name}", "##") for name in names)
+    imports = [one for one in ast.parse(STRATEGIES.read_text()).body if isinstance(one, ast.ImportFrom)]
+    names = sorted(f"{one.module}.{name.name}" for one in imports for name in one.names)
+    entries = (_documented(f"fedapps.strategies.{name}", "##") for name in names)
     return "# strategies\n\n`from fedapps.strategies import NAME` imports each of these.\n\n" + "\n\n".join(entries)
 
 

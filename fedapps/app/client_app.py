@@ -14,14 +14,13 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
 from flwr.common.logger import log
 
-from fedapps.base.console import accept_all_text
-from fedapps.base.errors import DataError, DivergedError
+from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import NodeLimits, RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.registry.methods import queries
-from fedapps.strategies.compressed_replies import compressed
+from fedapps.strategies.compression import compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import (
     CLIPPING_NORM,
@@ -98,7 +97,7 @@ def profile(message: Message, context: Context) -> Message:
 
 
 def profile_record(context: Context) -> ConfigRecord:
-    """The answer to the profile query (:mod:`fedapps.strategies.nodes.profiles`).
+    """The answer to the profile query (:mod:`fedapps.strategies.profiles`).
 
     It has the node's stable key, its number of training examples and its groups. No model is built, no picture decoded.
     A deployed node whose data is missing or cannot be read says so: why in its log, and to the server that it has none,

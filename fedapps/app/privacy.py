@@ -156,7 +156,7 @@ def spent(config: Config, label: str, releases: Mapping[int, int]) -> dict[str, 
     label : str
         The method.
     releases : mapping of int to int
-        By round, how often its messages left the server (:class:`fedapps.runs.releases.ReleaseLedger`).
+        By round, how often its messages left the server (:class:`fedapps.runs.lines.ReleaseLedger`).
 
     Returns
     -------

@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import accept_all_text
 from fedapps.base.seeding import torch_seed
 from fedapps.clients.base import initial_models
 from fedapps.clients.data import loaded_data
@@ -22,15 +22,14 @@ from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
-from fedapps.runs.refused import RefusedNodesError, refused_nodes, refused_text
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import summary_table
+from fedapps.runs.tables import RefusedNodesError, refused_nodes, refused_text, summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import check_named_cluster
 from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
-from fedapps.strategies.rounds.clock import clock_of
+from fedapps.strategies.transport import clock_of
 
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .privacy import check_statistics, guarantee, spent

@@ -23,11 +23,10 @@ from fedapps.config.run_config import (
     read_limits,
     robust_aggregation,
 )
-from fedapps.methods.base import Method
-from fedapps.methods.strategy_parts import StrategyParts
+from fedapps.methods.base import Method, StrategyParts
 from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices.fleet import MEGABIT, Devices
+from fedapps.sim.devices import MEGABIT, Devices
 from fedapps.strategies import (
     Admission,
     BaseStrategy,
@@ -40,7 +39,7 @@ from fedapps.strategies import (
     UniformFraction,
     Utility,
 )
-from fedapps.strategies.aggregation.metrics import MetricRule
+from fedapps.strategies.aggregation import MetricRule
 from fedapps.strategies.optimizers import optimizer_by_name
 from fedapps.strategies.wire import HELD_OUT_PREFIXES, KEY, PROFILE, PROFILE_QUERY, STEPS
 from fedapps.tasks.profiles import PrivateParameters

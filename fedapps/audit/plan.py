@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fedapps.base.options import split_names
-from fedapps.tasks.privacy.attackers import ATTACKERS
-from fedapps.tasks.privacy.subject import AuditSubject
+from fedapps.tasks.privacy.audit import ATTACKERS
+from fedapps.tasks.privacy.sharing import AuditSubject
 
 ATTACKS = ("subspace", "sparse", "sparse-prior", "dlg", "tag", "rows", "frequency")
 #: The attacks that read the gradient of the first layer.
@@ -38,7 +37,7 @@ class AuditPlan:
     methods : tuple of str
         Names in ``subject.sharings``.
     attackers : tuple of str
-        Names in :data:`fedapps.tasks.privacy.attackers.ATTACKERS`.
+        Names in :data:`fedapps.tasks.privacy.audit.ATTACKERS`.
     attacks : tuple of str
         Names in :data:`ATTACKS`, but not in ``subject.refused``.
     on : tuple of str
@@ -97,43 +96,6 @@ class AuditPlan:
             )
         if wrong:
             raise ValueError("this audit cannot be run:\n  " + "\n  ".join(wrong))
-
-    @classmethod
-    def read(
-        cls,
-        subject: AuditSubject,
-        *,
-        methods: str | None,
-        attackers: str,
-        attacks: str | None,
-        on: str,
-        batch_sizes: str,
-        sentences: int,
-        steps: int,
-        restarts: int,
-    ) -> "AuditPlan":
-        """Parse a plan from comma-separated lists; ``methods`` and ``attacks`` are the subject's own where None.
-
-        Raises
-        ------
-        ValueError
-            If a batch size is not a whole number, or the plan is invalid.
-        """
-        sizes = split_names(batch_sizes)
-        if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:
-            raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
-        whole = tuple(map(int, sizes))
-        return cls(
-            subject=subject,
-            methods=subject.methods if methods is None else split_names(methods),
-            attackers=split_names(attackers),
-            attacks=subject.attacks if attacks is None else split_names(attacks),
-            on=split_names(on),
-            batch_sizes=whole,
-            sentences=sentences,
-            steps=steps,
-            restarts=restarts,
-        )
 
     def jobs(self) -> list[dict[str, Any]]:
         """Split the audit into jobs.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedapps.base.report.tables import text_table
-from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.privacy.audit import ATTACKERS
 
 from .plan import ANYBODY, GUESSER
 

@@ -22,8 +22,7 @@ from fedapps.launch.inputs import check_folder
 from fedapps.registry.tasks import task_class, task_names, usable_tasks
 from fedapps.strategies.compression import compression_by_name
 from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.privacy.sharing import ClippedNoise, Compress, UpdatedVictim, Victim
-from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.sharing import AuditSubject, ClippedNoise, Compress, Sentence, UpdatedVictim, Victim
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +111,8 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     run = config.run
     torch.set_num_threads(1)
     device = choose_device(run.device)
-    chosen = victim_data(config, count)
-    subject, task, data = chosen.subject, chosen.task, chosen.data
+    victim_node = victim_data(config, count)
+    subject, task, data = victim_node.subject, victim_node.task, victim_node.data
     with torch_seed(run.seed, "model"):
         model = task.build_model_for(data).to(device)
     before = subject.victim(task, model, data)
@@ -134,8 +133,8 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     plain_adam = run.training.optimizer in ("adam", "adamw") and not run.training.weight_decay
     rate = run.training.learning_rate if plain_adam else 0.0
     updated = UpdatedVictim(victim.body, victim.table, train_on, rate, _noise(run), _compress(run))
-    frequencies = partial(subject.frequencies, task, data, chosen.folder)
-    return TrainedVictim(victim, updated, before, chosen.sentences, subject.special_tokens(data), frequencies)
+    frequencies = partial(subject.frequencies, task, data, victim_node.folder)
+    return TrainedVictim(victim, updated, before, victim_node.sentences, subject.special_tokens(data), frequencies)
 
 
 def _noise(run: RunConfig) -> ClippedNoise | None:

@@ -1,14 +1,115 @@
-"""The options of tasks, methods and trackers: dataclass fields with a description and the allowed values."""
+"""The options of tasks, methods and trackers: dataclass fields with a text, the allowed values and a search range."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from math import log
+from typing import Any, TypeAlias, TypeVar
 
-from .search import Search
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from ``low`` to ``high``.
+
+    Parameters
+    ----------
+    low, high : float
+        Inclusive bounds, ``low < high``.
+    log : bool
+        Whether values are drawn uniformly on a logarithmic scale; ``low`` must then be above 0.
+
+    Raises
+    ------
+    ValueError
+        The bounds are not in order, or ``low`` has no logarithm.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"{self}: the lower bound must be below the upper bound")
+        if self.log and self.low <= 0:
+            raise ValueError(f"{self}: the lower bound of a logarithmic range must be above 0")
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}{',log' if self.log else ''}"
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, (int, float)) and self.low <= value <= self.high
+
+    def is_near_end(self, value: float) -> bool:
+        """Whether a value of the range is within a twentieth of its length, on its scale, from an end.
+
+        A value outside it, such as a default of 0 that stands for another key, is not.
+        """
+        if value not in self:
+            return False
+        low, high, point = (log(v) if self.log else v for v in (self.low, self.high, value))
+        return not 0.05 <= (point - low) / (high - low) <= 0.95
+
+
+@dataclass(frozen=True)
+class Around:
+    """All numbers from ``value / factor`` to ``value * factor`` on a logarithmic scale, around the present value.
+
+    Suits learning rates, whose size depends on the model and the optimizer. ``factor`` must be above 1.
+    """
+
+    factor: float
+
+    def __str__(self) -> str:
+        return f"value/{self.factor:g}..value*{self.factor:g},log"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A few values, at least one."""
+
+    values: tuple[bool | int | float | str, ...]
+
+    def __str__(self) -> str:
+        return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.values)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.values
+
+
+Search: TypeAlias = Range | Around | Choices
+
+
+def range_at(search: Search, value: Any, limits: Mapping[str, Any]) -> Range | Choices | None:
+    """Return the search range of an option at its present value.
+
+    Parameters
+    ----------
+    search : Search
+        The declared range.
+    value : float
+        The present value.
+    limits : mapping
+        The metadata of the option, of which ``minimum`` and ``maximum`` bound a range around the value.
+
+    Returns
+    -------
+    Range, Choices or None
+        ``None`` if there is no range around the value, because it is 0.
+    """
+    if not isinstance(search, Around):
+        return search
+    low, high = value / search.factor, value * search.factor
+    if limits.get("minimum") is not None:
+        low = max(low, limits["minimum"])
+    if limits.get("maximum") is not None:
+        high = min(high, limits["maximum"])
+    return Range(low, high, log=True) if 0 < low < high else None
+
 
 Options = TypeVar("Options")
+Value = TypeVar("Value")
 _WHOLE = 2**53  # whole numbers up to here are exact as float
 
 
@@ -64,9 +165,24 @@ def option(
 _OPTION_FIELDS: dict[type, dict[str, Field[Any]]] = {}
 
 
+def label_keys(labels: Sequence[str]) -> dict[str, str | int]:
+    """Return the key ``labels`` that lists labels, as :func:`split_names` reads it.
+
+    It is ``classes``, their number, if a comma or blanks in a label make the list ambiguous.
+    """
+    if any("," in label or label != label.strip() for label in labels):
+        return {"classes": len(labels)}
+    return {"labels": ",".join(labels)}
+
+
 def split_names(names: str) -> tuple[str, ...]:
     """Split a string of names at its commas."""
     return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def under_prefix(prefix: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """The values whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

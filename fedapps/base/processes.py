@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from .console import text_environment
+from .errors import text_environment
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The path of a socket has at most 107 bytes, and Ray adds up to 68 to that of its folder:

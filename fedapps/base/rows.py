@@ -12,6 +12,8 @@ from .errors import DataError
 from .text_files import COMPRESSIONS, from_json, open_text, shown
 
 FORMATS = (".csv", ".tsv", ".jsonl")
+#: The ending of Parquet files, which have no lines.
+PARQUET = ".parquet"
 #: The endings of spreadsheets, which are no text.
 SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _SHOWN = 40  # characters of a line that an error repeats
@@ -61,11 +63,13 @@ def _decoded(stream: Iterable[str]) -> Iterator[str]:
 
 
 def format_of(path: Path) -> str:
+    if path.suffix == PARQUET:
+        return PARQUET
     kind = path.with_suffix("").suffix if path.suffix in COMPRESSIONS else path.suffix
     if kind in SHEETS:
         raise DataError(f"{path}: a spreadsheet; save the sheet as CSV in UTF-8")
     if kind not in FORMATS:
-        endings = ", ".join(FORMATS)
+        endings = ", ".join((PARQUET, *FORMATS))
         raise DataError(
             f"{path}: unknown format; expected a file name that ends in {endings}, .gz or .xz: rename the file, for "
             "example to .tsv if tabs separate its columns"

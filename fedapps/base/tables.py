@@ -1,11 +1,14 @@
-"""Tables in files: CSV, TSV and JSON lines, plain or compressed by gzip or xz.
+"""Tables in files: CSV, TSV and JSON lines, plain or compressed by gzip or xz, and Parquet.
 
-All tasks read their tables here. Every error names the file, the line and the column, and says what is allowed.
+All tasks find and read their tables here. Every error names the file, the line and the column, and says what is
+allowed.
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,9 @@ from unicodedata import normalize
 
 import numpy as np
 
-from .errors import DataError
-from .rows import cell_of, format_of, lines_of, name_of, require_columns, rows_of, with_kind
-from .text_files import COMPRESSIONS, shown
+from .errors import DataError, need
+from .rows import FORMATS, PARQUET, cell_of, format_of, lines_of, name_of, require_columns, rows_of, with_kind
+from .text_files import COMPRESSIONS, found_in, shown
 
 #: The endings of the names of CSV files.
 CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
@@ -23,6 +26,13 @@ CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
 _LARGEST, _WHOLE = float(np.finfo(np.float32).max), 2.0**53
 
 _LISTED = 5  # lines that an error lists
+#: What the library datasets calls the features in the metadata of a Parquet file.
+_FEATURES = b"huggingface"
+
+
+def line_of(path: Path, number: int) -> str:
+    """The place of a row, for messages: the file and the number of its line, or of the row in a Parquet file."""
+    return f"{path}, {'row' if path.suffix == PARQUET else 'line'} {number}"
 
 
 @dataclass(frozen=True)
@@ -38,13 +48,17 @@ class Table:
     columns : mapping of str to list of str
         The cells of the columns that were read, in the order of the rows.
     lines : list of int
-        The number of the line on which each row ends, counted from 1.
+        The number of the line on which each row ends, or of the row in a Parquet file, counted from 1.
+    classes : mapping of str to tuple of str
+        By column, the names of the classes in the order of their numbers, where a Parquet file has them. The cells are
+        names.
     """
 
     path: Path
     names: tuple[str, ...]
     columns: Mapping[str, list[str]]
     lines: list[int]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -55,7 +69,7 @@ class Table:
     def require(self, columns: Iterable[str]) -> None:
         """Raise :class:`DataError` if one of the optional ``columns`` is missing."""
         if any(column not in self for column in columns):
-            require_columns(self.names, columns, f"{self.path}, line 1", "")
+            require_columns(self.names, columns, line_of(self.path, 1), "")
 
     def texts(self, column: str) -> list[str]:
         """Return the cells of a column as written."""
@@ -117,7 +131,7 @@ class Table:
 
     def location(self, row: int, column: str) -> str:
         """Return the file, line and column of a cell, for an error message."""
-        return f"{self.path}, line {self.lines[row]}, column {column}"
+        return f"{line_of(self.path, self.lines[row])}, column {column}"
 
     def distinct(self, columns: Sequence[str]) -> None:
         """Raise :class:`DataError` if two rows have the same cells in some columns."""
@@ -126,7 +140,7 @@ class Table:
             if (first := rows.setdefault(cells, row)) != row:
                 named = ", ".join(f"{column} = {shown(cell)}" for column, cell in zip(columns, cells, strict=True))
                 raise DataError(
-                    f"{self.path}, line {self.lines[row]}: {named} occurs for the second time (first in line "
+                    f"{line_of(self.path, self.lines[row])}: {named} occurs for the second time (first in line "
                     f"{self.lines[first]}); keep one of the two rows"
                 )
 
@@ -144,7 +158,8 @@ def read_table(
 
     The ending of the file name decides the format: ``.csv`` (quoted), ``.tsv`` (separated by tabs, without quotes, as
     GLUE's files) or ``.jsonl`` (one object of strings and numbers per line), each optionally followed by ``.gz`` or
-    ``.xz``. For encodings see :mod:`fedapps.base.text_files`. Blank lines are skipped.
+    ``.xz``; or ``.parquet``, where a class has the name that the library datasets wrote for its number. For encodings
+    see :mod:`fedapps.base.text_files`. Blank lines are skipped.
 
     Parameters
     ----------
@@ -167,6 +182,8 @@ def read_table(
         occurs twice, or there are no rows.
     """
     kind = format_of(path)
+    if kind == PARQUET:
+        return _read_parquet(path, required, optional, hint)
     columns: dict[str, list[str]] = {}
     names: tuple[str, ...] = ()
     lines: list[int] = []
@@ -187,6 +204,125 @@ def read_table(
     if not lines:
         raise DataError(f"{path}: has no rows; expected one per line")
     return Table(path, names, columns, lines)
+
+
+def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], hint: str) -> Table:
+    names, metadata = parquet_columns(path)
+    require_columns(names, required, str(path), hint)
+    read = parquet_cells(path, [name for name in dict.fromkeys((*required, *optional)) if name in names])
+    if not read.num_rows:
+        raise DataError(f"{path}: has no rows")
+    classes = {name: known for name in read.column_names if (known := _class_names(metadata, name))}
+    columns = {}
+    for name in read.column_names:
+        values, known = read.column(name).to_pylist(), classes.get(name, ())
+        for row, value in enumerate(values):
+            location = f"{line_of(path, row + 1)}, column {name}"
+            if known and not (isinstance(value, int) and 0 <= value < len(known)):
+                raise DataError(f"{location}: {shown(value)}; expected a class from 0 to {len(known) - 1}")
+            values[row] = known[value] if known else cell_of(value, line_of(path, row + 1), name)
+        columns[name] = values
+    return Table(path, names, columns, list(range(1, read.num_rows + 1)), classes)
+
+
+def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]:
+    """Return the names of the columns of a Parquet file, and its metadata.
+
+    Raise :class:`DataError` if it is damaged.
+    """
+    need("pyarrow", "images", str(path))
+    import pyarrow.parquet
+
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+    return tuple(schema.names), schema.metadata or {}
+
+
+def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
+    """Return some columns of a Parquet file as a table of pyarrow. Raise :class:`DataError` if it is damaged."""
+    need("pyarrow", "images", str(path))
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.read_table(path, columns=list(columns))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+
+
+def _class_names(metadata: Mapping[bytes, bytes], column: str) -> tuple[str, ...]:
+    """The names that the library datasets wrote for a column of classes; empty if there are none."""
+    try:
+        features = json.loads(metadata.get(_FEATURES, b"{}"))["info"]["features"]
+        return tuple(map(str, features[column]["names"]))
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a table; those of the first object of JSON lines; empty without rows."""
+    kind = format_of(path)
+    if kind == PARQUET:
+        return parquet_columns(path)[0]
+    with lines_of(path) as file:
+        return next((tuple(row) for _, row in rows_of(path, file, kind, True, (), (), "")), ())
+
+
+def table_names(stem: str) -> tuple[str, ...]:
+    """Return the names of the files of a table, for :func:`find_tables`: in each format, and as on the hub.
+
+    The Hugging Face hub has ``train-00000-of-00001.parquet`` in any folder.
+    """
+    return (*(stem + kind for kind in FORMATS), *(f"**/{stem}{ending}{PARQUET}" for ending in ("", "-*", "/*")))
+
+
+def find_tables(folder: Path, candidates: Sequence[str], key: str = "") -> list[Path]:
+    """Return the files that match the first candidate with a match, sorted by name.
+
+    Parameters
+    ----------
+    folder : Path
+    candidates : sequence of str
+        File names, or patterns such as ``train*.csv``. Each is also tried with the endings .gz and .xz.
+    key : str
+        The key that names one of several files, for messages; empty if there is none.
+
+    Raises
+    ------
+    DataError
+        A candidate is no pattern of names below ``folder``, or the folder has files of one name in several formats, or
+        on the hub's pattern in several folders.
+    """
+    matches: dict[str, list[Path]] = {}
+    for candidate in candidates:
+        for compression in COMPRESSIONS:
+            try:
+                paths = [path for path in found_in(folder, candidate + compression) if path.is_file()]
+            except (ValueError, NotImplementedError) as error:  # two stars within a name, or an absolute path
+                raise DataError(
+                    f"{key} = {candidate!r}: {error}; name files below {folder}, such as train*.csv"
+                ) from error
+            if paths:
+                matches.setdefault(candidate, paths)
+    if not matches:
+        return []
+    first, paths = next(iter(matches.items()))
+    if others := [files[0].name for name, files in matches.items() if name != first and _stem(name) == _stem(first)]:
+        named = f", or name it in {key}" if key else ""
+        raise DataError(
+            f"{folder}: has {paths[0].name} and {others[0]}, and each could be meant; keep one of them{named}"
+        )
+    if first.startswith("**/") and len(parents := sorted({str(path.parent) for path in paths})) > 1:
+        raise DataError(
+            f"{folder}: Parquet files of {_stem(first)} in several folders ({', '.join(parents[:3])}); set data-dir to "
+            "one of them"
+        )
+    return paths
+
+
+def _stem(candidate: str) -> str:
+    return re.sub(r"(-\*|/\*)?\.\w+$", "", candidate.removeprefix("**/"))
 
 
 @dataclass(frozen=True)
@@ -234,6 +370,11 @@ def stream_rows(
     """
     if isinstance(source, Path):
         path, kind = source, format_of(source)
+        if kind == PARQUET:
+            table = _read_parquet(path, required, (), hint)
+            for index, line in enumerate(table.lines):
+                yield Row(line_of(path, line), {name: cells[index] for name, cells in table.columns.items()})
+            return
     else:
         path, kind = name_of(source), ""
     with lines_of(source, required) as file:

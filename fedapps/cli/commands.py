@@ -7,34 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
-from fedapps.base.console import accept_all_text
+from fedapps.base.errors import RunFailedError, accept_all_text
 from fedapps.base.options import did_you_mean
-from fedapps.launch.runner import RunFailedError
 
 from .parser import command_parser
 
-#: The function of each command. Its module is imported when the command is called, because most of them load torch.
-_COMMANDS = {
-    "new": "run_commands:new",
-    "list": "listing:list_names",
-    "nodes": "run_commands:nodes",
-    "run": "run_commands:run",
-    "compare": "run_commands:compare",
-    "tune": "run_commands:tune",
-    "fleet": "run_commands:fleet",
-    "config": "deploy_commands:config",
-    "deploy": "deploy_commands:deploy",
-    "check-node": "deploy_commands:check_node",
-    "supernode": "deploy_commands:supernode",
-    "keys": "commands:keys",
-    "audit": "run_commands:audit",
-    "report": "commands:report",
-    "board": "commands:board",
-    "predict": "model_commands:predict",
-    "evaluate": "model_commands:evaluate",
-    "adapt": "model_commands:adapt",
-    "export": "model_commands:export",
-}
 _INTERRUPTED = (
     "fedapps: interrupted; the folder of the run has everything that was trained. Resume a run with "
     "--set name=NAME --set resume=true, a comparison with compare --resume FOLDER, a tuning with tune --resume FOLDER"
@@ -57,17 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all_text()
     parser = command_parser()
     arguments, others = parser.parse_known_args(argv)
-    if others and not getattr(arguments, "takes_rest", False):
+    if others and not arguments.takes_rest:
         parser.error(f"unrecognized arguments: {' '.join(others)}{_meant(others, arguments)}")
     arguments.rest = others
 
     try:
         if files := getattr(arguments, "method_file", ()):
-            from fedapps.registry.local_methods import use_file
+            from fedapps.registry.methods import use_file
 
             for path in files:
                 use_file(Path(path))
-        status: int = resolve_name(f"fedapps.cli.{_COMMANDS[arguments.command]}")(arguments)
+        status: int = resolve_name(f"fedapps.cli.{arguments.function}")(arguments)
         return status
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would fail to write the rest
@@ -97,12 +74,11 @@ def keys(arguments: argparse.Namespace) -> int:
     """Create a SuperLink's certificates or a node's key, and print where each file belongs."""
     from fedapps.deployment.credentials import issue_certificates, issue_node_key
 
-    folder = Path(arguments.folder)
     certificates = arguments.kind == "certificates"
     print(
-        issue_certificates(folder, arguments.host, arguments.days)
+        issue_certificates(arguments.folder, arguments.host, arguments.days)
         if certificates
-        else issue_node_key(folder, arguments.name)
+        else issue_node_key(arguments.folder, arguments.name)
     )
     return 0
 
@@ -111,7 +87,7 @@ def report(arguments: argparse.Namespace) -> int:
     """Write the report or the tables of a run or a comparison and print their paths."""
     from fedapps.report.paper import write_formats
 
-    for path in write_formats(Path(arguments.folder), [name.strip() for name in arguments.format.split(",")]):
+    for path in write_formats(arguments.folder, [name.strip() for name in arguments.format.split(",")]):
         print(path)
     return 0
 
@@ -120,5 +96,5 @@ def board(arguments: argparse.Namespace) -> int:
     """Serve the page that follows the runs of a folder."""
     from fedapps.board.server import serve
 
-    serve(Path(arguments.folder), arguments.host, arguments.port)
+    serve(arguments.folder, arguments.host, arguments.port)
     return 0

@@ -5,31 +5,26 @@ import os
 from pathlib import Path
 
 from fedapps.comparison.matrix import assignments
-from fedapps.deployment import flwr_commands
+from fedapps.deployment import fleet
 from fedapps.deployment.check_node import check
-from fedapps.deployment.node_options import check_options
-from fedapps.deployment.supernode import SuperNode
+from fedapps.deployment.supernode import SuperNode, check_options
 
 
 def config(arguments: argparse.Namespace) -> int:
     """Print a recipe as the flat file that ``flwr run`` takes."""
-    print(flwr_commands.run_config_text(Path(arguments.recipe), assignments(arguments.set)), end="")
+    print(fleet.run_config_text(arguments.recipe, assignments(arguments.set)), end="")
     return 0
 
 
 def deploy(arguments: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
-    return flwr_commands.deploy(
-        Path(arguments.recipe), arguments.federation, assignments(arguments.set), stream=arguments.stream
-    )
+    return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
 
 
 def check_node(arguments: argparse.Namespace) -> int:
     """Check whether this machine can take part in a run as a node."""
     further = {"private": arguments.private, "keep-model": arguments.keep_model, **assignments(arguments.node_config)}
-    return check(
-        Path(arguments.recipe), assignments(arguments.set), Path(arguments.data_dir), arguments.state_dir, further
-    )
+    return check(arguments.recipe, assignments(arguments.set), Path(arguments.data_dir), arguments.state_dir, further)
 
 
 def supernode(arguments: argparse.Namespace) -> int:

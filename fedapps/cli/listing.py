@@ -10,8 +10,7 @@ from textwrap import wrap
 from fedapps import methods
 from fedapps.base.options import did_you_mean
 from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
-from fedapps.config.trackers import TRACKERS
-from fedapps.registry.classes import plugins, stated
+from fedapps.registry import TRACKERS, plugins, stated
 from fedapps.registry.expressions import read_expression, split_expressions
 from fedapps.registry.tasks import task_class, task_lines, task_names
 

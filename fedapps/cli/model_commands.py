@@ -2,19 +2,18 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from fedapps.base.atomic import check_replaceable, write_whole
 from fedapps.base.options import split_names
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import number, numbers
 from fedapps.base.report.tables import text_table
 from fedapps.registry.expressions import split_expressions
 from fedapps.trained.adapt import adapt_model
-from fedapps.trained.evaluate import as_json, evaluate_run, evaluation_text
+from fedapps.trained.evaluate import STDIN, PredictionFiles, evaluate_run, evaluation_text
 from fedapps.trained.export import export_model
-from fedapps.trained.intervals import numbers
 from fedapps.trained.load import load_model
-from fedapps.trained.predict import STDIN, PredictionFiles
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -40,7 +39,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     )
     print(evaluation_text(rows, len(arguments.data_dir)))
     if arguments.json:
-        write_whole(Path(arguments.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
+        write_whole(arguments.json, (json.dumps(list(map(asdict, rows)), indent=2) + "\n").encode())
     return 0
 
 

@@ -1,9 +1,10 @@
 """The commands that run, compare and tune federations, and those that prepare it."""
 
 import argparse
-from pathlib import Path
 
-from fedapps.audit import AuditPlan, audit_recipe, recipe_subject
+from fedapps.audit.plan import AuditPlan
+from fedapps.audit.run import audit_recipe
+from fedapps.audit.victim import recipe_subject
 from fedapps.base.options import split_names
 from fedapps.comparison.compare import compare_recipe, resume_comparison
 from fedapps.comparison.matrix import Vary, assignments
@@ -13,9 +14,8 @@ from fedapps.config.recipe_files import read_recipe
 from fedapps.deployment.fleet import LocalFleet
 from fedapps.launch.estimate import estimate_text
 from fedapps.launch.inputs import resolve
-from fedapps.launch.launch import Simulation
+from fedapps.launch.launch import Runner, Simulation
 from fedapps.launch.recipe import launch_recipe
-from fedapps.launch.runner import Runner
 from fedapps.project.writing import new_project
 from fedapps.registry.expressions import split_expressions
 from fedapps.tuning.tune import resume_tuning, tune_recipe
@@ -23,91 +23,68 @@ from fedapps.tuning.tune import resume_tuning, tune_recipe
 
 def new(arguments: argparse.Namespace) -> int:
     """Write a project and print its files."""
-    print(
-        new_project(
-            Path(arguments.folder), task=arguments.task, method=arguments.method, deployment=arguments.deployment
-        )
-    )
+    print(new_project(arguments.folder, task=arguments.task, method=arguments.method, deployment=arguments.deployment))
     return 0
 
 
 def nodes(arguments: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
     if arguments.plot:
-        check_format(Path(arguments.plot))
-    of_recipe = RecipeNodes.read(Path(arguments.recipe), assignments(arguments.set), Vary.read(arguments.vary))
+        check_format(arguments.plot)
+    of_recipe = RecipeNodes.read(arguments.recipe, assignments(arguments.set), Vary.read(arguments.vary))
     print(nodes_text(of_recipe))
     if arguments.write:
-        print("\n".join(map(str, write_nodes(of_recipe, Path(arguments.write)))))
+        print("\n".join(map(str, write_nodes(of_recipe, arguments.write))))
     if arguments.plot:
-        nodes_figure(of_recipe, Path(arguments.plot))
+        nodes_figure(of_recipe, arguments.plot)
     return 0
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one federation, or the stages of a pipeline, on an engine and print the paths of the reports."""
-    return _dry_run(arguments) if arguments.dry_run else _launch(arguments, Simulation(arguments.engine))
-
-
-def _dry_run(arguments: argparse.Namespace) -> int:
+    if not arguments.dry_run:
+        return _launch(arguments, Simulation(arguments.engine))
     if not arguments.recipe:
         raise ValueError("--dry-run: name a recipe (`fedapps list`) or a run-config file")
-    recipe, overrides = Path(arguments.recipe), assignments(arguments.set)
-    resolved = resolve(read_recipe(recipe, overrides), arguments.output_dir)
+    resolved = resolve(read_recipe(arguments.recipe, assignments(arguments.set)), arguments.output_dir)
     config = parse(resolved)
-    print(nodes_text(RecipeNodes.read(recipe, resolved)))
+    print(nodes_text(RecipeNodes.read(arguments.recipe, resolved)))
     print(estimate_text(config))
     return 0
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
-    json_path = Path(arguments.json) if arguments.json else None
-    if arguments.resume:
-        if arguments.recipe or arguments.set or arguments.vary or arguments.seed_keys or arguments.methods:
-            arguments.refuse("--resume: the folder has the recipe, methods, keys and values; leave them out")
-        resume_comparison(Path(arguments.resume), jobs=arguments.jobs, cluster=arguments.cluster, json_path=json_path)
+    carried_out = {"jobs": arguments.jobs, "cluster": arguments.cluster, "json_path": arguments.json}
+    if _resumes(arguments, "recipe, methods, keys and values", "set", "vary", "seed_keys", "methods"):
+        resume_comparison(arguments.resume, **carried_out)
         return 0
-    if not arguments.recipe:
-        arguments.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
     compare_recipe(
-        Path(arguments.recipe),
+        arguments.recipe,
         methods=split_expressions(arguments.methods),
         seeds=arguments.seeds,
         first_seed=arguments.first_seed,
         engine=arguments.engine,
-        jobs=arguments.jobs,
-        cluster=arguments.cluster,
         overrides=assignments(arguments.set),
         vary=Vary.read(arguments.vary),
         seed_keys=split_names(arguments.seed_keys),
         output_dir=arguments.output_dir,
-        json_path=json_path,
+        **carried_out,
     )
     return 0
 
 
 def tune(arguments: argparse.Namespace) -> int:
     """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
-    write = Path(arguments.write) if arguments.write else None
-    if arguments.resume:
-        if (
-            arguments.recipe
-            or arguments.set
-            or arguments.set_trials
-            or arguments.range
-            or arguments.methods
-            or arguments.trials
-        ):
-            arguments.refuse("--resume: the folder has the recipe, methods, trials, ranges and keys; leave them out")
-        resume_tuning(Path(arguments.resume), jobs=arguments.jobs, write=write)
+    if _resumes(
+        arguments, "recipe, methods, trials, ranges and keys", "set", "set_trials", "range", "methods", "trials"
+    ):
+        resume_tuning(arguments.resume, jobs=arguments.jobs, write=arguments.write)
         return 0
-    if not arguments.recipe:
-        arguments.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
     if not arguments.trials:
         arguments.refuse("give the number of trials of each method: --trials N")
     tune_recipe(
-        Path(arguments.recipe),
+        arguments.recipe,
         trials=arguments.trials,
         methods=split_expressions(arguments.methods),
         seeds=arguments.seeds,
@@ -121,7 +98,7 @@ def tune(arguments: argparse.Namespace) -> int:
         overrides=assignments(arguments.set),
         trial_overrides=assignments(arguments.set_trials, "--set-trials"),
         output_dir=arguments.output_dir,
-        write=write,
+        write=arguments.write,
     )
     return 0
 
@@ -133,31 +110,42 @@ def fleet(arguments: argparse.Namespace) -> int:
 
 def audit(arguments: argparse.Namespace) -> int:
     """Attack the gradients and updates that a node with sentences shares and print what was recovered."""
-    recipe, overrides = Path(arguments.recipe), assignments(arguments.set)
-    plan = AuditPlan.read(
-        recipe_subject(recipe, overrides),
-        methods=arguments.methods,
-        attackers=arguments.attackers,
-        attacks=arguments.attack,
-        on=arguments.on,
-        batch_sizes=arguments.batch_sizes,
+    overrides = assignments(arguments.set)
+    subject = recipe_subject(arguments.recipe, overrides)
+    sizes = split_names(arguments.batch_sizes)
+    if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:
+        raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
+    plan = AuditPlan(
+        subject,
+        methods=subject.methods if arguments.methods is None else split_names(arguments.methods),
+        attackers=split_names(arguments.attackers),
+        attacks=subject.attacks if arguments.attack is None else split_names(arguments.attack),
+        on=split_names(arguments.on),
+        batch_sizes=tuple(map(int, sizes)),
         sentences=arguments.sentences,
         steps=arguments.steps,
         restarts=arguments.restarts,
     )
     audit_recipe(
-        recipe,
+        arguments.recipe,
         plan,
         jobs=arguments.jobs,
         overrides=overrides,
         output_dir=arguments.output_dir,
-        json_path=Path(arguments.json) if arguments.json else None,
+        json_path=arguments.json,
     )
     return 0
 
 
+def _resumes(arguments: argparse.Namespace, kept: str, *further: str) -> bool:
+    """Whether a job is resumed; refuses the arguments that its folder has, and a command without a recipe."""
+    if arguments.resume and any(getattr(arguments, name) for name in ("recipe", *further)):
+        arguments.refuse(f"--resume: the folder has the {kept}; leave them out")
+    if not arguments.resume and not arguments.recipe:
+        arguments.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
+    return bool(arguments.resume)
+
+
 def _launch(arguments: argparse.Namespace, runner: Runner) -> int:
-    launch_recipe(
-        Path(arguments.recipe) if arguments.recipe else None, assignments(arguments.set), runner, arguments.output_dir
-    )
+    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.errors import RunFailedError
 from fedapps.base.report.metrics import bare
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
@@ -16,7 +17,6 @@ from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine, execute
 from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
-from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.comparison_tables import comparison_text
@@ -26,16 +26,15 @@ from fedapps.runs.comparisons import FILE
 from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.owner import await_free, check_free, owned
 from fedapps.runs.records import NodeRecord, RoundRecord, read_lines
-from fedapps.runs.refused import RefusedNodesError, refused_text
 from fedapps.runs.run_folder import RunFolder, begun
+from fedapps.runs.tables import RefusedNodesError, refused_text
 from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
 from fedapps.strategies import RunEndedError
 
-from .failures import failed_row, failures, finished_rows, where
-from .held_out import held_out_row
 from .matrix import Plan, Vary
-from .summary import references_of, summarise, worst_tenth
+from .significance import held_out_row
+from .summary import failed_row, failures, finished_rows, references_of, summarise, where, worst_tenth
 
 
 def compare_recipe(
@@ -194,7 +193,7 @@ def _failed_text(cells: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str,
 
 
 def tried_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
-    """:func:`run_cell`, or if the run fails a :func:`~fedapps.comparison.failures.failed_row`."""
+    """:func:`run_cell`, or if the run fails a :func:`~fedapps.comparison.summary.failed_row`."""
     try:
         return run_cell(method, seed, config, engine, at)
     except RunFailedError as error:
@@ -232,7 +231,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         the main metrics, ``paired``: those in which the evaluated nodes change (see :func:`_paired`), and ``nodes``:
         the rows of the last evaluation by node. Runs with stages also have
         ``matrices``: the train-test matrix of each metric. Runs with held-out nodes have ``held_out``
-        (:func:`~fedapps.comparison.held_out.held_out_row`).
+        (:func:`~fedapps.comparison.significance.held_out_row`).
 
     Raises
     ------

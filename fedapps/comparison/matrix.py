@@ -84,10 +84,10 @@ class Plan(JobPlan):
             If a method or the varied key of the recipe is malformed.
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-        chosen = tuple(labels(named))
+        method_labels = tuple(labels(named))
         vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
         follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
-        return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, seed_keys=follow)
+        return cls(recipe_name(recipe), base, method_labels, tuple(seeds), engine, vary, seed_keys=follow)
 
     def configs(self) -> list[Config]:
         """The validated config for each value of the varied key, or a single config.

@@ -31,7 +31,7 @@ _MOST_NAMES, _MOST_KINDS = 60, 20
 
 
 @dataclass(frozen=True)
-class NodesFound:
+class NodesOfConfig:
     """The task of a recipe, the folder and the data of its nodes, and remarks about the data."""
 
     task: Task
@@ -45,7 +45,7 @@ class RecipeNodes:
     """The nodes of a recipe for each value of the varied key, or for the value ``None`` if no key is varied."""
 
     vary: Vary | None
-    of_values: Mapping[Value | None, NodesFound]
+    of_values: Mapping[Value | None, NodesOfConfig]
 
     @classmethod
     def read(cls, recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> "RecipeNodes":
@@ -69,7 +69,7 @@ class RecipeNodes:
         """
         base = resolve(read_recipe(recipe, overrides), "runs")
         plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
-        by_value = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
+        by_value = {value: _read_nodes(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
         return cls(plan.vary, by_value)
 
 
@@ -85,7 +85,7 @@ def nodes_text(nodes: RecipeNodes) -> str:
     return "\n".join(texts)
 
 
-def _found(config: Config) -> NodesFound:
+def _read_nodes(config: Config) -> NodesOfConfig:
     run = config.run
     check_data(config)
     task = config.task_of(next(iter(config.methods.values())))
@@ -93,7 +93,7 @@ def _found(config: Config) -> NodesFound:
     sources = [run.source(task, partition) for partition in partitions]
     nodes = [source.load(task) for source in sources]
     folder = sources[0].folder
-    return NodesFound(task, folder, nodes, task.remarks(folder, run.num_nodes))
+    return NodesOfConfig(task, folder, nodes, task.remarks(folder, run.num_nodes))
 
 
 def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
@@ -126,7 +126,7 @@ def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
     return folders
 
 
-def _table(vary: Vary | None, by_value: Mapping[Value | None, NodesFound]) -> str:
+def _table(vary: Vary | None, by_value: Mapping[Value | None, NodesOfConfig]) -> str:
     rows = {}
     for value, of_value in by_value.items():
         sizes = [of_value.task.sizes(node) for node in of_value.nodes]
@@ -205,7 +205,7 @@ def _draw(axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def node_counts(data: NodesFound) -> dict[str, dict[str, int]]:
+def node_counts(data: NodesOfConfig) -> dict[str, dict[str, int]]:
     """For each node, its training examples by class, or all of them under its label in the first kind of group."""
     classes = data.task.num_classes
     kind = min((kind for node in data.nodes for kind in node.groups), default="")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.options import matches
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.config.keys import defaults, options_by_key
 from fedapps.config.recipe_files import Value, packaged_keys, recipes
 from fedapps.registry.methods import canonical

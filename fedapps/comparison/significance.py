@@ -1,4 +1,4 @@
-"""Paired tests between methods over seeds, with Holm's correction, and sign counts per node.
+"""Paired tests between methods over seeds, with Holm's correction, sign counts per node, and results on held-out nodes.
 
 Nodes, sessions and stages of one run share its training and are not independent; runs with different seeds are. The
 unit is therefore the seed: two methods with the same seed give one difference, and the differences have a sign-flip
@@ -23,20 +23,75 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import permutation_test
 
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import bare, describe
-from fedapps.runs.comparisons import PairedTest
+from fedapps.base.report.numbers import Estimate
+from fedapps.runs.comparisons import HeldOut, HeldOutMetric, PairedTest
+from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
+#: The received model, the adapted one, and the one that the node trained alone.
+MODELS = tuple(prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES)
 #: By method and metric, one value per seed.
 Values = Mapping[str, Mapping[str, Sequence[float]]]
-
 #: Up to this number of sign patterns (16 seeds), the test uses all of them; beyond it, it draws this number.
 _PATTERNS = 2**16
-
 #: Largest number of methods for which all pairs are tested.
 ALL_PAIRS_UP_TO = 7
-
 Pair = tuple[str, str]
+
+
+def held_out_row(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The field ``held_out`` of a run in ``compare.json``: ``epochs``, the number of ``nodes``, and the mean metrics of
+    each model without the prefix ``test.``. Empty if the run held out no node, or none of them replied.
+
+    Parameters
+    ----------
+    summary : mapping
+        The method in ``summary.json``.
+    """
+    held_out = summary.get("held_out", {})
+    if not held_out.get("nodes"):
+        return {}
+    models = {model: {bare(name): value for name, value in held_out[model].items()} for model in MODELS}
+    return {"held_out": {"epochs": held_out["epochs"], "nodes": len(held_out["nodes"]), **models}}
+
+
+def held_out_table(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, HeldOut]:
+    """By method, the means over seeds and the differences that a new node cares about.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        One row per run, in the same order of seeds for each method; those with ``held_out`` count.
+    metrics : sequence of str
+        Those of the table.
+    """
+    counted = [row for row in rows if "held_out" in row]
+    values = {
+        model: seed_values([{"method": row["method"], "metrics": row["held_out"][model]} for row in counted])
+        for model in MODELS
+    }
+    sizes = {row["method"]: {key: row["held_out"][key] for key in ("epochs", "nodes")} for row in counted}
+    return {
+        method: HeldOut(
+            **sizes[method], metrics=_by_metric({model: values[model][method] for model in MODELS}, metrics)
+        )
+        for method in sizes
+    }
+
+
+def _by_metric(models: Mapping[str, Mapping[str, Sequence[float]]], metrics: Sequence[str]) -> dict[str, HeldOutMetric]:
+    by_metric = {}
+    for name in map(bare, metrics):
+        if all(name in models[model] for model in MODELS):
+            shared, adapted, local = (Estimate.of(models[model][name]) for model in MODELS)
+            by_metric[name] = HeldOutMetric(
+                shared=replace(shared, values=()),
+                adapted=replace(adapted, values=()),
+                local=replace(local, values=()),
+                gain=replace(adapted.minus(shared), values=()),
+                lead=replace(adapted.minus(local), values=()),
+            )
+    return by_metric
 
 
 def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:

@@ -1,20 +1,27 @@
-"""The content of ``compare.json``: runs, means, curves, tests and claims, beside the paper's numbers."""
+"""The content of ``compare.json``: runs, means, curves, tests and claims, beside the paper's numbers.
+
+A method that lacks seeds, because runs failed, has a mean over the seeds that finished, and its cells say how many they
+are. As the failed runs may be those with the worst results, such a method has no part in tests, claims, curves and
+results by node.
+"""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, isfinite, nan
 from pathlib import Path
 from statistics import mean
+from textwrap import shorten
 from typing import Any
 
 from fedapps.base.atomic import write_whole
-from fedapps.base.report.estimates import Estimate
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
+from fedapps.base.report.numbers import Estimate
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.references import References, find_references
+from fedapps.launch.launch import References, find_references
 from fedapps.registry.tasks import task_class
-from fedapps.report.caveats import below_floors
+from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.comparisons import (
     Compared,
     ComparedRun,
@@ -22,22 +29,85 @@ from fedapps.runs.comparisons import (
     Course,
     Curve,
     Estimates,
+    FailedRun,
     HeldOutMeans,
     Varied,
     VariedPart,
 )
 from fedapps.runs.continual import measure_names
 
-from .failures import about_failures, complete_rows, failures, finished_rows, with_counts
-from .held_out import held_out_table
 from .matrix import Plan
 from .papers import Setting, Table, checked_claims, paper_of
-from .significance import Values, all_tests, seed_values
+from .significance import Values, all_tests, held_out_table, seed_values
 
+#: The longest reason in a sentence; ``compare.json`` has all of it.
+_LETTERS = 300
+Row = Mapping[str, Any]
 #: What was computed, in the folder of a comparison: metrics by reference, by the value of the varied key and the seed.
 REFERENCES = "references-by-seed.json"
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
 _KEPT = ("method", "seed", "metrics", "matrices")
+
+
+def failed_row(method: str, seed: int, last_round: int, reason: str) -> dict[str, Any]:
+    """The row of a run that failed, in place of that of :func:`~fedapps.comparison.compare.run_cell`.
+
+    Parameters
+    ----------
+    method : str
+    seed : int
+    last_round : int
+        The last round that was recorded; 0 if there is none.
+    reason : str
+    """
+    return {"method": method, "seed": seed, "failed": {"round": last_round, "reason": reason}}
+
+
+def finished_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the runs that finished."""
+    return [row for row in rows if "failed" not in row]
+
+
+def complete_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the methods of which no run failed."""
+    lacking = {row["method"] for row in rows if "failed" in row}
+    return [row for row in rows if row["method"] not in lacking]
+
+
+def failures(rows: Sequence[Row]) -> list[FailedRun]:
+    """The runs that failed."""
+    return [FailedRun(method=row["method"], seed=row["seed"], **row["failed"]) for row in rows if "failed" in row]
+
+
+def with_counts(table: Estimates, rows: Sequence[Row]) -> dict[str, dict[str, Estimate]]:
+    """A table whose estimates of methods that lack seeds also say how many were planned."""
+    planned = Counter(row["method"] for row in rows)
+    lacking = {run.method for run in failures(rows)}
+    return {
+        method: {name: replace(one, planned=planned[method] if method in lacking else 0) for name, one in row.items()}
+        for method, row in table.items()
+    }
+
+
+def about_failures(rows: Sequence[Row]) -> list[str]:
+    """A sentence on each method that lacks seeds, and one on what follows."""
+    failed, sentences = failures(rows), []
+    for method in dict.fromkeys(run.method for run in failed):
+        of_method = [run for run in failed if run.method == method]
+        planned = sum(row["method"] == method for row in rows)
+        reasons = "; ".join(f"seed {run.seed} {where(run)}" for run in of_method)
+        sentences.append(f"{method}: {len(of_method)} of {planned} runs failed ({reasons}).")
+    if sentences:
+        sentences.append(
+            "Methods with failed runs have the mean of the other seeds, with their number in parentheses, and are left "
+            "out of tests, claims, curves and results by node."
+        )
+    return sentences
+
+
+def where(run: FailedRun) -> str:
+    """The last round of a failed run and the reason, in some words."""
+    return f"after round {run.round}: {shorten(run.reason, _LETTERS, placeholder=' ...')}"
 
 
 def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[Estimates]) -> Comparison:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
-from fedapps.tasks.base import Task
-from fedapps.tasks.roles import missing
+from fedapps.tasks.base import Task, missing
 
 from .clock import clock_conflicts
 from .pace_conflicts import pace_conflicts
@@ -38,7 +37,9 @@ def conflicts(
         yield from _collection_conflicts(run)
     yield from _privacy_conflicts(run, methods)
     yield from _aggregation_conflicts(run, methods)
-    yield from _compression_conflicts(methods, runs)
+    compressed = {label: own.compression for label, own in runs.items() if own.compression != "none"}
+    refusals = {label: (name, methods[label].compression_conflict()) for label, name in compressed.items()}
+    yield from _refused_by_methods("compression", "none", refusals)
     pooled = [label for label, method in methods.items() if method.pools_data]
     if run.held_out_nodes and pooled:
         yield (
@@ -253,19 +254,6 @@ def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Ite
             f"aggregation = {run.aggregation!r}: needs at least {needed} replies with byzantine-fraction = "
             f"{run.byzantine_fraction:g}, but {run.training_nodes} nodes train in a round ({_who_trains(run)})",
         )
-
-
-def _compression_conflicts(methods: Mapping[str, Method], runs: Mapping[str, RunConfig]) -> Iterator[Conflict]:
-    """What :func:`conflicts` yields for ``compression``."""
-    yield from _refused_by_methods(
-        "compression",
-        "none",
-        {
-            label: (runs[label].compression, method.compression_conflict())
-            for label, method in methods.items()
-            if runs[label].compression != "none"
-        },
-    )
 
 
 def _refused_by_methods(key: str, off: str, reasons: Mapping[str, tuple[str, str]]) -> Iterator[Conflict]:

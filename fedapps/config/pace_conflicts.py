@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from fedapps.methods.base import Conflict, Method
-from fedapps.methods.strategy_parts import StrategyParts
+from fedapps.methods.base import Conflict, Method, StrategyParts
 
-from .pace import Pace
+from .clock import Pace
 from .run_config import RunConfig
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
-from fedapps.base.options import key_of, option_values, parse_options, with_values
+from fedapps.base.options import key_of, option_values, parse_options, under_prefix, with_values
 from fedapps.methods.base import Conflict, Method
-from fedapps.registry.classes import did_you_mean_or_install
+from fedapps.registry import TRACKERS, did_you_mean_or_install
 from fedapps.registry.expressions import read_expressions
 from fedapps.registry.methods import (
     RUN_PREFIX,
@@ -20,12 +20,11 @@ from fedapps.registry.methods import (
 )
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import Task
-from fedapps.trackers.base import Tracker
+from fedapps.trackers import Tracker
 
 from .conflicts import conflicts
-from .keys import with_extra
+from .keys import read_trackers, split_keys, tracker_keys, with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
-from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
 
 
 class ConfigError(ValueError):
@@ -196,15 +195,13 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
         errors.append(f"task = {run.task!r}: must be one of {names}{did_you_mean_or_install(run.task, task_names())}")
     named = [key.partition(".")[0] for key in of_tasks] if others else []
     for name in dict.fromkeys([*([run.task] if known else []), *named]):
-        prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
         try:
             kind = task_class(name).Options
         except ValueError as error:
             errors.append(str(error))
             known = known and name != run.task
             continue
-        arguments, bad = parse_options(kind, own, prefix)
+        arguments, bad = parse_options(kind, under_prefix(f"{name}.", of_tasks), f"{name}.")
         errors += bad
         if name == run.task:
             options = kind(**arguments)
@@ -222,7 +219,7 @@ def _methods(
         errors.append(f"methods = {run.methods!r}: names no method; known methods: {', '.join(method_names())}")
     of_blocks: list[str] = []
     for name in dict.fromkeys(key.partition(".")[0] for key in of_methods):
-        own = {key.removeprefix(f"{name}."): v for key, v in of_methods.items() if key.startswith(f"{name}.")}
+        own = under_prefix(f"{name}.", of_methods)
         try:
             of_blocks += parse_options(method_class(name).Options, own, f"{name}.")[1]
         except ValueError as error:  # a package that cannot be imported

@@ -11,13 +11,12 @@ from fedapps.clients.data import DataSource, find_source, world_name
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
-from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.strategies.samplers import rounded_share
 from fedapps.strategies.wire import LAST_ROUND
 from fedapps.tasks.base import Task
 
-from .clock import SimulatedTime
-from .pace import Pace
+from .clock import Pace, SimulatedTime
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send, for whom the server waits and what step it takes, but not who takes part or how long.

@@ -23,14 +23,14 @@ from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.base.options import did_you_mean, option_fields
-from fedapps.base.report.formats import format_bytes
+from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
 from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits, NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
-from fedapps.launch.dry_run import DryRun
+from fedapps.launch.estimate import DryRun
 from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.tasks.base import DataError, NodeData, Task
 

@@ -16,9 +16,8 @@ from fedapps.base.processes import Interrupts, flower_environment, free_port
 from fedapps.sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
 
 from .credentials import KeyPair, make_certificates, make_key_pair
-from .flwr_commands import FlwrCommands
-from .forks import LIBRARIES
-from .processes import FleetError, FleetProcess, Processes
+from .flower_command import LIBRARIES
+from .processes import FleetError, FleetProcess, FlwrCommands, Processes
 from .supernode import SuperNode
 
 NodeConfig = Mapping[str, int | str]

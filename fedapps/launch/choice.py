@@ -9,8 +9,7 @@ from flwr.app import ArrayRecord
 
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.options import key_of
-from fedapps.base.report.formats import format_bytes
-from fedapps.config.conflicts import conflicts
+from fedapps.base.report.numbers import format_bytes
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS
 from fedapps.registry.tasks import task_class
@@ -100,7 +99,7 @@ def _choice(task: str, name: str, largest: int) -> Choice:
     if method.needs_stages and config.num_stages == 1:
         return Choice(name, "its data have no stages")
     keys: dict[str, None] = {}
-    for fields, message in _conflicts(config, name):
+    for fields, message in config.conflicts(files_exist=True):
         fixed = {key for field in fields if (key := key_of(field)) in _PLAIN}
         if not fixed:
             return Choice(name, _short(message, name))
@@ -126,10 +125,6 @@ def _choice(task: str, name: str, largest: int) -> Choice:
 def _config(task: str, name: str) -> Config:
     stages = read({"task": task}).num_stages
     return read({"task": task, "methods": name, "collect-after": 0, "rounds": 2 * stages})
-
-
-def _conflicts(config: Config, name: str) -> list[tuple[set[str], str]]:
-    return list(conflicts(config.run, config.task, config.methods, {name: config.run_of(name)}))
 
 
 def _percent(share: float) -> str:

@@ -1,22 +1,216 @@
 """What a simulation needs, from a few timed steps of its first node: parameters, bytes, seconds, memory, disk."""
 
+import logging
 import resource
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
 from pathlib import Path
 
+from flwr.app import ConfigRecord, Context, Message
+
+from fedapps.app.client_app import app
+from fedapps.app.disclosure import SEND_ERRORS
+from fedapps.app.round_config import evaluate_config, train_config
+from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
-from fedapps.base.report.formats import format_bytes, format_duration
+from fedapps.base.report.numbers import format_bytes, format_duration
 from fedapps.base.report.tables import text_table
 from fedapps.clients.data import cached_load
+from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
+from fedapps.clients.state import DiskState
+from fedapps.config.clock import Pace
 from fedapps.config.parsing import Config
+from fedapps.methods.base import Method
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
+from fedapps.sim.flower_internals import flower_identity
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies import Each, RoundReport, TooFewRepliesError
+from fedapps.tasks.base import NodeData, Task
 
-from .dry_run import DryRun
 from .inputs import check_data
+
+#: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that
+#: is being written.
+KEPT_VERSIONS = KEPT_SNAPSHOTS + 2
+_LABEL = "check"
+
+
+@dataclass
+class DryRun:
+    """The result of one dry run.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    data : NodeData
+        The node's data.
+    problems : list of str
+        Reasons why training or evaluation failed.
+    steps : int
+        The steps that the node takes in a round of the run.
+    train_seconds : list of float
+        Of the training message of each dry round.
+    evaluate_seconds : float
+        Of the last evaluation message.
+    bytes_down, bytes_up : int
+        Of a training message and its reply.
+    shared_bytes, shared_parameters : int
+        Size and number of the shared parameters.
+    version_bytes : int
+        Size on disk of one version of the node's private arrays.
+    model_bytes : int
+        Size on disk of the model that the node keeps for other programs; 0 without ``keep-model``.
+    """
+
+    method: str
+    data: NodeData
+    problems: list[str] = field(default_factory=list)
+    steps: int = 0
+    train_seconds: list[float] = field(default_factory=list)
+    evaluate_seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    shared_bytes: int = 0
+    shared_parameters: int = 0
+    version_bytes: int = 0
+    model_bytes: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        method: str,
+        data: NodeData,
+        node_config: Mapping[str, str | int | bool],
+        state: Path,
+        steps_of: Sequence[Callable[[Sequence[float]], int]] = (lambda seconds: 1,),
+    ) -> "DryRun":
+        """Dry-run a method.
+
+        Parameters
+        ----------
+        config : Config
+            The run config.
+        method : str
+            Label of the method.
+        data : NodeData
+            The node's data.
+        node_config : mapping
+            Where the data are: ``data-dir``, or ``partition-id`` and ``num-partitions``; and other keys.
+        state : Path
+            Scratch folder for the node's private state.
+        steps_of : sequence of functions
+            The training steps of each dry round, from the seconds that the earlier ones took.
+        """
+        # The node of the dry run has no public key, and whether it may join is no matter of its data.
+        # One node has no pace to keep.
+        run = replace(
+            config.run, pace=Pace(), num_nodes=1, min_replies=1, sampling="fixed", bind_keys=False, held_out_nodes=""
+        )  # fmt: skip
+        own = {name: value for name, value in config.own_keys.get(method, {}).items() if not hasattr(run.pace, name)}
+        alone = replace(config, run=run, own_keys={method: own})
+        seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
+        reports: list[RoundReport] = []
+        result = cls(method, data)
+        strategy, initial = strategy_for(alone, method, initial_model(config, method))
+        node = {**node_config, "state-dir": str(state), SEND_ERRORS: True}
+        grid = InProcessGrid(_Timed(seconds), [node], config.flat(), errors="reply")  # type: ignore[arg-type]
+        planned = train_config(alone, method, _LABEL, 1)
+        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), "collect": False, "final": False})
+        try:
+            with flower_identity(), _quiet():
+                strategy.start(
+                    grid,
+                    initial,
+                    num_rounds=len(steps_of),
+                    evaluate_every=len(steps_of),
+                    train_config=lambda r: ConfigRecord({**planned, "steps": steps_of[r - 1](seconds["train"])}),
+                    evaluate_config=evaluation,
+                    callbacks=[Each(reports.append)],
+                )
+        except (TooFewRepliesError, ValueError) as error:
+            result.problems.append(f"{method}: {error}")
+            return result
+        report = reports[-1]
+        result.problems += [f"{method}: {refusal.phase} failed: {refusal.reason}" for refusal in report.refused]
+        versions = DiskState.of(state, _LABEL, method).folder.rglob("round-*")
+        result.version_bytes = sum(path.stat().st_size for path in versions if path.is_file())
+        if node_config.get(KEEP_MODEL):
+            result._check_kept(KeptModels.of(state, alone.run.name or _LABEL, method, data.key))
+        result.steps = _steps(planned, data.count("train"))
+        result.train_seconds, result.evaluate_seconds = seconds["train"], (seconds["evaluate"] or [0.0])[-1]
+        result.bytes_down, result.bytes_up = report.train_bytes_down, report.train_bytes_up
+        shared = strategy.share(initial).values()
+        result.shared_bytes = sum(len(array.data) for array in shared)
+        result.shared_parameters = sum(prod(array.shape) for array in shared)
+        return result
+
+    @property
+    def line(self) -> str:
+        """Measured times and message sizes, to print."""
+        return (
+            f"{self.method}: the first step took {self.train_seconds[0]:.2f} s (steps per round: {self.steps}), "
+            f"the evaluation {self.evaluate_seconds:.2f} s; training messages per round: "
+            f"{format_bytes(self.bytes_down)} received, {format_bytes(self.bytes_up)} sent"
+        )
+
+    def bytes_to_keep(self, task: Task, method: Method, num_stages: int) -> int:
+        """Upper bound in bytes of what the node stores: its private arrays, and what the local parts keep beside them.
+
+        Collected data are not counted.
+        """
+        versions = self.version_bytes * KEPT_VERSIONS
+        model = sum(int(t.nbytes) for t in task.build_model_for(self.data).state_dict().values())
+        kept = self.model_bytes * (KEPT_MODELS + 1)  # and the one that is being written
+        return kept + versions + sum(part.bytes_on_disk(model, versions, num_stages) for part in method.local_parts())
+
+    def _check_kept(self, models: KeptModels) -> None:
+        """Measure the model that the node has kept of the round."""
+        newest = models.folder / CURRENT
+        self.model_bytes = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
+        if not newest.exists():
+            self.problems.append(
+                f"{self.method}: {KEEP_MODEL}: no model was kept: put --state-dir on a file system with symbolic links"
+            )
+
+
+def _steps(planned: ConfigRecord, examples: int) -> int:
+    """The optimizer steps of a node with this number of examples, by the config of its message."""
+    steps, epochs, batch = (int(planned[key]) for key in ("steps", "epochs", "batch-size"))  # type: ignore[arg-type]
+    return steps or epochs * ceil(examples / batch)
+
+
+class _Timed:
+    """The ClientApp; measures how many seconds each message takes, by its type."""
+
+    def __init__(self, seconds: dict[str, list[float]]) -> None:
+        self.seconds = seconds
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        begun = time.monotonic()
+        try:
+            return app(message, context)
+        finally:
+            self.seconds.setdefault(message.metadata.message_type, []).append(time.monotonic() - begun)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Flower's log: the check prints the problems at the end."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
 
 _SECONDS, _MOST_STEPS = 0.5, 200
 _SHORT, _SLOWER = 20.0, 1.3

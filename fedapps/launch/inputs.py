@@ -1,20 +1,71 @@
-"""What a run is given: keys with absolute paths, and data that are there and can be read."""
+"""What a run takes in: keys with absolute paths, data that can be read, and the folder of the app."""
 
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import files, requires, version
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
+from fedapps.base.options import under_prefix
 from fedapps.config.clock import devices_of
-from fedapps.config.keys import path_keys
+from fedapps.config.keys import generated, path_keys
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.tasks.base import DataError, NodeData, Task
 
 from .plan import timed_name
+
+_PACKAGE = Path(__file__).parents[1]
+#: The repository or the bundle that holds this package; not a folder of an app where the package is installed.
+APP = _PACKAGE.parent
+_LICENSE = "LICENSE"  # which Flower's bundles of format 1 contain
+
+
+@contextmanager
+def app_folder() -> Iterator[Path]:
+    """Give the folder of the app, with ``pyproject.toml`` in it.
+
+    For an installed wheel it is a temporary folder with a copy of the package, because ``flwr run`` bundles whatever
+    stands beside ``pyproject.toml``.
+    """
+    if not (_PACKAGE / "strategies").is_dir():
+        yield APP
+        return
+    with tempfile.TemporaryDirectory(prefix="fedapps-app-") as folder:
+        app = Path(folder)
+        shutil.copytree(_PACKAGE, app / _PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+        (app / "pyproject.toml").write_text(_pyproject(), encoding="utf-8")
+        licenses = (file.locate() for file in files("fedapps") or () if file.name == _LICENSE)
+        shutil.copy(next(licenses), app / _LICENSE)
+        yield app
+
+
+def _pyproject() -> str:
+    """What Flower reads of a project: its name, its requirements, its two apps and the keys of its run config."""
+    app = {
+        "publisher": "fedapps",
+        "fab-format-version": 1,
+        "flwr-version-target": version("flwr"),
+        "components": {"serverapp": "fedapps.app.server_app:app", "clientapp": "fedapps.app.client_app:app"},
+    }
+    project = {
+        "project": {
+            "name": "fedapps",
+            "version": version("fedapps"),
+            "license": {"file": _LICENSE},
+            "dependencies": [needed for needed in requires("fedapps") or () if "extra ==" not in needed],
+        },
+        "tool": {"flwr": {"app": app}},
+    }
+    return f"{tomli_w.dumps(project)}\n{generated()}"
 
 
 def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
@@ -54,8 +105,7 @@ def found_in_data(keys: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any]
     if task not in task_names():
         return {}, ""
     prefix = f"{task}."
-    own = {key.removeprefix(prefix): value for key, value in keys.items() if key.startswith(prefix)}
-    of_data, line = task_class(task).found_keys(own, folder)
+    of_data, line = task_class(task).found_keys(under_prefix(prefix, keys), folder)
     return {prefix + key: value for key, value in of_data.items()}, line
 
 

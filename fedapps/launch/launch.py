@@ -1,41 +1,125 @@
-"""Run one federation on an engine of this machine."""
+"""Run one federation on an engine of this machine, beside the references that need no training."""
+
+from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from flwr.app import MetricRecord
 from flwr.common.logger import update_console_handler
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.node import choose_device
 from fedapps.app.server_app import app as server_app
 from fedapps.base.atomic import UnwritableError
+from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
-from fedapps.report.caveats import below_floors
-from fedapps.runs.refused import RefusedNodesError, refused_text
+from fedapps.report import write_report
+from fedapps.report.comparison_tables import below_floors
+from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import summary_table
+from fedapps.runs.tables import RefusedNodesError, refused_text, summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
 from fedapps.strategies import RunEndedError
+from fedapps.strategies.aggregation import MetricMean
+from fedapps.tasks.base import Metrics
 
-from .app_folder import app_folder
 from .estimate import inline_advice
-from .inputs import check_data, check_folder, resolve
+from .inputs import app_folder, check_data, check_folder, resolve
 from .plan import new_folder
 from .progress import RunProgress, one_bar
-from .references import add_references, find_references
-from .runner import RunFailedError, Runner
+
+#: Metrics by the name of the reference.
+References = Mapping[str, Mapping[str, float]]
+
+
+def find_references(config: Config) -> References:
+    """The references of a simulation, where one folder holds the data of all nodes.
+
+    Returns
+    -------
+    mapping of str to mapping of str to float
+        Metrics by the name of the reference; empty for a task without references.
+
+    Raises
+    ------
+    DataError
+        If data are missing or invalid.
+    """
+    partition = {"partition-id": 0, "num-partitions": config.run.num_nodes}
+    folder = config.run.source(config.task, partition).folder
+    of_nodes = config.task.node_references(folder, config.run.num_nodes)
+    return {
+        **config.task.references(folder),
+        **{name: means for name, nodes in of_nodes.items() if (means := _over_nodes(config, nodes))},
+    }
+
+
+def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
+    """The metrics of a reference over all nodes, combined as those of methods; of stages, also their average.
+
+    Nodes have equal weight, but for metrics with a count.
+    """
+    mean = MetricMean(config.task.metric_means)
+    for metrics in nodes:
+        mean.add(MetricRecord(dict(metrics)), 1.0)
+    means = {name: float(value) for name, value in mean.result().items() if isinstance(value, int | float)}
+    rows = [{"round": stage, "evaluate": means} for stage in range(1, config.num_stages + 1)]
+    averages = {measure_names(metric)[0] for metric in stage_metrics(rows)}
+    measured = continual_metrics(rows, config.num_stages) if averages else {}
+    return {**means, **{name: value for name, value in measured.items() if name in averages}}
+
+
+def add_references(path: Path, references: References) -> None:
+    """Write the references into a run folder, and again its report, which then shows them.
+
+    Nothing is written if there are no references or the run did not begin. An unfinished run has no report.
+    """
+    if not references or not path.is_dir():
+        return
+    RunFolder(path, "").save_references(references)
+    if (path / "report.html").exists():
+        write_report(path)
+
+
+if TYPE_CHECKING:
+    from fedapps.config.parsing import Config
+
+
+class Runner(ABC):
+    """A way to run a federation."""
+
+    @abstractmethod
+    def check(self, config: Config) -> None:
+        """Check everything that needs no data and no file that an option names.
+
+        Raises
+        ------
+        ValueError
+            If the run folder or the config cannot be used.
+        """
+
+    @abstractmethod
+    def check_data(self, config: Config) -> None:
+        """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
+
+    @abstractmethod
+    def run(self, config: Config) -> None:
+        """Run a federation that was checked, and print its results. Raises ``RunFailedError`` if it does not finish."""
+
 
 ENGINES = ("inline", "ray")
 

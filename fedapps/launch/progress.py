@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedapps.base.report.formats import format_duration
+from fedapps.base.report.numbers import format_duration
 from fedapps.config.run_config import RunConfig
 from fedapps.sim.matrix import Cell, Watch
 

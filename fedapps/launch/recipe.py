@@ -8,19 +8,18 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from fedapps.base.errors import RunFailedError
 from fedapps.base.options import split_names
 from fedapps.config.keys import path_keys
 from fedapps.config.parsing import parse
-from fedapps.config.pipelines import Pipeline, StageRun
-from fedapps.config.recipe_files import read_pipeline, read_recipe, recipe_name
+from fedapps.config.recipe_files import Pipeline, StageRun, read_pipeline, read_recipe, recipe_name
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
 
 from .inputs import resolve
-from .launch import launch, unfinished
+from .launch import Runner, launch, unfinished
 from .plan import new_folder, timed_name
-from .runner import RunFailedError, Runner
 
 
 def launch_recipe(recipe: Path | None, overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:

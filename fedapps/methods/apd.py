@@ -12,8 +12,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option, under_prefix
 from fedapps.clients.arrays import PREFIX, Arrays, get_arrays
 from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior
 from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
@@ -185,7 +184,7 @@ def decomposed(model: nn.Module) -> DecomposedModel:
 
 def kept_parts(kept: Arrays) -> Parts | None:
     """The parts that the last round left; ``None`` before the first."""
-    return Parts.read({name.removeprefix(_KEPT): a for name, a in kept.items() if name.startswith(_KEPT)})
+    return Parts.read(under_prefix(_KEPT, kept))
 
 
 def numpy_arrays(named: Mapping[str, Tensor]) -> Arrays:

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.strategies import AdaptiveRates, BaseStrategy
 
+from .base import StrategyParts
 from .spfl import PersonalisationMethod, PersonalisationOptions
-from .strategy_parts import StrategyParts
 
 
 @dataclass(frozen=True)

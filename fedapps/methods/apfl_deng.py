@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.base.seeding import TorchState
 from fedapps.clients.arrays import PREFIX, Arrays, load_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
@@ -123,6 +122,7 @@ def _share(two: TwoModels) -> float:
 
 def _mixed(two: TwoModels) -> dict[str, Tensor]:
     """The parameters of v̄, with a gradient for those of v alone; exactly w where v = w."""
+    # Algorithm 1: v̄ = α v + (1 − α) w
     shared, share = dict(two.shared.named_parameters()), _share(two)
     return {name: torch.lerp(shared[name].detach(), v, share) for name, v in two.personal.named_parameters()}
 
@@ -138,6 +138,7 @@ def _learn_share(two: TwoModels, of: ModelWithLoss, batch: Batch, rate: float) -
             for name, v in two.personal.named_parameters()
             for w in [shared[name].detach()]
         }
+        # Algorithm 1 with adaptive α: α ← α − η ⟨v − w, ∇f(v̄)⟩, which is the derivative by α
         (slope,) = torch.autograd.grad(of.with_parameters(mixed, batch), [share])
     with torch.no_grad():
         for name, buffer in two.personal.named_buffers():

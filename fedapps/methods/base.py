@@ -1,7 +1,8 @@
 """What a method of federated learning is: options, a strategy on the server, local parts on the nodes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from flwr.app import ArrayRecord
 
@@ -9,11 +10,70 @@ from fedapps.base.options import NoOptions, key_of
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.settings import LocalTraining
 from fedapps.config.run_config import RunConfig
-from fedapps.strategies import BaseStrategy
+from fedapps.strategies import BaseStrategy, BufferedAsync, ServerOptimizer
+from fedapps.strategies.optimizers import optimizer_by_name
 from fedapps.tasks.base import Task
-from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.profiles import LowRank, ModelRoles, PrivateParameters
 
-from .strategy_parts import StrategyParts
+Kind = TypeVar("Kind", bound=BaseStrategy)
+
+
+@dataclass(frozen=True)
+class StrategyParts:
+    """Sampler, weighting, privacy, server optimizer and limits of a run.
+
+    Parameters
+    ----------
+    run : RunConfig
+    common : mapping
+        The arguments that all strategies of the run have in common, by the names of ``BaseStrategy``.
+    roles : ModelRoles
+        Of the parameters of the task's model.
+    """
+
+    run: RunConfig
+    common: Mapping[str, Any] = field(default_factory=dict)
+    roles: ModelRoles = field(default_factory=ModelRoles)
+
+    @property
+    def factors(self) -> LowRank:
+        """The names of the model's adapters of low rank; none match where it has none."""
+        return self.roles.factors or LowRank("", "", "")
+
+    def build(self, kind: type[Kind], **changes: Any) -> Kind:
+        """A strategy with the common arguments, and ``changes`` in place of them or beside them.
+
+        With ``mode = "async"`` it is a :class:`~fedapps.strategies.BufferedAsync`, if ``kind`` differs from
+        :class:`~fedapps.strategies.BaseStrategy` by none of the hooks of a step.
+
+        Raises
+        ------
+        ValueError
+            The strategy cannot run asynchronously.
+        """
+        arguments = {**self.common, **changes}
+        if self.run.pace.mode == "sync":
+            return kind(**arguments)
+        if hooks := kind.own_hooks():
+            raise ValueError(
+                f"mode = 'async': {kind.__name__} takes all updates of a step to come from one model ({hooks})"
+            )
+        return cast(Kind, BufferedAsync(**arguments, **self.run.pace.asynchronous(self.run.training_nodes)))
+
+    def without(self, *names: str) -> Self:
+        """The parts without some of the common arguments, for a strategy that fixes them itself."""
+        return replace(self, common={name: part for name, part in self.common.items() if name not in names})
+
+    def optimizer(self, name: str, learning_rate: float) -> ServerOptimizer:
+        """The server optimizer of this name, with the run's ``server-tau`` where it has a τ.
+
+        Raises
+        ------
+        ValueError
+            The name is unknown.
+        """
+        return optimizer_by_name(name, learning_rate, tau=self.run.server_tau)
+
 
 Scalar = bool | int | float | str
 #: The fields of the run config that are involved, and the message.
@@ -38,6 +98,14 @@ def required(run: RunConfig, method: str, why: str, **wanted: Scalar) -> Iterato
         if actual != value:
             message = f"{key_of(name)} = {shown(actual)}: must be {shown(value)} with {method}: {why}"
             yield {name, "methods"}, message
+
+
+def own_draws(run: RunConfig, setting: str) -> Iterator[Conflict]:
+    """Which keys of a run would choose nodes beside a method that does; ``setting`` says how, for the message."""
+    if run.sampling == "poisson":
+        yield {"methods", "sampling"}, f"sampling = 'poisson': must be 'fixed' with {setting}"
+    if run.drop_nodes:
+        yield {"methods", "drop_nodes"}, f"drop-nodes = true: must be false with {setting}"
 
 
 class Method:
@@ -83,7 +151,7 @@ class Method:
     pools_data: ClassVar[bool] = False
     #: Whether the method needs data in stages (continual learning).
     needs_stages: ClassVar[bool] = False
-    #: What the task's model must have (:mod:`fedapps.tasks.roles`): "head", "body", "features", "classes",
+    #: What the task's model must have (:mod:`fedapps.tasks.base`): "head", "body", "features", "classes",
     #: "normalisation", "factors".
     needs: ClassVar[tuple[str, ...]] = ()
     #: Whether :meth:`private` builds the task's model, which can need files.

@@ -12,8 +12,7 @@ from fedapps.strategies import BaseStrategy, ClusteredFedAvg
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedapps.base.options import option
+from fedapps.base.options import option, under_prefix
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
@@ -18,8 +18,8 @@ from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
+from .baselines import EVERYTHING
 from .fedprox import Proximal
-from .local import EVERYTHING
 
 #: Several stages: each held at its own solution; their precisions summed and held at the newest one; the newest alone.
 Anchors = Literal["separate", "online", "newest"]
@@ -80,12 +80,7 @@ class EwcState:
     @classmethod
     def read(cls, memory: Arrays) -> Self:
         """The inverse of :meth:`arrays`; empty if there are none."""
-        return cls(
-            *(
-                {name.removeprefix(part): array for name, array in memory.items() if name.startswith(part)}
-                for part in _PARTS
-            )
-        )
+        return cls(*(under_prefix(part, memory) for part in _PARTS))
 
     def arrays(self) -> Arrays:
         """Return the arrays to keep, by names with a prefix."""
@@ -121,6 +116,7 @@ class EwcState:
         """``weight`` (λ ≥ 0) times the penalty of the finished stages; ``None`` before the first has ended."""
         if weight == 0 or not self.precision:
             return None
+        # EWC, Equation 3: ½ λ Σ F (θ − θ_s)² over the stages s is ½ θᵀPθ − Lᵀθ with P = λ Σ F, L = λ Σ F θ_s
         precision = {name: torch.from_numpy(weight * array) for name, array in self.precision.items()}
         return QuadraticPrior(precision, {n: torch.from_numpy(weight * array) for n, array in self.linear.items()})
 

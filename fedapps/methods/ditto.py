@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
@@ -69,6 +68,7 @@ class DittoPart(PersonalModel):
     ) -> QuadraticPrior | None:
         if self.options.lambda_ == 0:
             return None
+        # Algorithm 2: v ← v − η (∇f(v) + λ (v − w))
         anchor = {name.replace("shared.", "personal.", 1): p.detach().clone() for name, p in shared.items()}
         return QuadraticPrior.around(anchor, self.options.lambda_)
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.strategies import BaseStrategy, FisherExchange
 
+from .base import StrategyParts
 from .continual import estimator_option
 from .fedcurv import FisherMethod
-from .strategy_parts import StrategyParts
 
 
 def _weight_option(default: float, line: str) -> Any:

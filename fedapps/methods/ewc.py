@@ -12,8 +12,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import LocalPart, NodeRound

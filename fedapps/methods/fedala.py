@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option, under_prefix
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.personal_model import copy_of
@@ -88,7 +87,8 @@ class FedAlaPart(LocalPart):
     options: FedAlaOptions = FedAlaOptions()
 
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
-        last, weights = _memory(node_round, _LAST), _memory(node_round, _WEIGHT)
+        memory = memory_of(node_round.kept)
+        last, weights = under_prefix(_LAST, memory), under_prefix(_WEIGHT, memory)
         names = self._mixed(model, node_round)
         received = {name: p.detach().clone() for name, p in model.named_parameters() if name in names}
         if (
@@ -114,7 +114,7 @@ class FedAlaPart(LocalPart):
         return last | {_WEIGHT + name: array for name, array in node_round.measured[_WEIGHTS].items()}
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
-        load_arrays(model, _memory(node_round, _LAST))
+        load_arrays(model, under_prefix(_LAST, memory_of(node_round.kept)))
         return Prepared()
 
     def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
@@ -174,19 +174,16 @@ class _Mixture:
         mixed = {}
         for name, weight in self.weights.items():
             last, received = self.last[name], self.received[name]
+            # Section 3: θ̂ = l + (w − l) ⊙ W
             mixed[name] = torch.where(weight == 1, received, last + (received - last) * weight)
         return mixed
 
     def step(self, gradients: Mapping[str, Tensor | None], rate: float) -> None:
         for name, gradient in gradients.items():
             if gradient is not None:
+                # Algorithm 1: W ← clip(W − η ∇f(θ̂) ⊙ (w − l), 0, 1)
                 moved = self.weights[name] - rate * gradient * (self.received[name] - self.last[name])
                 self.weights[name] = moved.clamp(0, 1)
-
-
-def _memory(node_round: NodeRound, prefix: str) -> Arrays:
-    memory = memory_of(node_round.kept)
-    return {name.removeprefix(prefix): a for name, a in memory.items() if name.startswith(prefix)}
 
 
 def _like(tensor: Tensor, array: np.ndarray) -> Tensor:

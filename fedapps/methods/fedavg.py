@@ -1,12 +1,13 @@
-"""FedAvg, the base of all other methods here."""
+"""FedAvg, the base of all other methods here, and FedSGD, its case of one step on all examples."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedapps.base.options import option
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.logit_adjustment import LogitAdjustment
+from fedapps.clients.settings import LocalTraining
 from fedapps.config.run_config import RunConfig
 from fedapps.tasks.base import Task
 
@@ -53,3 +54,23 @@ class FedAvg(Method):
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [LogitAdjustment(self.options.logit_adjustment)] if self.options.logit_adjustment else []
+
+
+#: More examples than any node has, so that all of them are one batch.
+ALL_EXAMPLES = 2**31 - 1
+
+
+class FedSgd(Method):
+    """The baseline of the paper of FedAvg: with weights by examples, a round is one step of centralised SGD."""
+
+    name = "fedsgd"
+    summary = "FedSGD: one SGD step on all examples of a node per round"
+    citation = (
+        "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, "
+        "Section 2, https://arxiv.org/abs/1602.05629"
+    )
+    work = "one step"
+    good_for = "fast links; exact gradients"
+
+    def training(self, training: LocalTraining) -> LocalTraining:
+        return replace(training, epochs=1, steps=1, batch_size=ALL_EXAMPLES, optimizer="sgd")

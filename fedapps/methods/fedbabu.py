@@ -10,15 +10,13 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
-from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.base import NodeData
 
-from .partial import PartialMethod
+from .partial import PrivateHead
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class FedBabuOptions:
     )
 
 
-class FedBabu(PartialMethod):
+class FedBabu(PrivateHead):
     """All nodes keep the same untrained head and average the body that they train below it."""
 
     name = "fedbabu"
@@ -47,11 +45,7 @@ class FedBabu(PartialMethod):
     )
     work = "+ fine-tuning"
     good_for = "uneven labels; new nodes adapt fast"
-    needs = ("head",)
     Options = FedBabuOptions
-
-    def private(self, task: Task) -> PrivateParameters:
-        return PrivateParameters(task.roles.head)
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FedBabuPart(self.options)]

@@ -14,8 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
@@ -30,9 +29,8 @@ from fedapps.strategies.wire import (
     FISHER_PRIOR_PRECISION,
 )
 
-from .base import Method
+from .base import Method, StrategyParts
 from .continual import estimator_option
-from .strategy_parts import StrategyParts
 
 
 @dataclass(frozen=True)
@@ -155,8 +153,8 @@ class FisherPrior(LocalPart):
 
 def _tensors(record_name: str, record: ArrayRecord, least: float = -inf) -> dict[str, Tensor]:
     arrays = read_arrays(record_name, record)
-    if wild := [name for name, array in arrays.items() if not (np.isfinite(array) & (array >= least)).all()]:
-        raise ValueError(f"{record_name}: {', '.join(wild)} must be finite and at least {least:g}")
+    if outside := [name for name, array in arrays.items() if not (np.isfinite(array) & (array >= least)).all()]:
+        raise ValueError(f"{record_name}: {', '.join(outside)} must be finite and at least {least:g}")
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

@@ -13,8 +13,7 @@ import torch
 from flwr.app import RecordDict
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays, Counted, counted_round, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
@@ -23,8 +22,7 @@ from fedapps.strategies import BaseStrategy
 from fedapps.strategies import FedDyn as FedDynStrategy
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, required
 
 _GRADIENT = Counted("feddyn.gradient")
 
@@ -96,6 +94,7 @@ class FedDynPart(LocalPart):
     ) -> QuadraticPrior | None:
         if self.options.alpha == 0:
             return None
+        # Equation 1: ½ α ‖θ − θ_received‖² − g_iᵀθ beside the loss
         around = QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.options.alpha)
         own = {name: torch.from_numpy(array) for name, array in self._own(node_round).items() if name in shared}
         return around + QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in own.items()}, own)
@@ -107,6 +106,7 @@ class FedDynPart(LocalPart):
         names = [name for name, _ in model.named_parameters() if name in node_round.received]
         updated = {}
         for name, trained in get_arrays(model, names).items():
+            # Algorithm 1: g_i ← g_i − α (θ − θ_received)
             moved = trained.astype(np.float64) - node_round.received[name]
             before = own.get(name, np.zeros_like(trained)).astype(np.float64)
             updated[name] = np.asarray(before - self.options.alpha * moved, dtype=trained.dtype)

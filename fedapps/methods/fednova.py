@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import FedNova as FedNovaStrategy
@@ -94,6 +93,7 @@ def length(steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
     decay : float
         η µ in [0, 1) of a proximal term, without momentum: (1 − (1 − η µ)^τ) / (η µ).
     """
+    # Section 4.1: ‖a‖₁ of SGD with momentum, with a proximal term, and of plain SGD
     if momentum:
         return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     return (1 - (1 - decay) ** steps) / decay if decay else float(steps)

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.strategies import BaseStrategy
 
-from .base import Method
-from .strategy_parts import StrategyParts
+from .base import Method, StrategyParts
 
 _REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295"
 

@@ -15,17 +15,15 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays, load_arrays, matches
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.settings import read_arrays
 from fedapps.clients.training import EXAMPLES_AT_ONCE, Loss
 from fedapps.strategies import FedProto as FedProtoStrategy
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
-from fedapps.tasks.base import Batch, Task
+from fedapps.tasks.base import Batch, Task, with_features
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.roles import with_features
 
 from .base import Method
 
@@ -139,6 +137,7 @@ class FedProtoPart(LocalPart):
             if features.shape[1] != table.shape[1]:
                 raise ValueError(_other_size(features.shape[1], table.shape[1]))
             label = batch["label"].long()
+            # Equation 7: λ times the distance of the features to the prototype of their class
             squares = (features - table[label].to(features)) ** 2
             return value + self.options.weight * (squares * known[label, None].to(squares)).mean()
 
@@ -160,6 +159,7 @@ class FedProtoPart(LocalPart):
         (classes,) = torch.nonzero(counts >= least, as_tuple=True)
         if not len(classes):
             raise ValueError(f"no class of this node has {least} training examples, the min-count of its node config")
+        # Algorithm 1: the prototype of a class is the mean of the features of its examples
         means = sums[classes] / counts[classes, None]
         arrays = {"classes": classes, "prototypes": means.float(), "counts": counts[classes]}
         return {FEDPROTO_LOCAL: ArrayRecord({name: Array(tensor.numpy()) for name, tensor in arrays.items()})}
@@ -170,6 +170,7 @@ class FedProtoPart(LocalPart):
             table, known = self._table(node_round.task)
             if table.shape[1] != head.in_features:
                 raise ValueError(_other_size(head.in_features, table.shape[1]))
+            # The nearest prototype: argmin ‖e − C_y‖² = argmax 2 C_yᵀe − ‖C_y‖²
             bias = torch.where(known, -(table**2).sum(dim=1), _NEVER)
             load_arrays(model, {f"{name}.weight": 2 * table, f"{name}.bias": bias})
         return Prepared()
@@ -201,5 +202,8 @@ def _linear_head(model: nn.Module, task: Task) -> tuple[str, nn.Linear]:
     )
 
 
-def _other_size(here: int, there: int) -> str:
-    return f"the features of this node have {here} dimensions, the prototypes {there}: all nodes need the same number"
+def _other_size(features: int, prototypes: int) -> str:
+    return (
+        f"the features of this node have {features} dimensions, the prototypes {prototypes}: all nodes need the same "
+        "number"
+    )

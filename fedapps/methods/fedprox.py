@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
@@ -61,6 +60,7 @@ class Proximal(LocalPart):
     ) -> QuadraticPrior | None:
         if self.mu == 0:
             return None
+        # Equation 2: h(θ; θ_received) = f(θ) + ½ µ ‖θ − θ_received‖²
         return QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.mu)
 
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.base.seeding import generator
 from fedapps.clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan
@@ -85,6 +84,7 @@ class FedReconPart(Stateless):
         return _split(data, self.options.support_share, draw)
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        # Algorithm 1: reconstruct the local parameters on the support set, then update the global ones on the query set
         received = [name for name, _ in model.named_parameters() if name in node_round.received]
         return [*plan[:-1], *self._reconstruct(model, data, node_round), replace(plan[-1], trainable=received)]
 

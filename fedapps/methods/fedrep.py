@@ -10,14 +10,12 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.local_part import PHASES, LocalPart, NodeRound
 from fedapps.clients.training import Phase
-from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.base import NodeData
 
-from .partial import PartialMethod
+from .partial import PrivateHead
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class FedRepOptions:
     )
 
 
-class FedRep(PartialMethod):
+class FedRep(PrivateHead):
     """A round trains the head with the received body frozen, then the body with the head frozen."""
 
     name = "fedrep"
@@ -40,11 +38,7 @@ class FedRep(PartialMethod):
     )
     work = "head, then body"
     good_for = "one representation, different outputs"
-    needs = ("head",)
     Options = FedRepOptions
-
-    def private(self, task: Task) -> PrivateParameters:
-        return PrivateParameters(task.roles.head)
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FedRepPart(self.options)]
@@ -59,6 +53,7 @@ class FedRepPart(LocalPart):
     options: FedRepOptions = FedRepOptions()
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        # Algorithm 1: τ epochs of the head with the received body, then the body with the new head
         joint = plan[-1]
         names = [name for name, _ in model.named_parameters()]
         head = replace(

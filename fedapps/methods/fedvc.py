@@ -20,8 +20,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients
 from fedapps.tasks.base import NodeData, Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, own_draws
 
 _DISTINCT = "set fedvc.draws = 'without-replacement'"
 
@@ -75,22 +74,12 @@ class FedVc(Method):
                 f"fedvc.examples = {self.options.examples}: must be at most {longest}, the most examples of an epoch "
                 f"of task {run.task!r} (for vpr: raise vpr.queries-per-epoch, or set it to 0)",
             )
-        if run.sampling == "poisson":
-            yield (
-                {"methods", "sampling"},
-                f"sampling = 'poisson': must be 'fixed' with the method {self.name}, which draws its nodes in "
-                "proportion to their size",
-            )
+        yield from own_draws(run, f"the method {self.name}, which draws its nodes in proportion to their size")
         if patience and self._repeats:
             yield (
                 {"methods", "plateau_patience"},
                 f"plateau-patience = {patience}: must be 0 with the method {self.name}, because a node "
                 f"that is drawn several times in a round has no single learning rate; or {_DISTINCT}",
-            )
-        if run.drop_nodes:
-            yield (
-                {"methods", "drop_nodes"},
-                f"drop-nodes = true: must be false with the method {self.name}, which draws its nodes itself",
             )
 
     def privacy_conflict(self, dp: str) -> str:
@@ -162,6 +151,6 @@ def of_virtual_client(data: NodeData, count: int) -> NodeData:
     held = data.count("train")
     if count == 0 or held == 0:
         return data
-    chosen = torch.randperm(held)[:count] if count <= held else torch.randint(held, (count,))
-    train = {name: tensor[chosen] for name, tensor in data.splits["train"].items()}
+    rows = torch.randperm(held)[:count] if count <= held else torch.randint(held, (count,))
+    train = {name: tensor[rows] for name, tensor in data.splits["train"].items()}
     return replace(data, splits={**data.splits, "train": train})

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
+from fedapps.base.options import option, under_prefix
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, memory_of
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.config.run_config import RunConfig
@@ -14,8 +14,7 @@ from fedapps.strategies import BaseStrategy, PartialAggregation, StratifiedFract
 from fedapps.tasks.base import Task
 from fedapps.tasks.profiles import PrivateParameters
 
-from .base import Conflict, Method, Role
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, Role, StrategyParts, own_draws
 
 #: The patterns of the parameters that stay on the nodes, by what is shared.
 PRIVATE = {"encoder": ("decoder.*", "critic.*"), "all": (), "none": ("*",)}
@@ -68,12 +67,13 @@ class FedVln(Method):
         return PrivateParameters(PRIVATE[self.options.share])
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        # Algorithm 1, line 4: r_1 n seen and r_2 m unseen environments
         fractions = {"true": self.options.seen_fraction, "false": self.options.unseen_fraction}
         sampler = StratifiedFraction("seen", fractions, seed=parts.run.seed)
         return parts.build(PartialAggregation if self.options.share == "encoder" else BaseStrategy, sampler=sampler)
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
-        chosen = self.options
+        options = self.options
         stage, houses = task.options.stage, task.options.houses
         if stage != "pre-exploration":
             yield (
@@ -81,24 +81,15 @@ class FedVln(Method):
                 f"vln.stage = {stage!r}: must be 'pre-exploration' with the method {self.name}; use fedavg or "
                 "centralized in the other stages",
             )
-        fractions = {"seen": chosen.seen_fraction, "unseen": chosen.unseen_fraction}
+        fractions = {"seen": options.seen_fraction, "unseen": options.unseen_fraction}
         if not any(fraction for kind, fraction in fractions.items() if houses in (kind, "all")):
             yield (
                 {"methods", "task"},
-                f"fedvln.seen-fraction = {chosen.seen_fraction:g}, fedvln.unseen-fraction = "
-                f"{chosen.unseen_fraction:g}: no house trains with vln.houses = {houses!r}; raise a fraction or change "
-                "vln.houses",
+                f"fedvln.seen-fraction = {options.seen_fraction:g}, fedvln.unseen-fraction = "
+                f"{options.unseen_fraction:g}: no house trains with vln.houses = {houses!r}; raise a fraction or "
+                "change vln.houses",
             )
-        if run.sampling == "poisson":
-            yield (
-                {"methods", "sampling"},
-                f"sampling = 'poisson': must be 'fixed' with the method {self.name}, which draws its nodes itself",
-            )
-        if run.drop_nodes:
-            yield (
-                {"methods", "drop_nodes"},
-                f"drop-nodes = true: must be false with the method {self.name}, which draws its nodes itself",
-            )
+        yield from own_draws(run, f"the method {self.name}, which draws its nodes itself")
 
     def privacy_conflict(self, dp: str) -> str:
         if dp.startswith("central"):
@@ -129,8 +120,5 @@ class FedVlnPart(LocalPart):
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Put the shared parameters that the node trained last into ``model``."""
-        memory = memory_of(node_round.kept)
-        load_arrays(
-            model, {name.removeprefix(_PREFIX): array for name, array in memory.items() if name.startswith(_PREFIX)}
-        )
+        load_arrays(model, under_prefix(_PREFIX, memory_of(node_round.kept)))
         return Prepared()

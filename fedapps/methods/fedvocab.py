@@ -17,8 +17,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import memory_of
 from fedapps.clients.local_part import PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.logit_adjustment import LogitAdjustment

@@ -8,8 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.decomposition import DecomposedModel, Layout, Parts, PartsPrior
 from fedapps.clients.local_part import LocalPart, NodeRound
@@ -225,6 +224,7 @@ class FedWeitPart(Decomposition):
             raise ValueError(f"node {node_round.data.key} did not train in stage {stage}: its last one is {last}")
         layout = Layout.of(node_round.initial_model())
         adaptive = parts.adaptive[-1]
+        # Algorithm 1: A of the last stage is sent, sparse by its L1 penalty
         kept = torch.where(adaptive.abs() > self.l1, adaptive, torch.zeros_like(adaptive))
         return numpy_arrays(layout.split(layout.weights, kept))
 

@@ -21,8 +21,7 @@ from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Flora as FloraStrategy
 from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts
 
 _RANK = "flora.rank"
 
@@ -85,6 +84,7 @@ class FloraPart(LocalPart):
         matrices = [p for name, p in model.named_parameters() if factors and fnmatchcase(name, factors.a)]
         ranks = [int(rank) for rank in split_names(self.options.ranks)] or [max((len(a) for a in matrices), default=0)]
         rank = limited_rank(int(generator(node_round.seed, _RANK, node_round.data.key).choice(ranks)))
+        # A node of rank r_k trains B_k [m, r_k] and A_k [r_k, n], here padded with zeros
         with torch.no_grad():
             for a in matrices:
                 a[rank:] = 0.0

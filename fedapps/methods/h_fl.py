@@ -18,8 +18,7 @@ from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.wire import HIERARCHICAL_SHARED
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, own_draws
 
 
 @dataclass(frozen=True)
@@ -125,18 +124,8 @@ class HFl(Method):
             self.options.tiers()
         except ValueError as error:
             yield {"methods"}, str(error)
-        if run.sampling == "poisson" and self.options.cohort:
-            yield (
-                {"methods", "sampling"},
-                f"sampling = 'poisson': must be 'fixed' with h-fl.cohort = {self.options.cohort}, which draws nodes by "
-                "cluster",
-            )
-        if run.drop_nodes and self.options.cohort:
-            yield (
-                {"methods", "drop_nodes"},
-                f"drop-nodes = true: must be false with h-fl.cohort = {self.options.cohort}, which draws nodes by "
-                "cluster",
-            )
+        if self.options.cohort:
+            yield from own_draws(run, f"h-fl.cohort = {self.options.cohort}, which draws nodes by cluster")
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [SharedEvaluation()]

@@ -12,8 +12,7 @@ from typing import Self
 from flwr.app import RecordDict
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.settings import read_arrays
@@ -23,8 +22,7 @@ from fedapps.strategies import BaseStrategy, IteratedClusters
 from fedapps.strategies.wire import IFCA_CHOICE, IFCA_MODEL_PREFIX
 from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, required
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,7 @@ class IfcaPart(LocalPart):
         best = 0
         if splits and len(models) > 1:
             losses = [_loss(node_round, model, splits[0]) for model in models]
+            # Algorithm 1: the estimate of the node's cluster is argmin_j F_i(θ_j)
             best = losses.index(min(losses))
         return replace(node_round, received=models[best], measured={**node_round.measured, IFCA_CHOICE: best})
 

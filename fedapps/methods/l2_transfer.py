@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 

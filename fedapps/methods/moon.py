@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option, under_prefix
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.personal_model import copy_of
 from fedapps.clients.training import Loss
-from fedapps.tasks.base import Batch
-from fedapps.tasks.roles import with_features
+from fedapps.tasks.base import Batch, with_features
 
 from .base import Method
 
@@ -74,7 +72,7 @@ class MoonPart(LocalPart):
     options: MoonOptions = MoonOptions()
 
     def loss(self, loss: Loss, model: nn.Module, node_round: NodeRound) -> Loss:
-        last = _last(node_round)
+        last = under_prefix(_LAST, memory_of(node_round.kept))  # empty before the node's first round
         if self.options.mu == 0 or not last:
             return loss
         received_model, last_model = _frozen(model, {}), _frozen(model, last)
@@ -84,6 +82,7 @@ class MoonPart(LocalPart):
             value, features = with_features(task, loss, model, batch)
             with torch.no_grad():
                 near, far = task.features(received_model, batch), task.features(last_model, batch)
+            # Algorithm 1: the contrast −log(e^a / (e^a + e^b)) of two cosines over T is softplus(b − a)
             gap = cosine_similarity(features, far) - cosine_similarity(features, near)
             return value + self.options.mu * softplus(gap / self.options.temperature).mean()
 
@@ -101,12 +100,6 @@ class MoonPart(LocalPart):
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return model_bytes
-
-
-def _last(node_round: NodeRound) -> Arrays:
-    """The model as the node's last round left it; empty before the first."""
-    memory = memory_of(node_round.kept)
-    return {name.removeprefix(_LAST): a for name, a in memory.items() if name.startswith(_LAST)}
 
 
 def _frozen(model: nn.Module, arrays: Arrays) -> nn.Module:

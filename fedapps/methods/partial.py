@@ -1,6 +1,7 @@
-"""Methods with private parameters: what they have in common, and LG-FedAvg, which is nothing else."""
+"""Methods that keep parameters on the nodes and do nothing else: LG-FedAvg, FedPer and FedBN."""
 
 from dataclasses import dataclass
+from glob import escape
 from typing import ClassVar
 
 from torch import nn
@@ -8,7 +9,7 @@ from torch import nn
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.strategies import PartialAggregation
-from fedapps.tasks.base import Task
+from fedapps.tasks.base import Task, normalisation_names
 from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Method
@@ -33,6 +34,15 @@ class Stateless(LocalPart):
         return {}
 
 
+class PrivateHead(PartialMethod):
+    """A method that keeps the head of the model on the nodes."""
+
+    needs = ("head",)
+
+    def private(self, task: Task) -> PrivateParameters:
+        return PrivateParameters(task.roles.head)
+
+
 class LgFedAvg(PartialMethod):
     """The representation stays on the nodes, only what turns it into the output is averaged."""
 
@@ -44,3 +54,31 @@ class LgFedAvg(PartialMethod):
 
     def private(self, task: Task) -> PrivateParameters:
         return PrivateParameters(task.roles.body)
+
+
+class FedPer(PrivateHead):
+    """Body and head are trained together; the body is averaged, and each node keeps its head."""
+
+    name = "fedper"
+    summary = "FedPer: the head of the model stays on the nodes, only the body is averaged"
+    citation = (
+        "Arivazhagan et al., Federated Learning with Personalization Layers, 2019, https://arxiv.org/abs/1912.00818"
+    )
+    good_for = "labels mean different things on nodes"
+
+
+class FedBN(Method):
+    """FedAvg over everything but the parameters and buffers of normalisation modules."""
+
+    name = "fedbn"
+    summary = "FedBN: FedAvg, but parameters and statistics of normalisation layers stay on the nodes"
+    citation = (
+        "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021, "
+        "https://arxiv.org/abs/2102.07623"
+    )
+    good_for = "inputs differ (sensors, light)"
+    needs = ("normalisation",)
+    needs_model = True
+
+    def private(self, task: Task) -> PrivateParameters:
+        return PrivateParameters(tuple(map(escape, normalisation_names(task))))

@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.base.seeding import TorchState
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, TRAINING_STEP, LocalPart, NodeRound, Prepared
 from fedapps.clients.rules import spend_step
@@ -95,9 +94,11 @@ class PerFedAvgPart(LocalPart):
         theta = {name: p for name, p in update.named.items() if p.requires_grad}
         exact = self.options.gradient == "hessian-free"
         for_step, for_gradient, *for_hessian = parts_of(batch, 3 if exact else 2)
+        # Algorithm 1: θ̃ = θ − α ∇f(θ; D), then a step along (I − α ∇²f(θ; D″)) ∇f(θ̃; D′); FO leaves out the Hessian
         adapted = _moved(theta, -self.options.inner_rate, _gradients(of, theta, for_step)[1])
         loss, meta = _gradients(of, adapted, for_gradient)
         if exact and (length := _norm(meta)):
+            # Section 5, HF: ∇²f(θ) v ≈ (∇f(θ + δ v) − ∇f(θ − δ v)) / (2 δ)
             parameter = next(iter(theta.values()))
             delta = torch.finfo(parameter.dtype).eps ** (1 / 3) * (1 + _norm(theta)) / length
             same_draws = TorchState()  # of dropout, or the difference would be one of masks

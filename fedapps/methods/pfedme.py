@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Range
+from fedapps.base.options import Range, option
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.personal_model import PersonalModel, TwoModels, two_models
@@ -117,6 +116,7 @@ class PFedMePart(PersonalModel):
         for number in range(self.options.personal_steps):
             if number:
                 spend_step()
+            # Equation 7: a gradient step of θ on f(θ) + λ/2 ‖θ − x‖²
             value = loss(two.personal, batch)
             gradients = torch.autograd.grad(value, [p for p, _ in pairs], allow_unused=True)
             with torch.no_grad():
@@ -125,7 +125,7 @@ class PFedMePart(PersonalModel):
                         decayed = gradient.add(p, alpha=weight_decay) if weight_decay else gradient
                         p.sub_(decayed + self.options.lambda_ * (p - x), alpha=rate)
         with torch.no_grad():
-            for p, x in pairs:
+            for p, x in pairs:  # Algorithm 1: x ← x − η λ (x − θ)
                 x.lerp_(p, update.rate * self.options.lambda_)
             for mine, sent in zip(two.personal.buffers(), two.shared.buffers(), strict=True):
                 sent.copy_(mine)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices, option
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.training import mean_loss
 from fedapps.config.run_config import RunConfig
@@ -17,8 +16,7 @@ from fedapps.strategies import BaseStrategy, QFedAvg
 from fedapps.strategies.wire import Q_FFL_LOSS
 from fedapps.tasks.base import Metrics, Task
 
-from .base import Conflict, Method, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, StrategyParts, required
 
 
 @dataclass(frozen=True)

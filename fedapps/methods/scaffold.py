@@ -24,8 +24,7 @@ from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 from fedapps.tasks.base import Task
 
-from .base import Conflict, Method, Scalar, required
-from .strategy_parts import StrategyParts
+from .base import Conflict, Method, Scalar, StrategyParts, required
 
 _CONTROL = Counted("scaffold.control")
 
@@ -115,6 +114,7 @@ class ScaffoldPart(LocalPart):
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
     ) -> QuadraticPrior | None:
         """The linear penalty (c − c_i)ᵀθ, whose gradient is c − c_i."""
+        # Equation 3: a local step is y ← y − η_l (g(y) + c − c_i)
         own = self._own(node_round)
         names = [name for name in shared if name in self._server]
         linear = {name: torch.from_numpy(np.asarray(own[name] - self._server[name])) for name in names}
@@ -148,6 +148,7 @@ class ScaffoldPart(LocalPart):
         drift = node_round.steps * node_round.settings.training.learning_rate
         updated = dict(own)
         for name, y in trained.items():
+            # Equation 4, Option II: c_i⁺ = c_i − c + (x − y) / (K η_l)
             x = node_round.received[name].astype(np.float64)
             control = own[name].astype(np.float64) - self._server[name] + (x - y) / drift
             updated[name] = np.asarray(control, dtype=own[name].dtype)

@@ -14,8 +14,7 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.settings import LocalTraining, read_arrays
@@ -98,6 +97,7 @@ class Personalisation(LocalPart):
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Personalise ``model``, and return its arrays under the name ``personal``."""
+        # Algorithm 1, line 7: θ_k is trained on the data of the node with the learning rates l = L · rates
         phase = self._phase(node_round, self.epochs)
         with node_round.torch_seed("personalise"):
             trained = run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedapps.config.keys import all_keys
 from fedapps.config.recipe_files import recipes
-from fedapps.config.trackers import TRACKERS
+from fedapps.registry import TRACKERS
 from fedapps.registry.methods import aliases, method_names
 from fedapps.registry.tasks import task_names
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
 
-from .classes import did_you_mean_or_install, load, plugins
+from . import did_you_mean_or_install, load, plugins
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task
@@ -21,7 +21,10 @@ GROUP = "fedapps.tasks"
 def own_tasks() -> tuple[str, ...]:
     """The names of the tasks of this package: a folder of ``tasks/`` with a module ``task``."""
     folders = [module.name for module in iter_modules(tasks.__path__) if module.ispkg]
-    return tuple(name for name in folders if _has_module(name, "task"))
+    paths_by_name = {name: [f"{path}/{name}" for path in tasks.__path__] for name in folders}
+    return tuple(
+        name for name, paths in paths_by_name.items() if "task" in {module.name for module in iter_modules(paths)}
+    )
 
 
 def own_modules(prefix: str) -> list[ModuleType]:
@@ -86,10 +89,6 @@ def task_class(name: str) -> "type[Task]":
         raise ValueError(f"task = {name!r}: must be one of {known}{did_you_mean_or_install(name, task_names())}")
     other: type[Task] = load(plugins(GROUP)[name], Task)
     return other
-
-
-def _has_module(task: str, module: str) -> bool:
-    return any(info.name == module for info in iter_modules([f"{path}/{task}" for path in tasks.__path__]))
 
 
 def _is_task(kind: Any, name: str, module: ModuleType) -> bool:

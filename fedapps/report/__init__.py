@@ -30,9 +30,9 @@ def write_report(run_folder: Path) -> Path:
     ReportError
         If the folder is missing or a file is malformed; the message names the file and the line.
     """
-    from .page import render  # imports Matplotlib, which a run needs only at its end
+    from .page import page  # imports Matplotlib, which a run needs only at its end
 
-    page = render(read_run(run_folder))
+    text = page(read_run(run_folder))
     target = run_folder / "report.html"
-    write_whole(target, page.encode())
+    write_whole(target, text.encode())
     return target

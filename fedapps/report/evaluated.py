@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedapps.base.errors import listed
-from fedapps.base.report.formats import counted
+from fedapps.base.report.numbers import counted
 from fedapps.runs.records import NodeRecord, RoundRecord
 from fedapps.strategies.wire import COUNT_SUFFIX
 

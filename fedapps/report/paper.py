@@ -10,14 +10,13 @@ from pathlib import Path
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import ReportError
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import counted
 from fedapps.base.report.metrics import bare, describe
+from fedapps.base.report.numbers import Estimate, counted
 from fedapps.base.report.tables import Cell, Row, Table, best_methods, metric_columns, reference_label, text_columns
 from fedapps.runs.comparisons import Compared, VariedPart
 
 from . import write_report
-from .caveats import SIGNIFICANT
+from .comparison_tables import SIGNIFICANT
 from .run_data import RunData, read_run
 
 _HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds", "p_holm_against_best")

@@ -261,5 +261,5 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _main(names: Iterable[str]) -> Metric | None:
-    chosen = main_metric(names)
-    return describe(chosen) if chosen else None
+    name = main_metric(names)
+    return describe(name) if name else None

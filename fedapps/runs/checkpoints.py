@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import listed
 from fedapps.strategies import Snapshot
-from fedapps.strategies.rounds.snapshots import History
+from fedapps.strategies.records import History
 
 from .lines import SHOWN, append_whole, keep_copy, whole_lines
 
@@ -44,7 +44,7 @@ class DiskCheckpoints:
         self._recorded: int | None = None  # the last round in the history; None before the first snapshot
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
-        """Store a snapshot; see :class:`fedapps.strategies.rounds.snapshots.Checkpoints`."""
+        """Store a snapshot; see :class:`fedapps.strategies.records.Checkpoints`."""
         self._record(snapshot)
         self._write(self._path(snapshot.round), snapshot)
         if best:

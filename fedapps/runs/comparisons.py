@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, TypeAdapter
 
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 
 from .records import Count, Metrics, Number, read_json
 

@@ -1,15 +1,110 @@
-"""Files of JSON lines that a run appends to: whole lines are read, damaged ones are named, and nothing is deleted."""
+"""Files of JSON lines that a run appends to, and the ledger of releases, which is one.
+
+Whole lines are read, damaged ones are named, and nothing is deleted.
+"""
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.atomic import naming_errors, write_whole
+from fedapps.base.atomic import append_line, naming_errors, synced, write_whole
+from fedapps.strategies import Callback, Run
 
 #: How many numbers of lines or rounds a message lists.
 SHOWN = 5
+
+
+class ReleaseLedger(Callback):
+    """The ledger of the releases of one method: a line for each time that the messages of a round left the server.
+
+    A server that is killed repeats a round, and the nodes send their updates once more. The checkpoints go back, the
+    ledger does not: a line is on the disk before the messages leave, and is never rewritten.
+
+    A line that cannot be read, such as one that was being written when the power failed, counts as a release of every
+    method. So do lines that are missing before one that was counted.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which the methods of a run share; it need not exist.
+    method : str
+        The label of the method.
+    """
+
+    def __init__(self, path: Path, method: str) -> None:
+        self.path = path
+        self.method = method
+        self._number: int | None = None  # of the last release
+
+    def before_training(self, run: Run, server_round: int) -> None:
+        """Write the release of a round to the disk, before its messages leave. Raises as :meth:`add`."""
+        self.add(server_round, run.attempts[-1][1])
+
+    def add(self, server_round: int, attempt: str) -> None:
+        """Write a release to the disk.
+
+        Raises
+        ------
+        UnwritableError
+            The file cannot be written.
+        """
+        if self._number is None:
+            self._number = sum(self.by_round().values())
+        row = {"method": self.method, "round": server_round, "attempt": attempt, "number": self._number + 1}
+        with naming_errors(self.path), self.path.open("ab+") as file:
+            append_line(file, json.dumps(row).encode())
+            if not self._number:
+                with suppress(OSError):  # some network shares cannot sync a folder
+                    synced(self.path.parent)
+        self._number += 1
+
+    def by_round(self) -> dict[int, int]:
+        """The number of releases of each round, ascending; empty without a file.
+
+        Releases of unknown rounds count for the round with the most, for which the guarantee is the weakest.
+        """
+        releases: Counter[int] = Counter()
+        unknown, last = 0, 0
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
+            row = _row(line)
+            if row is None:
+                unknown += bool(line.strip(b" \0"))
+            elif row["method"] == self.method:
+                releases[row["round"]] += 1
+                last = max(last, row["number"])
+        missing = max(last - releases.total(), unknown)
+        if missing:
+            releases[releases.most_common(1)[0][0] if releases else 1] += missing
+        return dict(sorted(releases.items()))
+
+    def check(self, rounds: int) -> None:
+        """Check that the ledger covers the rounds up to that of a checkpoint.
+
+        Raises
+        ------
+        ValueError
+            It has fewer releases, so it is not the ledger of this run or not all of it.
+        """
+        if (releases := sum(self.by_round().values())) < rounds:
+            raise ValueError(
+                f"{self.path} has {releases} releases of {self.method}, which trained {rounds} rounds: restore the "
+                "file, without which the privacy of this run is unknown, or start a new run with another name"
+            )
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line of the ledger; ``None`` if it is damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    kinds = {"method": str, "round": int, "number": int}
+    whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
+    return row if whole else None
 
 
 def append_whole(path: Path, lines: bytes) -> None:

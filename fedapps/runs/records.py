@@ -21,7 +21,7 @@ from fedapps.base.errors import ReportError
 from fedapps.base.text_files import shown
 from fedapps.strategies import RoundReport
 from fedapps.strategies.checks import LARGEST_COUNT
-from fedapps.strategies.rounds.records import NodeReport
+from fedapps.strategies.records import NodeReport
 
 Record = TypeVar("Record")
 #: A number; null in a file is NaN.

@@ -19,13 +19,12 @@ from fedapps.base.atomic import entries, path_name, remove_leftovers, write_whol
 from fedapps.base.errors import listed
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
-from fedapps.config.trackers import TRACKERS
+from fedapps.registry import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .lines import SHOWN, append_whole, keep_copy, whole_lines
+from .lines import SHOWN, ReleaseLedger, append_whole, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
-from .releases import ReleaseLedger
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: What a run folder can have before its config is written.

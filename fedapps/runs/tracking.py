@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from fedapps.config.parsing import Config
 from fedapps.strategies import Callback, RoundReport, Run
 from fedapps.strategies.checks import truncate
-from fedapps.trackers.base import TrackedRecord, TrackedRun, Tracker
+from fedapps.trackers import TrackedRecord, TrackedRun, Tracker
 
 from .run_folder import RunFolder
 

@@ -132,11 +132,11 @@ def _of_run(path: Path, method: str | None, round: int | str | None) -> _Start:
     stored = StoredRun.open(path)
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
-    chosen = stored.config.methods[label]
+    of_label = stored.config.methods[label]
     strategy, arrays = stored.restored(label, snapshot, _alone(stored.config.run))
-    private = chosen.private(stored.config.task)
+    private = of_label.private(stored.config.task)
     if private.patterns:
-        task = stored.config.task_of(chosen)
+        task = stored.config.task_of(of_label)
         example = TrainedModel(task, torch.nn.Module(), {}, origin_of(stored, label, snapshot, ""), private=private)
     else:
         example = shared_model(stored, label, snapshot)

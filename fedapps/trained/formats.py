@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedapps.base.errors import need
+from fedapps.tasks.answers import Network
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.model_folder import CONFIG, FILES, WEIGHTS
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 
 from .programs import Difference, difference, write_onnx, write_torch

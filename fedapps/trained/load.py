@@ -60,8 +60,8 @@ def load_from(
     device: str = "auto",
 ) -> TrainedModel:
     """Load a model of a run; parameters and errors are those of :func:`load_model`."""
-    chosen, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
-    torch_device = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
+    asked, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
+    torch_device = choose_device(of_run) if device == "auto" and (of_run != "cuda" or asked.type == "cuda") else asked
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
     with flower_identity():

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from fedapps.base.seeding import torch_seed
-from fedapps.tasks.network import Network
+from fedapps.tasks.answers import Network
 
 #: The largest accepted difference, relative to the largest absolute value of an output.
 TOLERANCE = 1e-5

@@ -17,17 +17,16 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.errors import listed
+from fedapps.base.report.numbers import mean_and_interval
 from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, Snapshot
-from fedapps.strategies.rounds.snapshots import to_text
+from fedapps.strategies.records import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
 from fedapps.tasks.base import Task
-
-from .intervals import mean_and_interval
 
 _MAX_NAMES = 12
 #: The data of at most so many nodes are simulated for each node that the records name.

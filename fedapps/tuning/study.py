@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedapps.base.search import Choices
+from fedapps.base.options import Choices
 from fedapps.base.seeding import derive_seed
 
-from .ranges import Domain, Settings, Space
+from .plan import Domain, Settings, Space
 
 if TYPE_CHECKING:
     import optuna

@@ -9,16 +9,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedapps.base.errors import RunFailedError
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import written_limits
-from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.matrix import Chain
 from fedapps.strategies import TrackedMetric
 
-from .plan import TuningPlan
-from .ranges import Settings, current_settings, tuned_label
+from .plan import Settings, TuningPlan, current_settings, tuned_label
 from .study import Final, Study, Trial, finalists, median_limits
 
 #: What a run leaves that no one needs once its trial is stored: models and the private state of nodes.

@@ -16,12 +16,13 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .. import wire
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..checks import require_positive
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply
-from ..rounds.records import RoundStep
 
 Granularity = Literal["parameter", "tensor"]
 
@@ -39,9 +40,14 @@ class AdaptiveRates(BaseStrategy):
     granularity : "tensor" or "parameter"
         One rate per tensor (the paper's driving tasks) or per single parameter (its LQR toy).
     power : float
-        Above 0: 1.0 is the published ratio of squared deviations, 0.5 the ratio of standard deviations.
+        Finite and above 0: 1.0 is the published ratio of squared deviations, 0.5 the ratio of standard deviations.
     **base
         As in :class:`BaseStrategy`.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
 
     privacy_gap: ClassVar[str] = (
@@ -58,11 +64,9 @@ class AdaptiveRates(BaseStrategy):
 
     def __init__(self, *, granularity: Granularity = "tensor", power: float = 1.0, **base: Any) -> None:
         super().__init__(**base)
-        if not power > 0 or granularity not in ("tensor", "parameter"):
-            raise ValueError(
-                f"granularity = {granularity!r}, power = {power}: granularity must be 'tensor' or 'parameter', "
-                "power above 0"
-            )
+        require_positive("power", power)
+        if granularity not in get_args(Granularity):
+            raise ValueError(f"granularity = {granularity!r}: must be 'tensor' or 'parameter'")
         self.granularity = granularity
         self.power = power
         self.rates: Arrays = {}
@@ -108,17 +112,8 @@ def adaptive_rates(deviation: Arrays, granularity: Granularity = "parameter", po
         Float64 ratios in [0, 1] for each floating-point array: in its shape for "parameter", 0-d for "tensor".
         The maximum is taken over the whole model, so at least one ratio is 1. If all deviations are 0, as with a
         single node, every ratio is 1.
-
-    Raises
-    ------
-    ValueError
-        The granularity is unknown, the power is not above 0, or σ is negative or not finite.
     """
-    if granularity not in get_args(Granularity):
-        raise ValueError(f"granularity = {granularity!r}: must be 'parameter' or 'tensor'")
-    if not (np.isfinite(power) and power > 0):
-        raise ValueError(f"power = {power!r}: must be finite and above 0")
-    sigmas = {name: _sigma(name, array, granularity) for name, array in deviation.items() if is_float(array)}
+    sigmas = {name: _sigma(array, granularity) for name, array in deviation.items() if is_float(array)}
     largest = max((float(sigma.max()) for sigma in sigmas.values() if sigma.size), default=0.0)
     if largest == 0.0:
         return {name: np.ones(sigma.shape) for name, sigma in sigmas.items()}
@@ -126,10 +121,8 @@ def adaptive_rates(deviation: Arrays, granularity: Granularity = "parameter", po
     return {name: np.asarray((sigma / largest) ** power) for name, sigma in sigmas.items()}
 
 
-def _sigma(name: str, array: NDArray[Any], granularity: Granularity) -> NDArray[np.float64]:
+def _sigma(array: NDArray[Any], granularity: Granularity) -> NDArray[np.float64]:
     sigma = np.asarray(array, dtype=np.float64)
-    if not np.all(np.isfinite(sigma) & (sigma >= 0)):
-        raise ValueError(f"deviation[{name!r}]: must be finite and at least 0")
     if granularity == "parameter":
         return sigma
     return np.asarray(sigma.mean() if sigma.size else 0.0)

@@ -21,12 +21,12 @@ from flwr.serverapp.strategy import Result
 from .. import wire
 from ..base import BaseStrategy
 from ..checks import require_integer
-from ..nodes.profiles import Profile
+from ..closing import Staleness
+from ..mailbox import Arrival, Mailbox
+from ..profiles import Profile
 from ..replies import Reply
-from ..rounds.clock import has_virtual_time
-from ..rounds.closing import Staleness
-from ..rounds.mailbox import Arrival, Mailbox
 from ..stopwatch import timed
+from ..transport import has_virtual_time
 
 _SECONDS_PRESENT = 60.0  # after this time, the server asks again who is connected
 

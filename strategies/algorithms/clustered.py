@@ -20,14 +20,13 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, is_float, select
 from ..checks import require_integer
-from ..nodes.profiles import Profile
 from ..optimizers import SGD
+from ..profiles import Profile
 from ..replies import Reply
-from .h_fl import HierarchicalFedAvg
-from .tiers import ClusterPath, OptimizerFactory
+from .h_fl import ClusterPath, HierarchicalFedAvg, OptimizerFactory
 
 Vector = NDArray[np.float64]
 _CHUNK = 1 << 16

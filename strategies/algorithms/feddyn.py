@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import CountedReplies, Reply
-from ..rounds.records import RoundStep
 
 
 class FedDyn(BaseStrategy):

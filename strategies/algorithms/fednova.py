@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate, stretched
+from ..aggregation import Aggregate, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..replies import Reply

@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, to_record, views
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply
-from ..rounds.records import RoundStep
 from ..wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 
 _LARGEST = 1e30  # float64 sums of squares stay finite
@@ -83,6 +83,7 @@ class FedProto(BaseStrategy):
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        # Equation 6: C_j is the mean of the nodes' prototypes of class j, weighted by their examples of it
         new = {label: total / self._weights[label] for label, total in self._sums.items()}
         self.prototypes = dict(sorted({**self.prototypes, **new}.items()))
         return super().close_round(server_round, current, aggregate)

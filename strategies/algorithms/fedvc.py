@@ -18,10 +18,10 @@ from .. import wire
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer
-from ..nodes.profiles import Profile, in_key_order
-from ..nodes.samplers import Sampler, draw_generator, sizes_of
 from ..privacy import CentralPrivacy
-from ..rounds.records import RoundStep
+from ..profiles import Profile, in_key_order
+from ..records import RoundStep
+from ..samplers import Sampler, draw_generator, sizes_of
 
 
 class VirtualClients(BaseStrategy):
@@ -127,7 +127,7 @@ class IndependentDraws(Sampler):
     Unlike other samplers, this one can return a node several times, in consecutive positions. It is for strategies that
     send one message per draw, such as :class:`VirtualClients`. The expected share of a node in the draws is exactly its
     share of the examples. Unknown sizes and sizes of 0 are treated as in
-    :class:`~fedapps.strategies.nodes.samplers.ProportionalToSize`.
+    :class:`~fedapps.strategies.samplers.ProportionalToSize`.
 
     Parameters
     ----------

@@ -22,12 +22,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .. import wire
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply, read_arrays
-from ..rounds.records import RoundStep
 
 Anchors = Literal["online", "separate"]
 
@@ -292,12 +292,12 @@ class QuadraticTermSum:
         self._linear.add(term.linear)
         self.count += 1
 
-    def without(self, own: QuadraticTerm | None) -> QuadraticTerm:
-        """The sum without ``own``, which must be one of the terms added; ``None`` leaves out nothing."""
-        precision = self._precision.without(own.precision if own else {})
+    def without(self, term: QuadraticTerm | None) -> QuadraticTerm:
+        """The sum without ``term``, which must be one of the terms added; ``None`` leaves out nothing."""
+        precision = self._precision.without(term.precision if term else {})
         # Rounding of the last bit can give values slightly below 0, which no precision has.
         clipped = {name: np.maximum(array, 0.0) for name, array in precision.items()}
-        return QuadraticTerm(clipped, self._linear.without(own.linear if own else {}))
+        return QuadraticTerm(clipped, self._linear.without(term.linear if term else {}))
 
 
 @dataclass
@@ -315,10 +315,10 @@ class _ExactSum:
                 sums[...], error = _two_sum(sums, values)
                 np.add(errors, error, out=errors)
 
-    def without(self, own: Arrays) -> Arrays:
+    def without(self, arrays: Arrays) -> Arrays:
         remaining: Arrays = {}
         for name, total in self._sums.items():
-            rest, error = _two_sum(total, -own[name]) if name in own else (total, np.zeros(()))
+            rest, error = _two_sum(total, -arrays[name]) if name in arrays else (total, np.zeros(()))
             remaining[name] = np.asarray(rest + (self._errors[name] + error))
         return remaining
 

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer
@@ -84,6 +84,7 @@ class Flora(BaseStrategy):
         self._weight += reply.weight
         for layer in self._layers:
             b, a = (reply.arrays[name].astype(np.float64) for name in (layer.b, layer.a))
+            # The mean of the products, Σ w_k B_k A_k, not the product of the means
             self._products[layer.weight] += reply.weight * (b @ a)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, cast
 from zlib import crc32
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, Buffers, to_record
 from ..base import BaseStrategy
 from ..checks import require_integer
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import Reply
-from ..rounds.records import RoundStep
 from ..wire import ARRAYS, IFCA_CHOICE, IFCA_MODEL_PREFIX
 
 
@@ -73,7 +73,8 @@ class IteratedClusters(BaseStrategy):
 
     def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
         for index in range(len(self.models)):
-            content[f"{IFCA_MODEL_PREFIX}{index}" if index else ARRAYS] = self._record(index)
+            record = self.record_once(index, partial(to_record, self.models[index]))
+            content[f"{IFCA_MODEL_PREFIX}{index}" if index else ARRAYS] = record
 
     def refusal_reason(self, reply: Reply) -> str | None:
         choice = reply.metrics.get(IFCA_CHOICE)
@@ -106,9 +107,6 @@ class IteratedClusters(BaseStrategy):
     def round_info(self) -> dict[str, Any]:
         """Number of replies per model that nodes chose."""
         return {"ifca": {"replies": self._replies}}
-
-    def _record(self, index: int) -> ArrayRecord:
-        return self.record_once(index, partial(to_record, self.models[index]))
 
 
 def drawn(arrays: Arrays, seed: list[int], spread: float, buffers: Buffers) -> Arrays:

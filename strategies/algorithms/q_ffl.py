@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate, stretched
+from ..aggregation import Aggregate, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_positive

@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..aggregation.mean import Aggregate
+from ..aggregation import Aggregate
 from ..arrays import Arrays, is_float, to_record
 from ..base import BaseStrategy
-from ..nodes.profiles import Profile
+from ..profiles import Profile
+from ..records import RoundStep
 from ..replies import CountedReplies, Reply, read_arrays
-from ..rounds.records import RoundStep
 from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 
 

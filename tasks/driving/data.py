@@ -1,28 +1,31 @@
-"""Reads recorded or simulated driving sessions from CSV files: one row per step, one block per driver.
+"""Reads recorded or simulated driving sessions from CSV files: one row per step, one block per driver; cuts
+them into training windows of a history and the future that followed.
 
 The format is that of the recorded human-in-the-loop weaving trials [1]_: columns ``trial, block, step, t`` and, for the
 robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration ``ax ay`` in metres and
 seconds, with x along the road. :class:`~fedapps.tasks.driving.options.Road` has what these files do not say. Simulated
 files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``, ``session`` (the number of the initial
-state), the gray car (``g``) if there is one, and a file ``world.json`` (:mod:`fedapps.tasks.driving.world.files`). In
-this package, as in the paper, x is lateral and y longitudinal.
+state), the gray car (``g``) if there is one, and a file ``world.json`` (:mod:`~fedapps.tasks.driving.world.sessions`).
+In this package, as in the paper, x is lateral and y longitudinal.
 
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.driving.world.files import World, read_world
+import torch
+from fedapps.tasks.driving.world.sessions import World, read_world
+from torch import Tensor
 
 from fedapps.base.errors import DataError
 from fedapps.base.tables import CSV_ENDINGS, Table, read_table
 from fedapps.base.text_files import found_in, refuse_copies
 
-from .options import Road
+from .options import Options, Road, Setting
 
 STEP = 0.1  # seconds
 SPLITS = ("train", "validation", "test")
@@ -92,8 +95,8 @@ def with_validation(recording: Recording, share: float) -> Recording:
         last = training[len(training) - int(share * len(training)) :]
         if not last or any(session.split == "validation" for session in sessions):
             return sessions
-        chosen = {id(session) for session in last}
-        return tuple(replace(s, split="validation") if id(s) in chosen else s for s in sessions)
+        last_sessions = {id(session) for session in last}
+        return tuple(replace(s, split="validation") if id(s) in last_sessions else s for s in sessions)
 
     return replace(recording, blocks={block: held_out(sessions) for block, sessions in recording.blocks.items()})
 
@@ -106,11 +109,7 @@ def read_folder(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 -
     DataError
         As :func:`read_sessions`, or ``world.json`` is malformed.
     """
-    recording = read_sessions(folder, road)
-    try:
-        return replace(recording, world=read_world(folder))
-    except ValueError as error:
-        raise DataError(str(error)) from error
+    return replace(read_sessions(folder, road), world=read_world(folder))
 
 
 def read_sessions(folder: Path, road: Road = Road()) -> Recording:  # noqa: B008 - immutable
@@ -137,8 +136,8 @@ def files_of(folder: Path, block: int, road: Road) -> list[Path]:
     """Return the files of a folder with the sessions of a block; none if one of them also has those of others."""
     paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
     blocks_of = {path: set(read_file(path, road).blocks) for path in paths}
-    own = [path for path, blocks in blocks_of.items() if block in blocks]
-    return own if all(blocks_of[path] == {block} for path in own) else []
+    of_block = [path for path, blocks in blocks_of.items() if block in blocks]
+    return of_block if all(blocks_of[path] == {block} for path in of_block) else []
 
 
 def _joined(source: Path, paths: Sequence[Path], road: Road) -> Recording:
@@ -302,3 +301,65 @@ def _motion(cars: str) -> list[str]:
 def _numbers(table: Table, columns: Sequence[str]) -> np.ndarray:
     """Some columns as numbers, float64 ``[rows, len(columns)]``."""
     return np.stack([table.numbers(name) for name in columns], axis=1)
+
+
+def past(setting: Setting, motions: Tensor, controls: Tensor, length: int) -> Tensor:
+    """Return the history ``[N, length, features]`` of the last rows of ``motions [N, t, cars, 4]``.
+
+    ``controls [N, t, cars, 2]`` are those that led to the motions of the same row. If ``t`` is less than ``length``,
+    the history is padded with zeros at the front, including the mask.
+    """
+    seen = setting.describe(motions[:, -length:], controls[:, -length:])
+    return torch.nn.functional.pad(seen, (0, 0, length - seen.shape[1], 0))
+
+
+def cut(setting: Setting, options: Options, sessions: Iterable[Session]) -> dict[str, Tensor]:
+    """Return all windows of ``sessions``, every ``window_stride`` steps, as float32 tensors of N windows.
+
+    Sessions shorter than ``min_history + horizon`` have no window.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``history [N, history, features]``: zero before the session starts, for at most ``history - min_history`` steps.
+        ``robot_future`` and ``human_future [N, H, 2]``: standardised controls of the next H steps.
+        ``human_path [N, H, 2]``: the human's positions relative to the current one, in metres.
+        ``current [N, cars, 4]``: current motions, with longitudinal positions relative to the human.
+    """
+    pieces = [_cut_one(setting, options, session) for session in sessions]
+    return (
+        {name: torch.cat([piece[name] for piece in pieces]) for name in _shapes(setting, options)}
+        if pieces
+        else {name: torch.zeros(0, *shape) for name, shape in _shapes(setting, options).items()}
+    )
+
+
+def _cut_one(setting: Setting, options: Options, session: Session) -> dict[str, Tensor]:
+    now = np.array(options.moments(len(session.states)), dtype=np.int64)
+    rows = now[:, None] + np.arange(1 - options.history, 1)
+    ahead = now[:, None] + np.arange(1, options.horizon + 1)
+    described = setting.describe(torch.from_numpy(session.states), torch.from_numpy(session.controls))
+    history = described[np.maximum(rows, 0)] * torch.from_numpy(rows >= 0)[..., None]
+    futures = session.controls[ahead] / np.asarray(setting.control)
+    origin = session.states[now, 1, :2]
+    current = session.states[now].copy()
+    current[..., 1] -= origin[:, None, 1]
+    arrays = {
+        "history": history,
+        "robot_future": torch.from_numpy(futures[:, :, 0]),
+        "human_future": torch.from_numpy(futures[:, :, 1]),
+        "human_path": torch.from_numpy(session.states[ahead, 1, :2] - origin[:, None]),
+        "current": torch.from_numpy(current),
+    }
+    return {name: array.float() for name, array in arrays.items()}
+
+
+def _shapes(setting: Setting, options: Options) -> dict[str, tuple[int, ...]]:
+    future = (options.horizon, 2)
+    return {
+        "history": (options.history, setting.features),
+        "robot_future": future,
+        "human_future": future,
+        "human_path": future,
+        "current": (setting.cars, 4),
+    }

@@ -1,11 +1,104 @@
-"""Options of the driving task."""
+"""Options of the driving task, and the constants of a scenario: the scales of the inputs and the dynamics of a car.
+
+All nodes share the constants. Inputs are standardised by these constants and not by statistics of the data, so that a
+number means the same in every node's model and no statistic of a node's data is shared.
+"""
 
 from dataclasses import dataclass
+
+import torch
+from fedapps.tasks.driving.world.traffic import (
+    SCENARIOS,
+    STEERS,
+    THROTTLES,
+    Scenario,
+    point_mass_rollout,
+    rollout,
+    velocity,
+)
+from torch import Tensor
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import option, split_names
 
-SCENARIOS = ("lane-swap", "three-cars", "trials")
+
+@dataclass(frozen=True)
+class Setting:
+    """A scenario as the forecaster sees it. Lengths are in m, speeds in m/s; the cars are robot, human and gray car.
+
+    A *motion* is ``[..., 4]``: x, y, vx, vy, with x lateral and y longitudinal. Controls are divided by ``control``:
+    throttle and steering of a bicycle, or lateral and longitudinal acceleration of a point mass.
+    """
+
+    name: str
+    cars: int
+    bicycle: bool
+    middle: float  # x of the line between the two lanes
+    cruise: float  # speed that is standardised to 0
+    control: tuple[float, float]
+    lateral: float = 1.75  # half a lane
+    drift: float = 2.0  # lateral speed that is standardised to 1
+    speed: float = 3.0  # longitudinal speed difference that is standardised to 1
+    gap: float = 10.0
+
+    @property
+    def features(self) -> int:
+        """Numbers per step of history: 3 per car, a gap per other car, 4 controls, 1 mask."""
+        return 3 * self.cars + (self.cars - 1) + 4 + 1
+
+    @property
+    def scenario(self) -> Scenario | None:
+        """The simulated scenario, ``None`` for recorded trials."""
+        return SCENARIOS.get(self.name)
+
+    def describe(self, motions: Tensor, controls: Tensor) -> Tensor:
+        """Return the features ``[..., features]`` of motions ``[..., cars, 4]`` and controls ``[..., cars, 2]``.
+
+        Longitudinal positions are gaps to the human at the same moment, so features do not depend on the position on
+        the road. The last feature, the mask, is 1.
+        """
+        x, y, vx, vy = motions.unbind(-1)
+        others = [car for car in range(self.cars) if car != 1]
+        acting = controls[..., :2, :] / controls.new_tensor(self.control)
+        parts = (
+            (x - self.middle) / self.lateral,
+            vx / self.drift,
+            (vy - self.cruise) / self.speed,
+            (y[..., others] - y[..., 1:2]) / self.gap,
+            acting.flatten(-2),
+            torch.ones_like(x[..., :1]),
+        )
+        return torch.cat(parts, dim=-1)
+
+    def roll_out(self, motion: Tensor, controls: Tensor) -> Tensor:
+        """Return the motions ``[..., H, 4]`` after each of the standardised ``controls [..., H, 2]``."""
+        scaled = controls * controls.new_tensor(self.control)
+        if not self.bicycle:
+            return point_mass_rollout(motion, scaled)
+        return to_motion(rollout(to_bicycle(motion), scaled))
+
+
+def to_motion(bicycle: Tensor) -> Tensor:
+    """Convert bicycle states ``(x, y, heading, speed)`` to motions ``(x, y, vx, vy)``, both ``[..., 4]``."""
+    return torch.cat((bicycle[..., :2], velocity(bicycle)), dim=-1)
+
+
+def to_bicycle(motion: Tensor) -> Tensor:
+    """Convert motions to bicycle states, the inverse of :func:`to_motion`; a standing car faces along the road."""
+    heading = torch.atan2(motion[..., 2], motion[..., 3])
+    speed = torch.linalg.vector_norm(motion[..., 2:], dim=-1)
+    return torch.cat((motion[..., :2], heading[..., None], speed[..., None]), dim=-1)
+
+
+_PEDALS = (THROTTLES[-1], STEERS[-1])
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("lane-swap", cars=2, bicycle=True, middle=1.75, cruise=20.0, control=_PEDALS),
+        Setting("three-cars", cars=3, bicycle=True, middle=1.75, cruise=20.0, control=_PEDALS),
+        Setting("trials", cars=2, bicycle=False, middle=0.0, cruise=28.0, control=(5.0, 6.0), lateral=2.13),
+    )
+}
 #: Training and test sessions per driver in the paper (Sections IV-B and IV-C).
 PAPER_SESSIONS = {"lane-swap": (40, 10), "three-cars": (45, 9), "trials": (0, 0)}
 
@@ -34,7 +127,7 @@ class Options:
         "lane-swap",
         "lane-swap: simulated, two cars swap lanes; three-cars: simulated, with a third car that drives straight "
         "ahead; trials: recorded trials of people with a robot",
-        choices=SCENARIOS,
+        choices=tuple(SETTINGS),
         data=True,
     )
     posterior: str = option(
@@ -96,16 +189,6 @@ class Options:
         minimum=0,
         maximum=0.9,
     )
-
-    @property
-    def cars(self) -> int:
-        """The number of cars in a session: the robot, the human and, in one scenario, a gray car."""
-        return 3 if self.scenario == "three-cars" else 2
-
-    @property
-    def dynamics(self) -> str:
-        """The dynamics of the cars: "bicycle" (throttle and steering) if they are simulated, otherwise "point"."""
-        return "point" if self.scenario == "trials" else "bicycle"
 
     @property
     def road(self) -> Road:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.driving.world.files import WORLD_FILE, read_styles
+from fedapps.tasks.driving.world.sessions import WORLD_FILE, World, read_world
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from torch import Tensor
 
@@ -16,12 +16,19 @@ from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, simulate_world, traces
-from .data import SPLITS, Recording, files_of, read_folder, read_sessions, with_validation
-from .forecaster import Forecaster, constant_velocity, elbo_parts, scores
+from .data import SPLITS, Recording, cut, files_of, read_folder, read_sessions, with_validation
+from .options import SETTINGS
 from .options import Options as DrivingOptions
-from .planner import ConstantVelocity, Forecast, HoldLastControl, Predictor
-from .setting import SETTINGS
-from .windows import cut
+from .planner import (
+    ConstantVelocity,
+    Forecast,
+    Forecaster,
+    HoldLastControl,
+    Predictor,
+    constant_velocity,
+    elbo_parts,
+    scores,
+)
 
 #: The floor of a comparison: the human keeps its velocity.
 CONSTANT_VELOCITY = "constant velocity"
@@ -103,8 +110,8 @@ class DrivingTask(Task):
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         """A simulated node also has ``world.json``, with which it can simulate its driver again."""
         (block,) = block_of(folder, read_sessions(folder, self.road), partition, num_partitions)
-        own, world = files_of(folder, block, self.road), folder / WORLD_FILE
-        return [*own, world] if own and world.exists() else own
+        files, world = files_of(folder, block, self.road), folder / WORLD_FILE
+        return [*files, world] if files and world.exists() else files
 
     def own_profile(self, folder: Path) -> NodeProfile:
         recording = self.checked(folder, read_sessions(folder, self.road))
@@ -124,7 +131,7 @@ class DrivingTask(Task):
         DataError
             The sessions do not have the dynamics and the number of cars of the scenario.
         """
-        expected = (self.options.dynamics, self.options.cars)
+        expected = ("bicycle" if self.setting.bicycle else "point", self.setting.cars)
         if (recording.dynamics, recording.cars) != expected:
             raise DataError(
                 f"{folder}: holds {recording.cars} cars with {recording.dynamics} dynamics; scenario "
@@ -134,10 +141,7 @@ class DrivingTask(Task):
         return with_validation(recording, self.options.validation_share)
 
     def _profile(self, folder: Path, recording: Recording, blocks: list[int]) -> NodeProfile:
-        try:
-            styles = read_styles(folder)
-        except ValueError as error:
-            raise DataError(str(error)) from error
+        styles = styles_of(read_world(folder))
         lengths = [len(s.states) for block in blocks for s in recording.blocks[block] if s.split == "train"]
         windows = sum(len(self.options.moments(length)) for length in lengths)
         return NodeProfile(key_of(blocks), windows, groups_of(blocks, styles))
@@ -173,12 +177,12 @@ class DrivingTask(Task):
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.forecaster.Forecaster`)."""
+        """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.planner.Forecaster`)."""
         reconstruction, divergence = elbo_parts(_forecaster(model), batch)
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.forecaster.scores`) and, with ``final``,
+        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.planner.scores`) and, with ``final``,
         closed-loop metrics.
 
         If the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot without a forecaster,
@@ -206,7 +210,7 @@ class DrivingTask(Task):
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
         """The test metrics of a human that keeps its velocity
-        (:func:`~fedapps.tasks.driving.forecaster.constant_velocity`)."""
+        (:func:`~fedapps.tasks.driving.planner.constant_velocity`)."""
         tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
         floor: list[Metrics] = [{**constant_velocity(test, self.options, "test")} if test else {} for test in tested]
         return {CONSTANT_VELOCITY: floor}
@@ -233,27 +237,28 @@ class DrivingTask(Task):
             split: cut(self.setting, self.options, [session for session in sessions if session.split == split])
             for split in SPLITS
         }
-        drivers = recording.world.drivers if recording.world else {}
-        seed = recording.world.seed if recording.world else 0
-        met = tuple(encounters(drivers[block], seed, recording.blocks[block]) for block in blocks if block in drivers)
+        world = recording.world
+        met: tuple[Encounters, ...] = ()
+        if world:
+            met = tuple(
+                encounters(world.drivers[block], world.seed, recording.blocks[block])
+                for block in blocks
+                if block in world.drivers
+            )
         return NodeData(
             key=key_of(blocks),
             splits={split: windows for split, windows in splits.items() if len(windows["history"])},
-            groups=groups_of(blocks, {block: driver.gamma for block, driver in drivers.items()}),
+            groups=groups_of(blocks, styles_of(world)),
             extra={"encounters": met},
         )
 
 
 def _forecaster(model: torch.nn.Module) -> Forecaster:
-    if not isinstance(model, Forecaster):
-        raise TypeError(f"the model is a {type(model).__name__}: the task 'driving' needs a Forecaster")
-    return model
+    return cast(Forecaster, model)
 
 
 def _encounters(data: NodeData) -> tuple[Encounters, ...]:
-    met = data.extra.get("encounters", ())
-    assert isinstance(met, tuple)
-    return met
+    return cast(tuple[Encounters, ...], data.extra.get("encounters", ()))
 
 
 def block_of(folder: Path, recording: Recording, partition: int, num_partitions: int) -> list[int]:
@@ -270,6 +275,11 @@ def block_of(folder: Path, recording: Recording, partition: int, num_partitions:
 def key_of(blocks: Sequence[int]) -> str:
     """Return the key of a node that has these blocks."""
     return f"driver-{blocks[0]:02d}" if len(blocks) == 1 else "pooled"
+
+
+def styles_of(world: World | None) -> dict[int, float]:
+    """Return the risk tolerance gamma of each simulated block's driver."""
+    return {block: driver.gamma for block, driver in world.drivers.items()} if world else {}
 
 
 def groups_of(blocks: Sequence[int], styles: Mapping[int, float]) -> dict[str, str]:

@@ -8,10 +8,9 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.answers import finite_answer, finite_numbers
+from fedapps.tasks.answers import Network, finite_answer, finite_numbers
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.driving.world.sessions import HUMAN
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -19,14 +18,11 @@ from torch import Tensor, nn
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
-from .controller import Controller
-from .data import STEP, Session, read_file, read_sessions
-from .forecaster import Forecaster
-from .options import Options
-from .planner import Forecast
-from .setting import Setting
+from .closed_loop import Controller
+from .data import STEP, Session, past, read_file, read_sessions
+from .options import Options, Setting
+from .planner import Forecast, Forecaster
 from .task import DrivingTask
-from .windows import past
 
 
 class ForecastNetwork(nn.Module):

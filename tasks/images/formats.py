@@ -1,24 +1,23 @@
-"""The images of a folder: a folder for each class, NumPy archives or Parquet files, read once per process.
+"""The images of a folder: a folder for each class, NumPy archives or tables, read once per process.
 
 Pixels are decoded when they are asked for, so that profiles of nodes cost no decoding. Nothing here needs torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.pictures import ENDINGS, decoded, problem_in
-from PIL import Image
+from fedapps.tasks.vision import ENDINGS
 
 from fedapps.base.errors import DataError
-from fedapps.base.tables import refuse_spellings
+from fedapps.base.rows import PARQUET
+from fedapps.base.tables import columns_of, find_tables, read_table, refuse_spellings, table_names
 from fedapps.base.text_files import arrays_in, found_in, refuse_several
 
-from .image_set import ImageSet, Pictures
-from .options import Layout
-from .parquet import read_parquet
+from .image_set import ArrayImages, Files, ImageSet, ParquetImages, Pictures
+from .options import Columns, Layout
 
 #: The splits of a folder, with the names that their files and folders may have. "common" is for deployed nodes: images
 #: that all nodes have, on which their models are compared.
@@ -63,17 +62,19 @@ def read_folder(folder: Path, layout: Layout) -> Folder:
         There are no images, a file is damaged or lacks a column, a label is unknown, the images have another number of
         classes than the layout, or the folder can be read in two ways.
     """
-    tables, archives = _parquet_files(folder), _archives(folder)
+    tables, archives = _tables(folder, layout.columns), _archives(folder)
     with_splits = any((folder / name).is_dir() for names in SPLITS.values() for name in names)
-    of_classes = _class_folders(folder) if with_splits or not (tables or archives) else {}
-    readings = {"Parquet files": bool(tables), "archives .npz": bool(archives), "folders of classes": bool(of_classes)}
+    listed = any(path.suffix != PARQUET for paths in tables.values() for path in paths)
+    of_classes = _class_folders(folder) if not listed and (with_splits or not (tables or archives)) else {}
+    readings = {"tables": bool(tables), "archives .npz": bool(archives), "folders of classes": bool(of_classes)}
     refuse_several(folder, readings, "keep the files of one kind")
     if files := tables or archives or of_classes:
         stamped = tuple((split, path, path.stat().st_mtime_ns) for split in files for path in files[split])
         return _read(folder, stamped, layout)
     raise DataError(
         f"{folder}: no images; expected train/CLASS/*.png (or {', '.join(ENDINGS[:2])} and others), train*.npz, "
-        "train*.parquet, or folders CLASS with images"
+        f"train*.parquet, folders CLASS with images, or train.csv with the columns {layout.columns.image} (files) and "
+        f"{layout.columns.label}"
     )
 
 
@@ -82,25 +83,27 @@ def _read(folder: Path, stamped: tuple[tuple[str, Path, int], ...], layout: Layo
     parts: dict[str, _Found] = {}
     for split in dict.fromkeys(split for split, _, _ in stamped):
         paths = [path for name, path, _ in stamped if name == split]
-        kind = paths[0].suffix
-        if kind == ".parquet":
-            table = read_parquet(paths, layout.columns, label_named=layout.label_named)
-            parts[split] = _Found(str(paths[0]), table, table.labels, table.names, table.groups)
-        elif kind == f".{_ARCHIVE}":
+        if paths[0].is_dir():
+            parts[split] = _pictures_below(paths[0])
+        elif paths[0].suffix == f".{_ARCHIVE}":
             for name, part in (pair for path in paths for pair in _arrays_of(path, split, layout)):
                 if (other := parts.setdefault(name, part)) is not part:
                     raise DataError(f"{part.where}: {other.where} has the split {name}, too; keep one of the two")
         else:
-            parts[split] = _pictures_below(paths[0])
+            parts[split] = _table(paths, layout)
     classes = layout.labels or _classes_in([*parts.values()])
-    if len(classes) != layout.classes:
+    if layout.classes and len(classes) != layout.classes:
         names = ", ".join(classes[:9]) or "none"
         raise DataError(
             f"{folder}: {len(classes)} classes ({names}), but images.classes = {layout.classes}: list the names of "
             "all classes in images.labels, or correct images.classes"
         )
     splits = {
-        split: ImageSet(part.pictures, _numbers(part, classes, layout), part.groups)
+        split: ImageSet(
+            [(part.pictures, number) for number in range(len(part.labels))],
+            _numbers(part, classes, layout),
+            part.groups,
+        )
         for split, part in parts.items()
         if len(part.labels)
     }
@@ -128,21 +131,15 @@ def _classes_in(parts: Sequence[_Found]) -> tuple[str, ...]:
 def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarray:
     """The labels as numbers of ``classes``.
 
-    Numbers in files are those of ``classes``, unless the file names its classes, or the classes are called by numbers.
+    Numbers in files are those of ``classes``, unless the classes are called by numbers.
     """
     known, labels = {name: number for number, name in enumerate(classes)}, part.labels
+    distinct, kind_of = np.unique(labels if labels.dtype.kind in "iu" else labels.astype(str), return_inverse=True)
+    spelled = [str(label) for label in distinct]
     if labels.dtype.kind in "iu":
-        if part.names and not (layout.published and len(part.names) == len(classes)):
-            written = dict(enumerate(part.names))
-        elif not part.names and all(name.isdecimal() for name in classes):
-            written = {int(name): name for name in classes}
-        else:
-            written = dict(enumerate(classes))
-        distinct, kind_of = np.unique(labels, return_inverse=True)
+        decimal = all(name.isdecimal() for name in classes)
+        written = {int(name): name for name in classes} if decimal else dict(enumerate(classes))
         spelled = [written.get(int(label), str(label)) for label in distinct]
-    else:
-        distinct, kind_of = np.unique(labels.astype(str), return_inverse=True)
-        spelled = distinct.tolist()
     for label, name in enumerate(spelled):
         if name not in known:
             image = int(np.flatnonzero(kind_of == label)[0])
@@ -154,32 +151,6 @@ def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarr
 
 
 # -- folders of classes --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Files(Pictures):
-    paths: Sequence[Path]
-
-    def require_readable(self, rows: np.ndarray) -> None:
-        Image.preinit()
-        problems = []
-        for path in (self.paths[row] for row in rows.tolist()):
-            with path.open("rb") as file:
-                if problem := problem_in(file):
-                    problems.append(f"{path} ({problem})")
-        if problems:
-            more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
-            raise DataError(
-                f"{len(problems)} of {len(rows)} images cannot be read: {', '.join(problems[:_NAMED])}{more}; replace "
-                "or remove them"
-            )
-
-    def __getitem__(self, index: int) -> Image.Image:
-        path = self.paths[index]
-        try:
-            return decoded(path.read_bytes(), str(path))
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
@@ -222,7 +193,7 @@ def _images_below(folder: Path) -> list[Path]:
 def _pictures_below(folder: Path) -> _Found:
     paths = _images_below(folder)
     labels = np.array([path.relative_to(folder).parts[0] for path in paths])
-    return _Found(str(folder), _Files(paths), labels)
+    return _Found(str(folder), Files(paths), labels)
 
 
 # -- archives of arrays --------------------------------------------------------------------------------------------
@@ -233,37 +204,6 @@ _NAMES = {
     "validation": (("x_val", "y_val"), ("val_images", "val_labels")),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class _Array(Pictures):
-    """An array of images in an archive, read when the first image is asked for."""
-
-    path: Path
-    name: str
-    count: int
-
-    @cached_property
-    def pixels(self) -> np.ndarray:
-        """The images, uint8 ``[n, H, W]`` or ``[n, H, W, 3]``."""
-        (array,) = (array for _, array in arrays_in(self.path, [self.name]))
-        if len(array) != self.count:
-            raise DataError(f"{self.path}: {len(array)} images and {self.count} labels; expected one label for each")
-        if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
-            array = array.transpose(0, 2, 3, 1)
-        if array.ndim == 4 and array.shape[3] == 1:
-            array = array[..., 0]
-        location = f"{self.path}, {self.name}"
-        if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3):
-            raise DataError(f"{location}: shape {list(array.shape)}; expected [n, H, W], [n, H, W, 3] or [n, 3, H, W]")
-        if array.dtype.kind == "f" and len(array) and array.min() >= 0 and array.max() <= 1:
-            array = np.rint(array * 255).astype(np.uint8)
-        if array.dtype != np.uint8:
-            raise DataError(f"{location}: pixels of type {array.dtype}; expected uint8, or floats from 0 to 1")
-        return np.ascontiguousarray(array)
-
-    def __getitem__(self, index: int) -> Image.Image:
-        return Image.fromarray(self.pixels[index]).convert("RGB")
 
 
 def _archives(folder: Path) -> dict[str, list[Path]]:
@@ -311,29 +251,61 @@ def _arrays_of(path: Path, split: str, layout: Layout) -> Iterator[tuple[str, _F
         groups = arrays.get(group)
         if groups is not None and len(groups) != len(labels):
             raise DataError(f"{path}: {len(groups)} {group} of {len(labels)} images; expected one for each")
-        yield name, _Found(f"{path}, {label}", _Array(path, images, len(labels)), labels, groups=_as_text(groups))
+        yield name, _Found(f"{path}, {label}", ArrayImages(path, images, len(labels)), labels, groups=_as_text(groups))
 
 
 def _as_text(values: np.ndarray | None) -> np.ndarray | None:
     return None if values is None else values.reshape(-1).astype(str)
 
 
-# -- Parquet -------------------------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------------------------
+
+#: Names that columns of labels usually have.
+_LABELS = frozenset(["label", "labels", "target", "targets", "class", "classes", "y"])
+_HINT = "images.image-column, images.label-column and images.group-column name the columns"
 
 
-def _parquet_files(folder: Path) -> dict[str, list[Path]]:
-    """The files of each split, named as on the Hugging Face hub (``train-00000-of-00001.parquet``)."""
-    paths_of: dict[str, list[Path]] = {}
-    for split, names in SPLITS.items():
-        patterns = [f"**/{name}{ending}.parquet" for name in names for ending in ("", "-*", "/*")]
-        if paths := found_in(folder, *patterns):
-            written = {pattern.removeprefix("**/"): bool(found_in(folder, pattern)) for pattern in patterns}
-            refuse_several(folder, written, f"keep the files of one name for the split {split}")
-            if len(places := sorted({path.parent for path in paths})) > 1:
-                named = ", ".join(map(str, places[:3]))
-                raise DataError(
-                    f"{folder}: Parquet files of the split {split} in several folders ({named}); set data-dir to one "
-                    "of them"
-                )
-            paths_of[split] = paths
-    return paths_of
+def _tables(folder: Path, columns: Columns) -> dict[str, list[Path]]:
+    """The files of each split with encoded images (Parquet), or with a line for each image file (CSV, JSON lines)."""
+    named = {
+        split: [paths for name in names if (paths := find_tables(folder, table_names(name)))]
+        for split, names in SPLITS.items()
+    }
+    _one_name_each(folder, {split: [paths[0] for paths in several] for split, several in named.items()})
+    return {
+        split: several[0]
+        for split, several in named.items()
+        if several
+        and (several[0][0].suffix == PARQUET or {columns.image, columns.label} <= {*columns_of(several[0][0])})
+    }
+
+
+def _table(paths: Sequence[Path], layout: Layout) -> _Found:
+    """The images of a split in tables. Paths of image files are relative to the folder of the table."""
+    columns = layout.columns
+    required = [columns.label] if paths[0].suffix == PARQUET else [columns.label, columns.image]
+    tables = [read_table(path, required, [columns.group] if columns.group else [], hint=_HINT) for path in paths]
+    for table in tables:
+        if columns.image not in table.names:
+            raise DataError(f"{table.path}: no column {columns.image}; found {', '.join(table.names)} ({_HINT})")
+        if blank := [row for row, label in enumerate(table.texts(columns.label)) if not label.strip()]:
+            raise table.fault(columns.label, blank, "expected the label of the image")
+        others = sorted(name for name in table.names if name != columns.label and name.lower() in _LABELS)
+        if others and not layout.label_named:
+            raise DataError(
+                f"{table.path}: {columns.label} and {', '.join(others)} could be the labels; name one of them in "
+                "images.label-column"
+            )
+    labels = np.array([label for table in tables for label in table.texts(columns.label)])
+    names = tables[0].classes.get(columns.label, ())
+    if not names and all(label.isdecimal() for label in labels.tolist()):
+        labels = labels.astype(np.int64)
+    if layout.published and len(names) == layout.classes:  # the names in the file may be spelled otherwise
+        labels, names = np.array([names.index(label) for label in labels.tolist()]), ()
+    groups = None
+    if all(columns.group in table for table in tables):
+        groups = np.array([group for table in tables for group in table.texts(columns.group)])
+    pictures: Pictures = ParquetImages(paths, columns.image)
+    if paths[0].suffix != PARQUET:
+        pictures = Files([table.path.parent / name for table in tables for name in table.texts(columns.image)])
+    return _Found(str(paths[0]), pictures, labels, names, groups)

@@ -10,11 +10,10 @@ from difflib import get_close_matches
 
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.classifiers import classifiers, take_head, without_counters
+from fedapps.tasks.vision import classifiers, take_head, without_counters
 from torch import Tensor, nn
 
-from .options import NETWORKS, Layout, Options
-from .published import Statistics
+from .options import NETWORKS, Layout, Options, Statistics
 
 #: Groups of channels in a group normalisation: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Appendix C.
 GROUPS = 2

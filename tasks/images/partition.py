@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.partitioners import Part, flower_partition
+from fedapps.tasks.partitioners import Part, flower_partition, hold_out
 
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
@@ -15,23 +15,6 @@ from fedapps.base.tables import refuse_spellings
 from .formats import Folder, read_folder
 from .image_set import ImageSet, joined
 from .options import Options
-
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Some images of a set."""
-
-    images: ImageSet
-    rows: Part
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The classes, int64 ``[n]``."""
-        labels: np.ndarray = self.images.labels[self.rows]
-        return labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +27,11 @@ class NodeImages:
         The node's key.
     classes : tuple of str
         The names of the classes.
-    splits : mapping of str to Images
+    splits : mapping of str to ImageSet
         "train", "validation" and "test", as far as the node has images of them.
-    common : Images or None
+    common : ImageSet or None
         The test common to all nodes; ``None`` if there is none.
-    pool : Images
+    pool : ImageSet
         The images whose statistics normalise pixels: all that the nodes of a simulation have.
     turns : int or None
         The number of quarter turns of all images of the node; ``None`` if no node's are turned.
@@ -56,9 +39,9 @@ class NodeImages:
 
     key: str
     classes: tuple[str, ...]
-    splits: Mapping[str, Images]
-    common: Images | None
-    pool: Images
+    splits: Mapping[str, ImageSet]
+    common: ImageSet | None
+    pool: ImageSet
     turns: int | None = None
 
     @property
@@ -76,7 +59,7 @@ class NodeImages:
         """Raise :class:`DataError` if image files of the node are damaged (:meth:`Pictures.require_readable`)."""
         common = [] if self.common is None else [self.common]
         for some in [*self.splits.values(), *common]:
-            some.images.pictures.require_readable(some.rows)
+            some.require_readable()
 
 
 def node_images(folder: Path, options: Options, partition: int, num_partitions: int) -> NodeImages:
@@ -92,7 +75,7 @@ def node_images(folder: Path, options: Options, partition: int, num_partitions: 
     keys, parts = _parts(pool, options, num_partitions)
     key, rows = keys[partition], parts[partition]
     turns = partition % options.rotations * (4 // options.rotations) if options.rotations > 1 else None
-    return NodeImages(key, read.classes, _held_out(pool.images, rows, options, key), common, pool, turns)
+    return NodeImages(key, read.classes, _held_out(pool.at(rows), options, key), common, pool, turns)
 
 
 def all_images(folder: Path, options: Options) -> NodeImages:
@@ -110,7 +93,7 @@ def all_images(folder: Path, options: Options) -> NodeImages:
         )
     read = read_folder(folder, options.layout())
     pool, common = _pooled(read, options)
-    splits = _held_out(pool.images, pool.rows, options, _key(0))
+    splits = _held_out(pool, options, _key(0))
     return NodeImages(folder.resolve().name, read.classes, splits, common, pool)
 
 
@@ -125,15 +108,12 @@ def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> 
         published = layout.published and labels == layout.labels
         layout = replace(layout, labels=labels, classes=len(labels), published=published)
     read = read_folder(folder, layout)
-    images_of = {split: Images(images, np.arange(len(images))) for split, images in read.splits.items()}
-    splits = {split: images for split, images in images_of.items() if split != "common"}
-    if "train" in images_of:
-        drawn = _held_out(
-            images_of["train"].images, images_of["train"].rows, options, folder.resolve().name, (*splits,)
-        )
-        splits |= drawn
-    pool = splits.get("train", next(iter(images_of.values())))
-    return NodeImages(folder.resolve().name, read.classes, splits, images_of.get("common"), pool)
+    key = folder.resolve().name
+    splits = {split: images for split, images in read.splits.items() if split != "common"}
+    if "train" in splits:
+        splits |= _held_out(splits["train"], options, key, (*splits,))
+    pool = splits.get("train", next(iter(read.splits.values())))
+    return NodeImages(key, read.classes, splits, read.splits.get("common"), pool)
 
 
 def _key(partition: int) -> str:
@@ -141,30 +121,28 @@ def _key(partition: int) -> str:
 
 
 @lru_cache(maxsize=8)
-def _pooled(read: Folder, options: Options) -> tuple[Images, Images]:
+def _pooled(read: Folder, options: Options) -> tuple[ImageSet, ImageSet]:
     """The images that are divided among nodes, and the common test."""
     sets = [read.splits[split] for split in ("train", "validation") if split in read.splits]
     if not sets:
         raise DataError("the folder has test images only: training images are missing")
-    pool = Images(joined(sets), np.arange(sum(map(len, sets))))
+    pool = joined(sets)
     if "test" in read.splits:
-        test = read.splits["test"]
-        return pool, _drawn(Images(test, np.arange(len(test))), options)
-    order = generator(options.partition_seed, "images.common").permutation(len(pool))
-    held = int(options.global_share * len(order))
-    return Images(pool.images, np.sort(order[held:])), _drawn(Images(pool.images, np.sort(order[:held])), options)
+        return pool, _drawn(read.splits["test"], options)
+    kept, held = hold_out(np.arange(len(pool)), options.global_share, options.partition_seed, "images.common")
+    return pool.at(kept), _drawn(pool.at(held), options)
 
 
-def _drawn(images: Images, options: Options) -> Images:
+def _drawn(images: ImageSet, options: Options) -> ImageSet:
     count = options.global_examples
     if not 0 < count < len(images):
         return images
     order = generator(options.partition_seed, "images.global").permutation(len(images))
-    return Images(images.images, images.rows[np.sort(order[:count])])
+    return images.at(np.sort(order[:count]))
 
 
 @lru_cache(maxsize=8)
-def _parts(pool: Images, options: Options, num_nodes: int) -> tuple[list[str], list[Part]]:
+def _parts(pool: ImageSet, options: Options, num_nodes: int) -> tuple[list[str], list[Part]]:
     """The keys of the nodes, and the rows of their images."""
     if num_nodes * options.min_examples > len(pool):
         raise DataError(
@@ -183,44 +161,42 @@ def _parts(pool: Images, options: Options, num_nodes: int) -> tuple[list[str], l
         min_examples=options.min_examples,
         seed=options.partition_seed,
     )
-    return [_key(node) for node in range(num_nodes)], [pool.rows[part] for part in parts]
+    return [_key(node) for node in range(num_nodes)], parts
 
 
-def _natural(pool: Images, options: Options, num_nodes: int) -> tuple[list[str], list[Part]]:
+def _natural(pool: ImageSet, options: Options, num_nodes: int) -> tuple[list[str], list[Part]]:
     """The images of ``num_nodes`` groups, drawn among those with enough images, in the order of their names."""
     column = options.layout().columns.group
-    if pool.images.groups is None:
+    if pool.groups is None:
         raise DataError(
             f"images.partition = 'natural': the images have no column {column} (images.group-column); Parquet files "
             "and .npz archives can have one"
         )
-    refuse_spellings(pool.images.groups[pool.rows].tolist(), "images.group-column", "")
-    names, group, counts = np.unique(pool.images.groups[pool.rows], return_inverse=True, return_counts=True)
+    refuse_spellings(pool.groups.tolist(), "images.group-column", "")
+    names, group, counts = np.unique(pool.groups, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= options.min_examples)
     if len(enough) < num_nodes:
         raise DataError(
             f"num-nodes = {num_nodes}: the column {column} has {len(names)} values, of which {len(enough)} have at "
             f"least images.min-examples = {options.min_examples} images; decrease one of the two"
         )
-    chosen = np.sort(generator(options.partition_seed, "images.natural").permutation(enough)[:num_nodes])
+    drawn = np.sort(generator(options.partition_seed, "images.natural").permutation(enough)[:num_nodes])
     order = np.argsort(group, kind="stable")
     ends = np.cumsum(counts)
-    return [str(names[one]) for one in chosen], [
-        pool.rows[order[ends[one] - counts[one] : ends[one]]] for one in chosen
-    ]
+    return [str(names[one]) for one in drawn], [order[ends[one] - counts[one] : ends[one]] for one in drawn]
 
 
 def _held_out(
-    images: ImageSet, rows: Part, options: Options, key: str, existing: tuple[str, ...] = ("train",)
-) -> dict[str, Images]:
+    images: ImageSet, options: Options, key: str, existing: tuple[str, ...] = ("train",)
+) -> dict[str, ImageSet]:
     """Split a node's images at random; splits that are ``existing`` keep their images. Empty splits are left out."""
-    order = generator(options.partition_seed, "images.split", key).permutation(rows)
+    order = generator(options.partition_seed, "images.split", key).permutation(len(images))
     shares = {"test": options.test_share, "validation": options.validation_share}
     parts: dict[str, Part] = {}
     start = 0
     for split, share in shares.items():
-        end = start + (0 if split in existing else int(share * len(rows)))
+        end = start + (0 if split in existing else int(share * len(images)))
         parts[split] = np.sort(order[start:end])
         start = end
     parts["train"] = np.sort(order[start:])
-    return {split: Images(images, parts[split]) for split in ("train", "validation", "test") if len(parts[split])}
+    return {split: images.at(parts[split]) for split in ("train", "validation", "test") if len(parts[split])}

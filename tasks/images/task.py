@@ -1,9 +1,11 @@
 """The task "images": classify images with networks of the literature on nodes that have few of the classes."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -16,19 +18,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import listed
+from fedapps.base.options import label_keys, parse_options
 
-from .download import fetch, write_digits
 from .formats import Folder, read_folder
+from .image_set import ImageSet
 from .networks import ImageClassifier, check_network, image_classifier
+from .options import DIGITS, SMALLEST, Statistics, fetch, write_digits
 from .options import Options as ImagesOptions
-from .partition import Images, NodeImages, all_images, node_images, own_images
-from .published import DIGITS, Statistics
+from .partition import NodeImages, all_images, node_images, own_images
 
 #: The padding before a random crop, as a part of the height: 4 pixels of 32 (He et al., 2016).
 _PART = 8
 _LISTED = 10  # classes that a line lists
 #: The floor that predicts the most frequent class of the training images.
 FREQUENT = "most frequent class"
+#: How many images are looked at for their size, and the largest height and width that are taken from them.
+_MEASURED, _LARGEST = 50, 224
 CHUNK = 256  # images per batch in evaluation
 
 
@@ -65,7 +70,10 @@ class ImagesTask(Task):
     files: ClassVar[Mapping[str, str]] = {
         "`train/CLASS/*.png`, the same with `test`": "images",
         "`*.npz`": "`images, labels`, or `x_train, y_train, x_test, y_test`",
-        "`*.parquet`": "as on the Hugging Face hub; `images.image-column`, `images.label-column`",
+        "`train`, `test` (`.parquet`, `.csv`, `.tsv`, `.jsonl`)": (
+            "encoded images as on the Hugging Face hub, or paths of image files, and labels; `images.image-column`, "
+            "`images.label-column`"
+        ),
     }
     floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
@@ -77,6 +85,32 @@ class ImagesTask(Task):
         super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
+
+    @classmethod
+    def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:
+        """Return the classes and the size of images of a data set that is not known."""
+        arguments, errors = parse_options(ImagesOptions, dict(values))
+        options = ImagesOptions(**({} if errors else arguments))
+        needs_classes = not (options.labels or options.classes)
+        if options.known or not (needs_classes or not options.height):
+            return {}, ""
+        if not folder.is_dir():
+            raise DataError(f"data-dir = {str(folder)!r}: no such folder; give the folder with the images")
+        unknown = replace(options, classes=options.classes or 2, height=options.height or SMALLEST)
+        read = read_folder(folder, replace(unknown.layout(), classes=0))
+        images = read.splits.get("train") or read.splits["test"]
+        keys: dict[str, str | int] = {}
+        lines = []
+        if needs_classes:
+            keys |= label_keys(read.classes)
+            lines.append(f"{len(read.classes)} classes ({listed(read.classes, _LISTED)})")
+        if not options.height:
+            rows = np.linspace(0, len(images) - 1, min(len(images), _MEASURED)).astype(int)
+            (width, height), same = Counter(images[row].size for row in rows.tolist()).most_common(1)[0]
+            keys |= {"height": min(height, _LARGEST)} | ({} if options.width else {"width": min(width, _LARGEST)})
+            lines.append(f"{height}x{width} pixels in {same} of {len(rows)} images")
+        settings = " ".join(f"--set {quote(f'images.{key}={value}')}" for key, value in keys.items())
+        return keys, f"{' and '.join(lines)} in {folder}, which a deployment lists: {settings}"
 
     @property
     def roles(self) -> ModelRoles:
@@ -284,24 +318,24 @@ def _most_frequent(labels: np.ndarray) -> int:
     return int(np.bincount(labels).argmax())
 
 
-def _tensors(images: Images, size: tuple[int, int, int], turns: int) -> Batch:
+def _tensors(images: ImageSet, size: tuple[int, int, int], turns: int) -> Batch:
     """The images, turned anticlockwise by quarter turns, and their labels."""
-    pixels = np.ascontiguousarray(np.rot90(images.images.pixels(images.rows, size), turns, axes=(2, 3)))
+    pixels = np.ascontiguousarray(np.rot90(images.pixels(size), turns, axes=(2, 3)))
     return {"image": torch.from_numpy(pixels), "label": torch.from_numpy(images.labels)}
 
 
 @lru_cache(maxsize=4)
-def _common(images: Images, size: tuple[int, int, int], turns: int) -> Batch:
+def _common(images: ImageSet, size: tuple[int, int, int], turns: int) -> Batch:
     """The common test, which all nodes of a process share whose images are turned alike."""
     return _tensors(images, size, turns)
 
 
 @lru_cache(maxsize=4)
-def _measured(images: Images, size: tuple[int, int, int]) -> Statistics:
+def _measured(images: ImageSet, size: tuple[int, int, int]) -> Statistics:
     """The mean and the standard deviation of each channel; a channel that is constant is divided by 1."""
     levels = np.zeros((size[2], 256), dtype=np.int64)
     for start in range(0, len(images), CHUNK):
-        pixels = images.images.pixels(images.rows[start : start + CHUNK], size)
+        pixels = images.at(np.arange(start, min(start + CHUNK, len(images)))).pixels(size)
         levels += [np.bincount(channel.reshape(-1), minlength=256) for channel in pixels.transpose(1, 0, 2, 3)]
     values = np.arange(256) / 255
     mean = levels @ values / levels.sum(axis=1)

@@ -9,12 +9,11 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.answers import Predictions, finite_answer, several
+from fedapps.tasks.answers import Network, Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.partitioners import own_label_shares
-from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
 from fedapps.tasks.trained import TrainedModel
+from fedapps.tasks.vision import ENDINGS, GivenImage, picture_of
 from torch import Tensor
 from torch.nn.functional import softmax
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from fedapps.base.report.figures import dots_by_seed, drawing, mark
-from fedapps.base.report.palette import PlotStyle, plot_styles
+from fedapps.base.report.metrics import PlotStyle, plot_styles
 from fedapps.base.report.sections import ReportedRun, section_markup
 
 _EXCESS, _DYNAMICS, _GAIN = "excess", "dynamics_distance", "gain_distance"

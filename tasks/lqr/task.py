@@ -4,29 +4,30 @@ The model has eight parameters: shared dynamics and a personal gain.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.tasks.answers import Network, finite_answer, finite_numbers
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.lqr import world as lqr
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
+from fedapps.tasks.trained import TrainedModel
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import linear, mse_loss
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import option
-from fedapps.base.tables import CSV_ENDINGS, read_table
-from fedapps.base.text_files import found_in, refuse_copies
+from fedapps.base.tables import stream_rows
 
-SPLITS = ("train", "validation", "test")
+from .world import SPLITS, VALUES, A, B, FloatArray, optimal_gain, read_rollouts, robot_file, robot_files, write_world
+
 INPUTS = ("y", "v", "u")
 TARGETS = ("next_y", "next_v", "u")
-#: The columns of :attr:`Rollouts.tables`.
-COLUMNS = ("y", "v", "u", "next_y", "next_v", "control_weight")
 #: The floor of a comparison: the state does not change, and the control is zero.
 REST = "no motion, no control"
 
@@ -55,29 +56,6 @@ class LqrOptions:
     noise_variance: float = option(
         0.01, "Variance of the noise on the control and on each component of the state", minimum=0, data=True
     )
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """The pooled rows of one or more files.
-
-    Attributes
-    ----------
-    key : str
-        The file name up to the first dot; the keys of several files are joined by ``+``.
-    tables : mapping of str to ndarray
-        The rows of each split that has any, float64 ``[N, 6]``, with the columns :data:`COLUMNS`.
-    """
-
-    key: str
-    tables: Mapping[str, np.ndarray]
-
-    @property
-    def groups(self) -> dict[str, str]:
-        """The label ``control-weight``, if it is the same in all rows."""
-        cost = COLUMNS.index("control_weight")
-        distinct = np.unique(np.concatenate([table[:, cost] for table in self.tables.values()]))
-        return {"control-weight": f"{distinct[0]:g}"} if len(distinct) == 1 else {}
 
 
 class Dynamics(nn.Module):
@@ -133,7 +111,7 @@ def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeDat
         A file is malformed, or no row belongs to the split train or test.
     """
     rollouts = read_rollouts(paths, validation_share)
-    inputs, targets = ([COLUMNS.index(name) for name in names] for names in (INPUTS, TARGETS))
+    inputs, targets = ([VALUES.index(name) for name in names] for names in (INPUTS, TARGETS))
     splits = {
         split: {
             "inputs": torch.tensor(table[:, inputs], dtype=torch.float32),
@@ -141,7 +119,7 @@ def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeDat
         }
         for split, table in rollouts.tables.items()
     }
-    weights = {split: table[:, COLUMNS.index("control_weight")] for split, table in rollouts.tables.items()}
+    weights = {split: table[:, VALUES.index("control_weight")] for split, table in rollouts.tables.items()}
     return NodeData(rollouts.key, splits, rollouts.groups, {"control-weights": weights})
 
 
@@ -166,7 +144,7 @@ class LqrTask(Task):
         ),
     }
     floors: ClassVar[tuple[str, ...]] = (REST,)
-    trained_model: ClassVar[str] = "fedapps.tasks.lqr.trained:LqrTrained"
+    trained_model: ClassVar[str] = "fedapps.tasks.lqr.task:LqrTrained"
     squared_residuals: ClassVar[int] = 3  # two components of the state and the control
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
 
@@ -184,16 +162,16 @@ class LqrTask(Task):
         """Simulate robots with ``R`` = 1, 50 and 100; any other number of robots is spaced logarithmically over [1,
         100].
         """
-        chosen = self.options
-        lqr.write_world(
+        options = self.options
+        write_world(
             folder,
             num_nodes,
             seed,
-            count=chosen.trajectories,
-            horizon=chosen.horizon,
-            test_fraction=chosen.test_fraction,
-            start_range=chosen.start_range,
-            noise_variance=chosen.noise_variance,
+            count=options.trajectories,
+            horizon=options.horizon,
+            test_fraction=options.test_fraction,
+            start_range=options.start_range,
+            noise_variance=options.noise_variance,
         )
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
@@ -259,13 +237,13 @@ class LqrTask(Task):
         model = cast(LqrModel, model)
         weights = cast(Mapping[str, np.ndarray], data.extra["control-weights"])
         learned = torch.cat((model.dynamics.A, model.dynamics.B), dim=1).cpu().double()
-        dynamics = torch.from_numpy(np.concatenate((lqr.A, lqr.B), axis=1))
+        dynamics = torch.from_numpy(np.concatenate((A, B), axis=1))
         metrics: Metrics = {}
         for split in ("validation", "test"):
             if not data.count(split):
                 continue
             batch = data.splits[split]
-            gains = torch.tensor([lqr.optimal_gain(float(weight)) for weight in weights[split]]).double()
+            gains = torch.tensor([optimal_gain(float(weight)) for weight in weights[split]]).double()
             exact = batch["inputs"].cpu().double()
             truth = exact @ dynamics.t(), -(gains * exact[:, :2]).sum(dim=1, keepdim=True)
             floor = sum(_losses(truth, batch["targets"].cpu().double()))
@@ -299,72 +277,103 @@ def _losses(predicted: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Ten
     return mse_loss(following, targets[:, :2]), mse_loss(control, targets[:, 2:])
 
 
-def robot_files(folder: Path) -> list[Path]:
-    """Return the files ``robot-*.csv``, ``.csv.gz`` and ``.csv.xz`` of a folder, sorted by name.
+class LqrTrained(TrainedModel):
+    """A robot's linear controller ``u = -K x`` with the shared dynamics ``x' = A x + B u``; ``x = (y, v)``.
 
-    Raises
-    ------
-    DataError
-        There is no such file, or one is there plain and compressed.
+    The unit of the position ``y`` is that of the robot's files, the velocity ``v`` is per control step, and ``u``
+    changes the velocity in one step.
     """
-    files = found_in(folder, *(f"robot-*{ending}" for ending in CSV_ENDINGS))
-    if not files:
-        raise DataError(f"{folder}: expected files robot-*.csv, .csv.gz or .csv.xz, found none")
-    refuse_copies(files)
-    return files
+
+    pipeline_tag: ClassVar[str] = "robotics"
+
+    #: The columns that :meth:`rows` reads.
+    columns: ClassVar[tuple[str, ...]] = ("y", "v")
+
+    @property
+    def _model(self) -> LqrModel:
+        return cast(LqrModel, self.module)
+
+    @property
+    def gain(self) -> FloatArray:
+        """``K``, float64 ``[1, 2]``."""
+        return _array(self._model.policy.K)
+
+    @property
+    def dynamics(self) -> tuple[FloatArray, FloatArray]:
+        """``A`` ``[2, 2]`` and ``B`` ``[2, 1]``, float64."""
+        return _array(self._model.dynamics.A), _array(self._model.dynamics.B)
+
+    def control(self, state: ArrayLike) -> FloatArray:
+        """Return the control ``-K x``.
+
+        Parameters
+        ----------
+        state : array [2] or [n, 2]
+            Position and velocity, of one or of several robots.
+
+        Returns
+        -------
+        ndarray float64 [1] or [n, 1]
+
+        Raises
+        ------
+        DataError
+            A shape is wrong, or a number of the state or of the control is not finite.
+        """
+        return self._control(_state(state))
+
+    def step(self, state: ArrayLike) -> FloatArray:
+        """Return the state after one step of the closed loop, ``(A - B K) x``, with the learned dynamics.
+
+        Parameters
+        ----------
+        state : array [2] or [n, 2]
+            As in :meth:`control`.
+
+        Returns
+        -------
+        ndarray float64 [2] or [n, 2]
+
+        Raises
+        ------
+        DataError
+            As :meth:`control`.
+        """
+        A, B = self.dynamics
+        current = _state(state)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported as an error
+            following = current @ A.T + self._control(current) @ B.T
+        return finite_answer(following, "state")
+
+    def _control(self, state: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore"):  # reported as an error
+            control = -state @ self.gain.T
+        return finite_answer(control, "control")
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
+        """Yield ``u``, ``next_y`` and ``next_v`` for each state, whose columns are ``y`` and ``v``, in CSV or JSON
+        lines.
+        """
+        for source in inputs:
+            for row in stream_rows(source, self.columns):
+                state = np.array([row.number(name) for name in self.columns])
+                (u,), (y, v) = self.control(state), self.step(state)
+                yield {"y": state[0], "v": state[1], "u": u, "next_y": y, "next_v": v}
+
+    def network(self, example: NodeData | None = None) -> Network:
+        """Map ``inputs`` ``[n, 3] = (y, v, u)`` to ``next_state`` ``[n, 2]`` and ``control`` ``[n, 1]``."""
+        inputs = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        return Network(
+            deepcopy(self.module).cpu(), (inputs,), ("inputs",), ("next_state", "control"), {"inputs": {0: "batch"}}
+        )
 
 
-def read_rollouts(paths: Iterable[Path], validation_share: float = 0.0) -> Rollouts:
-    """Read files of robots and pool their rows.
-
-    Parameters
-    ----------
-    paths : iterable of Path
-        The files.
-    validation_share : float
-        The share of the training rows of a file that are its validation split if it has none: the last rows, rounded
-        down. The noise of each step is independent of all others, so that it does not matter where rollouts end.
-
-    Raises
-    ------
-    DataError
-        A file is malformed, or no row belongs to the split train or test.
-    """
-    paths = list(paths)
-    parts = [_with_validation(*_read(path), validation_share) for path in paths]
-    pooled = {
-        split: np.concatenate([table[number == index] for number, table in parts]) for index, split in enumerate(SPLITS)
-    }
-    tables = {split: table for split, table in pooled.items() if len(table)}
-    if "train" not in tables and "test" not in tables:
-        raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
-    return Rollouts("+".join(path.name.split(".", 1)[0] for path in paths), tables)
+def _array(parameter: torch.Tensor) -> FloatArray:
+    return parameter.detach().cpu().numpy().astype(np.float64)
 
 
-def _with_validation(split: np.ndarray, values: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """The index of the split and the values of each row, the last training rows for validation where there are none."""
-    training, validation = (np.flatnonzero(split == SPLITS.index(name)) for name in ("train", "validation"))
-    held_out = training[len(training) - int(share * len(training)) :]
-    if len(validation) or not len(held_out):
-        return split, values
-    split = split.copy()
-    split[held_out] = SPLITS.index("validation")
-    return split, values
-
-
-def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The index of the split ``[N]`` and the values ``[N, 6]`` of each row of a file."""
-    table = read_table(path, ["split", *COLUMNS])
-    split = table.words("split", {name: index for index, name in enumerate(SPLITS)})
-    values = np.stack([table.numbers(name) for name in COLUMNS], axis=1)
-    if len(wrong := np.flatnonzero(values[:, COLUMNS.index("control_weight")] <= 0)):
-        raise table.fault("control_weight", wrong, "expected a number above 0")
-    return split, values
-
-
-def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
-    """Return the file of node ``partition``. Raise :class:`DataError` if there are fewer files than nodes."""
-    files = robot_files(folder)
-    if len(files) < num_partitions or not 0 <= partition < num_partitions:
-        raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")
-    return files[partition]
+def _state(values: ArrayLike) -> FloatArray:
+    state = finite_numbers(values, "state").astype(np.float64)
+    if state.shape[-1:] != (2,) or state.ndim > 2:
+        raise DataError(f"state: must have the shape [2] or [n, 2], not {list(state.shape)}")
+    return state

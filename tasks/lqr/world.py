@@ -1,18 +1,23 @@
-"""Simulates a point mass on a line under optimal linear control, with one cost function per robot (APFL, Section IV-A).
+"""The files of robots, point masses on a line under optimal linear control: simulated, written and read.
 
-All robots share the dynamics ``x' = A x + B u`` with ``x = (y, v)``, position and velocity. Robot ``k`` regulates to
-the origin with ``u = -K x``, which is optimal for the cost ``sum x'Qx + R_k u^2`` with ``Q = I``. The larger ``R_k``,
-the gentler the control.
+Each robot has its own cost function (APFL, Section IV-A). All share the dynamics ``x' = A x + B u`` with ``x = (y,
+v)``, position and velocity. Robot ``k`` regulates to the origin with ``u = -K x``, which is optimal for the cost
+``sum x'Qx + R_k u^2`` with ``Q = I``. The larger ``R_k``, the gentler the control.
 """
 
 import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
+from fedapps.base.tables import CSV_ENDINGS, read_table
+from fedapps.base.text_files import found_in, refuse_copies
 
 FloatArray = NDArray[np.float64]
 
@@ -20,6 +25,10 @@ A: FloatArray = np.array([[1.0, 1.0], [0.0, 1.0]])
 B: FloatArray = np.array([[0.0], [1.0]])
 PAPER_WEIGHTS = (1.0, 50.0, 100.0)
 """``R`` of the paper's three robots."""
+SPLITS = ("train", "validation", "test")
+#: The columns of :attr:`Rollouts.tables`.
+VALUES = ("y", "v", "u", "next_y", "next_v", "control_weight")
+#: The columns of the files.
 COLUMNS = ("robot", "control_weight", "split", "trajectory", "step", "y", "v", "u", "next_y", "next_v")
 
 
@@ -128,3 +137,97 @@ def write_world(
                     writer.writerow([robot, f"{weight:.9g}", split, index, step, *numbers])
         paths.append(path)
     return paths
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The pooled rows of one or more files.
+
+    Attributes
+    ----------
+    key : str
+        The file name up to the first dot; the keys of several files are joined by ``+``.
+    tables : mapping of str to ndarray
+        The rows of each split that has any, float64 ``[N, 6]``, with the columns :data:`VALUES`.
+    """
+
+    key: str
+    tables: Mapping[str, np.ndarray]
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The label ``control-weight``, if it is the same in all rows."""
+        cost = VALUES.index("control_weight")
+        distinct = np.unique(np.concatenate([table[:, cost] for table in self.tables.values()]))
+        return {"control-weight": f"{distinct[0]:g}"} if len(distinct) == 1 else {}
+
+
+def robot_files(folder: Path) -> list[Path]:
+    """Return the files ``robot-*.csv``, ``.csv.gz`` and ``.csv.xz`` of a folder, sorted by name.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or one is there plain and compressed.
+    """
+    files = found_in(folder, *(f"robot-*{ending}" for ending in CSV_ENDINGS))
+    if not files:
+        raise DataError(f"{folder}: expected files robot-*.csv, .csv.gz or .csv.xz, found none")
+    refuse_copies(files)
+    return files
+
+
+def read_rollouts(paths: Iterable[Path], validation_share: float = 0.0) -> Rollouts:
+    """Read files of robots and pool their rows.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        The files.
+    validation_share : float
+        The share of the training rows of a file that are its validation split if it has none: the last rows, rounded
+        down. The noise of each step is independent of all others, so that it does not matter where rollouts end.
+
+    Raises
+    ------
+    DataError
+        A file is malformed, or no row belongs to the split train or test.
+    """
+    paths = list(paths)
+    parts = [_with_validation(*_read(path), validation_share) for path in paths]
+    pooled = {
+        split: np.concatenate([table[number == index] for number, table in parts]) for index, split in enumerate(SPLITS)
+    }
+    tables = {split: table for split, table in pooled.items() if len(table)}
+    if "train" not in tables and "test" not in tables:
+        raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
+    return Rollouts("+".join(path.name.split(".", 1)[0] for path in paths), tables)
+
+
+def _with_validation(split: np.ndarray, values: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The index of the split and the values of each row, the last training rows for validation where there are none."""
+    training, validation = (np.flatnonzero(split == SPLITS.index(name)) for name in ("train", "validation"))
+    held_out = training[len(training) - int(share * len(training)) :]
+    if len(validation) or not len(held_out):
+        return split, values
+    split = split.copy()
+    split[held_out] = SPLITS.index("validation")
+    return split, values
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The index of the split ``[N]`` and the values ``[N, 6]`` of each row of a file."""
+    table = read_table(path, ["split", *VALUES])
+    split = table.words("split", {name: index for index, name in enumerate(SPLITS)})
+    values = np.stack([table.numbers(name) for name in VALUES], axis=1)
+    if len(wrong := np.flatnonzero(values[:, VALUES.index("control_weight")] <= 0)):
+        raise table.fault("control_weight", wrong, "expected a number above 0")
+    return split, values
+
+
+def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
+    """Return the file of node ``partition``. Raise :class:`DataError` if there are fewer files than nodes."""
+    files = robot_files(folder)
+    if len(files) < num_partitions or not 0 <= partition < num_partitions:
+        raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")
+    return files[partition]

@@ -111,7 +111,7 @@ class Inversion:
         Seed of the initialisations.
     vectorised : bool
         Whether to compute the gradients of all restarts by ``vmap``, which the body must support (as
-        :class:`~fedapps.tasks.text.loop_lstm.LoopLSTM` does). Otherwise they are computed one after another, as
+        :class:`~fedapps.tasks.text.privacy.LoopLSTM` does). Otherwise they are computed one after another, as
         required for packed sequences. The values agree up to rounding.
 
     Raises
@@ -268,10 +268,10 @@ class _Search:
 
     def _keep(self, lanes: list[int], distance: Tensor, embedded: Tensor, logits: Tensor) -> None:
         better = distance < self.distance[lanes]  # False for NaN
-        chosen = torch.tensor(lanes, device=better.device)[better]
-        self.distance[chosen] = distance[better]
-        self.embedded[chosen] = embedded[better]
-        self.logits[chosen] = logits[better]
+        improved = torch.tensor(lanes, device=better.device)[better]
+        self.distance[improved] = distance[better]
+        self.embedded[improved] = embedded[better]
+        self.logits[improved] = logits[better]
 
     def best(self) -> Inverted:
         lane = int(self.distance.argmin())

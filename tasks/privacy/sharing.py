@@ -1,5 +1,7 @@
 """What a node shares of a batch of sentences under each method, and therefore what an attacker sees.
 
+A task gives an audit the sentences of a node, and its model as a victim (:class:`AuditSubject`).
+
 A victim shares the gradient of the mean loss (:class:`Victim`), or, after local training, the change of its weights
 (:class:`UpdatedVictim`). Under SGD the change is the sum of the gradients of all steps, times the learning rate, so the
 row space of the first layer's change is spanned by the inputs of all steps (:mod:`.leaks`). Adam scales every element
@@ -12,10 +14,15 @@ multiplies all numbers by one factor, which the largest of them tells. A node th
 the noise. Rounding hides the gradient behind a first step of Adam, but no row that did not change.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.profiles import PrivateParameters
 from torch import Tensor, nn
 
 from fedapps.base.options import matches
@@ -262,3 +269,81 @@ def first_adam_gradient(change: Tensor, weights: Tensor, learning_rate: float) -
     rounding = precision * (weights.double().abs() / learning_rate + 1)
     error = _ADAM_EPSILON * rounding / room.square()
     return (gradient / error.square().mean(1, keepdim=True).sqrt()).to(change)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence, including special tokens, and what the loss needs besides (:meth:`.Victim.loss`)."""
+
+    words: tuple[str, ...]
+    label: int
+
+
+class AuditSubject(ABC):
+    """What an audit needs of a task. It holds no data; ``task`` is an instance of the task, with its options."""
+
+    #: What each method shares.
+    sharings: ClassVar[Mapping[str, Sharing]]
+    #: The methods that are attacked unless others are named.
+    methods: ClassVar[tuple[str, ...]]
+    #: The attacks that are run unless others are named.
+    attacks: ClassVar[tuple[str, ...]]
+    #: Attacks that do not work on the task's model, each with the reason and what to use.
+    refused: ClassVar[Mapping[str, str]] = {}
+    #: What papers say about an attacker of a method, by (method, attacker).
+    paper: ClassVar[Mapping[tuple[str, str], str]] = {}
+    #: What the attacked node keeps private for all methods, so that they differ only in which gradients are shared.
+    private: ClassVar[PrivateParameters] = PrivateParameters()
+
+    @abstractmethod
+    def choose(
+        self, task: Any, data: NodeData, folder: Path, count: int, seed: int
+    ) -> tuple[NodeData, Sequence[Sentence]]:
+        """Draw ``count`` sentences, and return them with the data of a node that trains on them.
+
+        Parameters
+        ----------
+        task : Task
+            The task under :attr:`private`.
+        data : NodeData
+            The data of the node.
+        folder : Path
+            The folder that they were read from.
+        count : int
+            The number of sentences.
+        seed : int
+            The seed.
+
+        Raises
+        ------
+        ValueError
+            Too few sentences qualify.
+        """
+
+    @abstractmethod
+    def victim(self, task: Any, model: nn.Module, data: NodeData) -> Victim:
+        """Return the node with the current weights of its ``model``, which may change afterwards."""
+
+    @abstractmethod
+    def batch(self, data: NodeData, rows: Tensor, lengths: Tensor, labels: Tensor) -> Batch:
+        """Return training examples of some sentences: ``rows [B, T]``, ``lengths [B]`` and ``labels [B]`` as in
+        :meth:`.Victim.loss`.
+        """
+
+    @abstractmethod
+    def special_tokens(self, data: NodeData) -> frozenset[str]:
+        """Return the tokens that every sentence has, or that stand for no word. They do not count as words."""
+
+    def frequencies(self, task: Any, data: NodeData, folder: Path) -> Mapping[str, int]:
+        """Return how often words occur in public text of the same kind; see :meth:`choose` for the parameters.
+
+        Raises
+        ------
+        ValueError
+            There is no such text.
+        """
+        raise ValueError("the task has no public text")
+
+    def is_private(self, word: str) -> bool:
+        """Return whether a word is a private token, whose recovery the private token leakage ratio counts."""
+        return False

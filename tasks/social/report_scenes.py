@@ -14,10 +14,9 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 
-from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import panels_per_row, small_multiples
-from fedapps.base.report.palette import INK
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.metrics import INK
+from fedapps.base.report.sections import Array, Arrays, ReportedRun, section_markup
 
 _MOST_NODES = 4
 _PERSON = "#D55E00"

@@ -12,17 +12,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.node_data import zero_padded
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
-from fedapps.tasks.social.world.scenes import inside
-from fedapps.tasks.social.world.world import write_world
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, zero_padded
+from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedapps.base.errors import DataError
 
+from .networks import Options as SocialOptions
 from .networks import graphs
-from .options import Options as SocialOptions
 from .scenes import SPLITS, RatedScene, participant_files, read_participant, split_scenes
 
 #: The floor of a comparison: the mean score of a robot's training scenes.
@@ -219,14 +217,14 @@ class SocialTask(Task):
 
     def scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[RatedScene]]:
         """Return the splits of several participants together."""
-        chosen = self.options
+        options = self.options
         parts = [
             split_scenes(
                 read_participant(folder, participant),
                 participant,
-                seed=chosen.split_seed,
-                train_fraction=chosen.train_fraction,
-                augment=chosen.augment,
+                seed=options.split_seed,
+                train_fraction=options.train_fraction,
+                augment=options.augment,
             )
             for participant in participants
         ]
@@ -331,8 +329,8 @@ class SocialTask(Task):
         return torch.cat([_predicted(model, _moved(batch, model)) for batch in batches]).cpu().numpy()
 
     def _trimmed(self, examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
-        for chosen in torch.split(order, batch_size):
-            yield self.graphs.trimmed({name: tensor[chosen] for name, tensor in examples.items()})
+        for rows in torch.split(order, batch_size):
+            yield self.graphs.trimmed({name: tensor[rows] for name, tensor in examples.items()})
 
     def _node(self, node: Participants) -> NodeData:
         scenes = [self.scenes(node.folder, participants) for participants in node.stages]

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Network, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
-from torch import Tensor, nn
 
 from fedapps.base.errors import DataError
 
@@ -29,36 +27,6 @@ _EXAMPLE = RatedScene(
     ((1, 2), (3, 4)),
     ((-2.0, -2.0), (2.0, -2.0), (2.0, 4.0), (-2.0, 4.0)),
 )
-
-
-class RelationalInputs(nn.Module):
-    """A network on relational graphs that takes the tensors of :func:`.relational_graphs` in their order."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(
-        self,
-        robot: Tensor,
-        human: Tensor,
-        object: Tensor,
-        room: Tensor,
-        wall: Tensor,
-        with_human: Tensor,
-        with_object: Tensor,
-    ) -> Tensor:
-        """Map b graphs to scores in (-1, 1), ``[b]``."""
-        scores: Tensor = self.network(
-            robot=robot,
-            human=human,
-            object=object,
-            room=room,
-            wall=wall,
-            with_human=with_human,
-            with_object=with_object,
-        )
-        return scores
 
 
 class SocialTrained(TrainedModel):
@@ -125,14 +93,13 @@ class SocialTrained(TrainedModel):
     def network(self, example: NodeData | None = None) -> Network:
         """The network on graphs of scenes: their number and those of people, objects and walls may differ."""
         graphs = cast(SocialTask, self.task).graphs.build([_EXAMPLE, _EXAMPLE.mirrored()])
-        module = deepcopy(self.module).cpu()
         return Network(
-            module if "nodes" in graphs else RelationalInputs(module).eval(),
+            deepcopy(self.module).cpu(),
             tuple(graphs.values()),
             tuple(graphs),
             ("score",),
             {name: {0: "batch"} | _sizes(name) for name in graphs},
-            "The graph of a scene is built outside (fedapps.tasks.social.compact or relational); the score is 1/100 of "
+            "The graph of a scene is built outside (fedapps.tasks.social.graphs or relational); the score is 1/100 of "
             "the rating.",
         )
 

@@ -6,12 +6,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.partitioners import hold_out
 
 from fedapps.base.errors import DataError
 from fedapps.base.rows import SHEETS
-from fedapps.base.tables import read_table, refuse_spellings
-from fedapps.base.text_files import COMPRESSIONS, found_in, shown
+from fedapps.base.tables import find_tables, line_of, read_table, refuse_spellings
+from fedapps.base.text_files import found_in, shown
 
+#: The keys that name files, for messages.
+FILE_KEYS = "text.train-files or text.test-files"
 _LISTED = 8  # files that an error lists
 _CLASSES = 100  # labels that are always accepted as classes
 
@@ -57,6 +60,8 @@ class Layout:
     classes: int
     hint: str = ""  # what the error for missing files adds: the key that decides their names
     label_hint: str = "text.labels"  # what the error for an unknown label adds
+    test_share: float = 0.0  # of the training texts, which are the test if there are no test files
+    seed: int = 0  # of the draw of these
 
 
 @dataclass(frozen=True)
@@ -68,44 +73,6 @@ class Rows:
     texts: tuple[str, ...]
     labels: tuple[str, ...]
     lines: tuple[int, ...]
-
-
-def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
-    """Return the files that match the first candidate with a match, sorted by name.
-
-    A candidate is a file name or a pattern such as ``train*.csv``. Each candidate is also tried with the endings .gz
-    and .xz.
-
-    Raises
-    ------
-    DataError
-        A candidate is no pattern of names below ``folder``, or the folder has files of one name in several formats.
-    """
-    matches: dict[str, list[Path]] = {}
-    for candidate in candidates:
-        for compression in COMPRESSIONS:
-            try:
-                paths = [path for path in found_in(folder, candidate + compression) if path.is_file()]
-            except (ValueError, NotImplementedError) as error:  # two stars within a name, or an absolute path
-                raise DataError(
-                    f"text.train-files or text.test-files = {candidate!r}: {error}; name files below {folder}, such as "
-                    "train*.csv"
-                ) from error
-            if paths:
-                matches.setdefault(candidate, paths)
-    if not matches:
-        return []
-    first, paths = next(iter(matches.items()))
-    if others := [files[0].name for name, files in matches.items() if name != first and _stem(name) == _stem(first)]:
-        raise DataError(
-            f"{folder}: has {paths[0].name} and {others[0]}, and each could be meant; keep one of them, or name it in "
-            "text.train-files or text.test-files"
-        )
-    return paths
-
-
-def _stem(name: str) -> str:
-    return Path(name).stem
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
@@ -152,7 +119,7 @@ def class_indices(rows: Rows, classes: Sequence[str], hint: str = "text.labels")
     for label, line in zip(rows.labels, rows.lines, strict=True):
         if label not in index:
             raise DataError(
-                f"{rows.path}, line {line}, column {rows.label_column}: label {label!r}; expected one of "
+                f"{line_of(rows.path, line)}, column {rows.label_column}: label {label!r}; expected one of "
                 f"{', '.join(classes)} ({hint})"
             )
     return np.array([index[label] for label in rows.labels], dtype=np.int64)
@@ -174,8 +141,8 @@ class Examples:
 class Corpus:
     """All examples of a folder.
 
-    ``classes`` are the labels as written. ``test`` is empty if there is no test file. ``train_files`` and
-    ``test_files`` are what was read.
+    ``classes`` are the labels as written. Without test files, ``test`` is drawn from the training texts, or empty.
+    ``train_files`` and ``test_files`` are what was read.
     """
 
     folder: Path
@@ -202,7 +169,7 @@ def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Cor
         There is no training file (nor a test file), a file is malformed, a label is not one of the layout's, or the
         training files contain another number of classes than the layout.
     """
-    train, test = find_files(folder, layout.train), find_files(folder, layout.test)
+    train, test = (find_tables(folder, names, FILE_KEYS) for names in (layout.train, layout.test))
     if not train and not (only_test and test):
         raise missing(folder, "training", layout.train, layout.hint)
     return _read(folder, _stamped(train), _stamped(test), layout)
@@ -210,13 +177,14 @@ def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Cor
 
 def missing(folder: Path, which: str, candidates: Sequence[str], hint: str) -> DataError:
     """Return the error for missing texts, which lists what the folder has."""
+    expected = [name for name in candidates if "*" not in name.removeprefix("**/") or not name.startswith("**/")]
     names = [path.name for path in found_in(folder, "*") if path.is_file()]
     listing = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "") or "no file"
     if any(name.endswith(SHEETS) for name in names):
         hint = f"{hint}; save spreadsheets as CSV in UTF-8"
     return DataError(
-        f"{folder}: no {which} texts; expected a file {' or '.join(candidates)}, optionally with .gz or .xz; found "
-        f"{listing} ({hint})"
+        f"{folder}: no {which} texts; expected a file {' or '.join(expected).replace('**/', '')}, optionally with .gz "
+        f"or .xz; found {listing} ({hint})"
     )
 
 
@@ -228,14 +196,14 @@ def labels_in(folder: Path, candidates: Sequence[str], columns: Columns, hint: s
     DataError
         There is no training file, one is malformed, or the labels are no classes: there is one, or nearly one a text.
     """
-    files = find_files(folder, candidates)
+    files = find_tables(folder, candidates, FILE_KEYS)
     if not files:
         raise missing(folder, "training", candidates, hint)
     rows = [_rows(path, stamp, columns) for path, stamp in _stamped(files)]
     for part in rows:
         if blank := [line for label, line in zip(part.labels, part.lines, strict=True) if not label.strip()]:
             raise DataError(
-                f"{part.path}, line {blank[0]}, column {columns.label}: no label; add it or remove the line "
+                f"{line_of(part.path, blank[0])}, column {columns.label}: no label; add it or remove the line "
                 f"({len(blank)} in all)"
             )
     _refuse_spellings(rows)
@@ -289,5 +257,10 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
         )
         for rows in (training, testing)
     )
+    if not testing:
+        kept, held = hold_out(np.arange(len(train_examples.texts)), layout.test_share, layout.seed, "text.test")
+        train_examples, test_examples = (
+            Examples(tuple(train_examples.texts_at(rows)), train_examples.labels[rows]) for rows in (kept, held)
+        )
     train_files, test_files = (tuple(part.path for part in rows) for rows in (training, testing))
     return Corpus(folder, labels, train_examples, test_examples, train_files, test_files)

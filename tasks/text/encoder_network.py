@@ -1,14 +1,157 @@
-"""The network of a text classifier with an encoder of the library ``transformers``."""
+"""A text classifier with an encoder of the library ``transformers``, whose layers may be frozen or adapted.
 
+The adapters are made with the library PEFT: LoRA [1]_ and IA3 [2]_, and put into the encoder's own modules. In the
+names of ``state_dict``, an adapted layer has its frozen weights under ``base_layer`` and its factors under
+``lora_A.default`` and ``lora_B.default``. With LoRA it computes W x + (alpha / rank) B A x, and B starts at zero. With
+IA3 it scales inputs or outputs by ``ia3_l.default``, which starts at one.
+
+.. [1] Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022, https://arxiv.org/abs/2106.09685.
+.. [2] Liu et al., Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning, NeurIPS
+   2022, https://arxiv.org/abs/2205.05638.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .layers import frozen_patterns, layers_of, only_layers
+from fedapps.base.errors import DataError, need
+from fedapps.base.options import split_names
+
 from .networks import TextClassifier
-from .options import Options
+from .options import ALL_LINEAR, Options
+
+Model = TypeVar("Model", bound=nn.Module)
+#: The layers that get adapters in kinds of encoders for which PEFT chooses none: those that it chooses in a BERT.
+_FURTHER = {("distilbert", "lora"): ["q_lin", "v_lin"], ("distilbert", "ia3"): ["k_lin", "v_lin", "lin2"]}
+#: The layers whose inputs IA3 scales, not their outputs.
+_INNER = ("lin2",)
+
+
+def add_adapters(encoder: nn.Module, options: Options) -> None:
+    """Freeze an encoder and put adapters into it, in place. Draws come from torch's global generator.
+
+    Parameters
+    ----------
+    encoder : Module
+        Of the library transformers.
+    options : Options
+        ``adapter`` is "lora" or "ia3".
+
+    Raises
+    ------
+    DataError
+        PEFT is not installed, or the encoder has no layers of the names in ``adapter_targets``.
+    """
+    need("peft", "adapters", f"text.adapter = {options.adapter!r}")
+    from peft import IA3Config, LoraConfig, inject_adapter_in_model
+
+    alpha: Any = options.adapter_alpha  # PEFT divides it by the rank, whole or not
+    targets = _targets(encoder, options)
+    if options.adapter == "lora":
+        config: Any = LoraConfig(r=options.adapter_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
+    else:
+        inner = None if targets is None else [name for name in targets if name in _INNER]
+        config = IA3Config(target_modules=targets, feedforward_modules=inner)
+    try:
+        inject_adapter_in_model(config, encoder)
+    except ValueError as error:
+        raise DataError(
+            f"text.adapter-targets = {options.adapter_targets!r}: name layers of the encoder {options.model!r}, as "
+            f"{', '.join(linear_layers(encoder)[:4])}, or '{ALL_LINEAR}' ({error})"
+        ) from error
+
+
+def linear_layers(encoder: nn.Module) -> list[str]:
+    """The last parts of the names of an encoder's linear layers, each once, in their order."""
+    names = [name.rpartition(".")[2] for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    return list(dict.fromkeys(names))
+
+
+def _targets(encoder: Any, options: Options) -> list[str] | str | None:
+    """The layers to adapt; ``None`` for those that PEFT chooses for the kind of encoder."""
+    if options.adapter_targets == ALL_LINEAR:
+        return ALL_LINEAR
+    return list(split_names(options.adapter_targets)) or _FURTHER.get((encoder.config.model_type, options.adapter))
+
+
+def adapter_layers(module: nn.Module) -> list[tuple[str, Any]]:
+    """The adapted layers of a model with their names; none without adapters."""
+    layers = [(name, layer) for name, layer in module.named_modules() if hasattr(layer, "base_layer")]
+    return [(name, layer) for name, layer in layers if hasattr(layer, "merge")]
+
+
+def merged(model: Model) -> Model:
+    """A copy of a model whose layers have taken up their adapters: the same function with the plain layers."""
+    model = deepcopy(model)
+    with torch.no_grad():
+        for name, layer in adapter_layers(model):
+            layer.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, layer.get_base_layer())
+    return model
+
+
+def layers_of(encoder: Any, name: str) -> tuple[str, nn.ModuleList]:
+    """Return the path of the list of an encoder's layers, and the list.
+
+    Raises
+    ------
+    DataError
+        The encoder, called ``name`` in the message, has no such list.
+    """
+    count = encoder.config.num_hidden_layers
+    for path, module in encoder.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return path, module
+    raise DataError(
+        f"text.frozen-layers: the encoder {name!r} has no list of its {count} layers; set text.frozen-layers = 0"
+    )
+
+
+def frozen_patterns(encoder: Any, name: str, frozen: int, *, embedding: bool) -> tuple[str, ...]:
+    """Return glob patterns of the parameters below the first trained layer, as a classifier names them.
+
+    Parameters
+    ----------
+    encoder : PreTrainedModel
+    name : str
+        Its name, for messages.
+    frozen : int
+        How many of the lowest layers are frozen.
+    embedding : bool
+        Whether the embedding is frozen, too.
+
+    Raises
+    ------
+    DataError
+        The encoder has fewer layers, or no list of them.
+    """
+    patterns = ("embedding.*",) if embedding else ()
+    if not frozen:
+        return patterns
+    path, layers = layers_of(encoder, name)
+    if frozen > len(layers):
+        raise DataError(f"text.frozen-layers = {frozen}: the encoder {name!r} has {len(layers)} layers; use fewer")
+    return (*patterns, *(f"encoder.{path}.{layer}.*" for layer in range(frozen)))
+
+
+@contextmanager
+def only_layers(encoder: Any, name: str, start: int, stop: int | None) -> Iterator[None]:
+    """Let the encoder within this context have the layers ``start`` to ``stop`` (exclusive) alone."""
+    path, layers = layers_of(encoder, name)
+    parent, _, last = path.rpartition(".")
+    holder = encoder.get_submodule(parent)
+    setattr(holder, last, layers[start:stop])
+    try:
+        yield
+    finally:
+        setattr(holder, last, layers)
+
 
 _SPLIT = 8  # texts from which a batch is computed in two halves if they are of different lengths
 
@@ -45,11 +188,11 @@ class Transformer(TextClassifier):
         self.dropout = nn.Dropout(options.dropout)
         self.classifier = nn.Linear(width, classes)
         self.brief = options.precision == "bfloat16"
-        self.given, self.frozen = options.model, options.frozen_layers
+        self.encoder_name, self.frozen = options.model, options.frozen_layers
         self.still: tuple[nn.Module, ...] = ()
         if self.frozen:
-            frozen_patterns(encoder, self.given, self.frozen, embedding=False)  # checks the number
-            self.still = tuple(layers_of(encoder, self.given)[1][: self.frozen])
+            frozen_patterns(encoder, self.encoder_name, self.frozen, embedding=False)  # checks the number
+            self.still = tuple(layers_of(encoder, self.encoder_name)[1][: self.frozen])
         if options.frozen_embedding:
             self.still = (*self.still, self.embedding)
         for module in self.still:
@@ -84,7 +227,7 @@ class Transformer(TextClassifier):
         """Compute a vector of each text, ``[b, width]``, from the states above frozen layers, ``[b, L, width]``."""
         with (
             torch.autocast(states.device.type, torch.bfloat16, enabled=self.brief),
-            only_layers(self.encoder, self.given, self.frozen, None),
+            only_layers(self.encoder, self.encoder_name, self.frozen, None),
         ):
             return self.pooled(states, length)
 
@@ -93,7 +236,7 @@ class Transformer(TextClassifier):
         """Compute the states ``[b, L, width]`` above a frozen embedding and frozen layers."""
         with (
             torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief),
-            only_layers(self.encoder, self.given, 0, self.frozen),
+            only_layers(self.encoder, self.encoder_name, 0, self.frozen),
         ):
             states: Tensor = self._states(self.embedding(ids), length).last_hidden_state
             return states.float()

@@ -8,6 +8,7 @@ differ only in private parameters. Those with an encoder of the library ``transf
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from fedapps.tasks.profiles import PrivateParameters
@@ -20,6 +21,9 @@ from fedapps.base.errors import DataError
 from .options import Options, PrivateWords, private_words, vocabulary_source
 from .vocabulary import DIGITS, SPECIAL, Vocabulary, is_digits
 from .word_vectors import Vectors, drawn_vectors, node_vectors, private_seed, shared_vectors, with_unknown
+
+#: The rows that are never trained. They are built like the rest of the model, and neither sent nor stored.
+PUBLIC = "embedding.word_embeddings.public"
 
 
 class TextClassifier(nn.Module):
@@ -61,9 +65,9 @@ class SplitEmbedding(nn.Module):
     @classmethod
     def of(cls, table: Tensor, private: Sequence[bool]) -> "SplitEmbedding":
         """Split the rows of ``table`` [numbers, d]; ``private`` tells for each row whether it is private."""
-        parts = [[row for row, is_own in enumerate(private) if is_own is own] for own in (False, True)]
-        shared, own = (table[torch.tensor(rows, dtype=torch.int64)] for rows in parts)
-        return cls(shared, own, places_of(private))
+        parts = [[row for row, is_private in enumerate(private) if is_private is part] for part in (False, True)]
+        public, kept = (table[torch.tensor(rows, dtype=torch.int64)] for rows in parts)
+        return cls(public, kept, places_of(private))
 
     @property
     def embedding_dim(self) -> int:
@@ -86,6 +90,56 @@ def places_of(private: Sequence[bool]) -> Tensor:
 
 def _any_rows(table: Tensor) -> Tensor:
     return table if len(table) else table.new_zeros(1, table.shape[1])
+
+
+class OwnRows(nn.Module):
+    """An embedding with the values of :class:`torch.nn.Embedding`, of which some rows can be trained.
+
+    The parameter ``weight`` [own rows, d] has the vectors of a node's pieces, the buffer ``public`` [numbers, d] the
+    initial vectors of all.
+
+    Parameters
+    ----------
+    table : Tensor [numbers, d]
+        The initial vectors.
+    own : sequence of int
+        The rows to train, in ascending order.
+    """
+
+    public: Tensor
+    places: Tensor
+
+    def __init__(self, table: Tensor, own: tuple[int, ...]) -> None:
+        super().__init__()
+        rows = torch.tensor(own, dtype=torch.int64)
+        self.weight = nn.Parameter(table[rows].clone())
+        places = torch.full((len(table),), -1)
+        places[rows] = torch.arange(len(rows))
+        self.register_buffer("public", table)
+        self.register_buffer("places", places, persistent=False)  # determined by the pieces, which are never sent
+
+    @property
+    def embedding_dim(self) -> int:
+        """Numbers per vector."""
+        return self.public.shape[1]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the vectors ``[*ids.shape, d]`` of ``ids`` of any shape."""
+        row = self.places[ids.long()]
+        trained = embedding(row.clamp(min=0), self.weight)
+        return torch.where((row >= 0)[..., None], trained, embedding(ids.long(), self.public))
+
+    def whole(self) -> Tensor:
+        """Return all vectors ``[numbers, d]`` as one new table."""
+        rows = (self.places >= 0).nonzero().flatten()
+        return self.public.index_copy(0, rows, self.weight.detach())
+
+
+def keep_own_rows(module: Any, own: tuple[int, ...]) -> None:
+    """Let the embeddings of an encoder train the rows ``own`` of their words alone, if they have such a table."""
+    table = getattr(module, "word_embeddings", None)
+    if isinstance(table, nn.Embedding):
+        module.word_embeddings = OwnRows(table.weight.detach(), tuple(row for row in own if row < len(table.weight)))
 
 
 class LastStates(nn.LSTM):
@@ -224,11 +278,11 @@ def _word_embedding(
             table = _public_start(words, options, privacy, seed)
         return nn.Embedding(len(table), table.shape[1], _weight=table)
     private = [word == DIGITS or is_digits(word) for word in words]
-    own = tuple(word for word, is_own in zip(words, private, strict=True) if is_own)
-    others = tuple(word for word, is_own in zip(words, private, strict=True) if not is_own)
+    private_ones = tuple(word for word, is_private in zip(words, private, strict=True) if is_private)
+    public_ones = tuple(word for word, is_private in zip(words, private, strict=True) if not is_private)
     return SplitEmbedding(
-        _public_start(others, options, privacy, seed),
-        _start(own, options, own_seed, node_vectors(options, privacy, key)),
+        _public_start(public_ones, options, privacy, seed),
+        _start(private_ones, options, own_seed, node_vectors(options, privacy, key)),
         places_of(private),
     )
 

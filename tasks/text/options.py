@@ -8,15 +8,16 @@ from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import matches, option, split_names
-from fedapps.base.rows import FORMATS
+from fedapps.base.tables import table_names
 
 from .corpus import Columns, Layout
-from .partition import PARTITIONS
-from .published import PUBLISHED, HubDataset
+from .sources import PUBLISHED, HubDataset
 
 #: The columns of the files of a simulated or downloaded corpus.
 WRITTEN = Columns(("text",), "label")
 MADE = ("train.jsonl",)
+#: FedNLP's partition, then those of flwr-datasets.
+PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")
 #: The tensor of a split with the states of its texts above frozen layers, float32 ``[n, L, width]``.
 STATES = "states"
 LSTM = "lstm"
@@ -87,7 +88,10 @@ class Options:
         data=True,
     )
     classes_per_node: int = option(2, "Classes per node of the partition pathological", minimum=1, data=True)
-    partition_seed: int = option(0, "Seed of the partition and of the validation examples", minimum=0)
+    partition_seed: int = option(0, "Seed of the partition and of the examples held out", minimum=0)
+    test_share: float = option(
+        0.2, "Share of the training texts held out for the test, if there are no test files", minimum=0, maximum=0.8
+    )
     validation_share: float = option(
         0.1, "Share of a node's training examples held out for validation", minimum=0, maximum=0.9
     )
@@ -314,7 +318,7 @@ class Options:
             )
         return Layout(
             self.train_candidates,
-            (self.test_files,) if self.test_files else known.test if known else _any_format("test"),
+            (self.test_files,) if self.test_files else known.test if known else table_names("test"),
             self.columns,
             labels,
             classes,
@@ -323,6 +327,8 @@ class Options:
             if split_names(self.labels) or not known
             else f"those of text.dataset = {self.dataset!r}; for texts "
             "of your own, choose another name for text.dataset",
+            self.test_share,
+            self.partition_seed,
         )
 
     @property
@@ -336,7 +342,7 @@ class Options:
     def train_candidates(self) -> tuple[str, ...]:
         """The names of the training files that people have."""
         known = PUBLISHED.get(self.dataset)
-        return (self.train_files,) if self.train_files else known.train if known else _any_format("train")
+        return (self.train_files,) if self.train_files else known.train if known else table_names("train")
 
     @property
     def hint(self) -> str:
@@ -366,10 +372,6 @@ class Options:
             split_names(self.text_columns) or hub.columns.text, self.label_column.strip() or hub.columns.label
         )
         return self.train_files or "train", HubDataset(hub.name, columns, self.test_files or hub.test)
-
-
-def _any_format(stem: str) -> tuple[str, ...]:
-    return tuple(stem + suffix for suffix in FORMATS)
 
 
 #: The source of the words of an embedding: each node's texts, all nodes' texts, a file, or a transformer's tokenizer.
@@ -413,9 +415,9 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
     """
     if not options.recurrent:
         return "tokenizer"
-    chosen = options.vocabulary
+    vocabulary = options.vocabulary
     private = private_words(options, privacy) is PrivateWords.ALL
-    if chosen == "own" or (chosen == "auto" and private):
+    if vocabulary == "own" or (vocabulary == "auto" and private):
         if not private:
             raise DataError(
                 "text.vocabulary = 'own': nodes with different words cannot share the parameter embedding.weight, "
@@ -423,7 +425,7 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
                 f"use a method that keeps embedding.* private (private here: {', '.join(privacy.patterns) or 'none'})"
             )
         return "own"
-    if chosen == "file" or (chosen == "auto" and options.words_file):
+    if vocabulary == "file" or (vocabulary == "auto" and options.words_file):
         return "file"
     options.check_shared()
     return "shared"

@@ -10,24 +10,25 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.language import doubtful_words, split_words
 from fedapps.tasks.model_folder import FILES, field_of, texts_of
 from fedapps.tasks.partitioners import Part, own_label_shares
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
-from fedapps.tasks.text.world import write_corpus
-from fedapps.tasks.words import doubtful_words, split_words
+from fedapps.tasks.text.sources import write_corpus
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import DataError, listed
-from fedapps.base.options import parse_options
+from fedapps.base.options import label_keys, parse_options
+from fedapps.base.tables import find_tables
 
-from .corpus import Corpus, find_files, labels_in, missing, read_corpus
-from .evaluation import CHUNK, accuracy, by_length, logits_of, on_common, trimmed
-from .floors import FREQUENT, PROBE, TFIDF, node_floors
-from .networks import TextClassifier, recurrent_model, shaped_lstm
+from .corpus import Corpus, labels_in, missing, read_corpus
+from .evaluation import CHUNK, FREQUENT, PROBE, TFIDF, accuracy, by_length, logits_of, node_floors, on_common, trimmed
+from .networks import PUBLIC, TextClassifier, keep_own_rows, recurrent_model, shaped_lstm
 from .nodes import (
     CommonTest,
     Words,
+    check_encoder,
     groups_of,
     node_data,
     node_key,
@@ -45,9 +46,7 @@ from .options import (
     vocabulary_source,
 )
 from .options import Options as TextOptions
-from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
-from .published import fetch
-from .states import check_encoder
+from .sources import fetch
 from .transformer import (
     digest_of,
     facts_of,
@@ -58,7 +57,16 @@ from .transformer import (
     shaped,
     transformer_model,
 )
-from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary, read_tokenizer, read_vocabulary
+from .vocabulary import (
+    RESERVED,
+    SPECIAL,
+    TOKENIZER,
+    PieceVocabulary,
+    Vocabulary,
+    WordVocabulary,
+    read_tokenizer,
+    read_vocabulary,
+)
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
@@ -90,7 +98,7 @@ class TextTask(Task):
     options: TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     files: ClassVar[Mapping[str, str]] = {
-        "`train`, `test` (`.csv`, `.tsv`, `.jsonl`)": (
+        "`train`, `test` (`.csv`, `.tsv`, `.jsonl`, `.parquet`)": (
             "any columns; `text.text-columns` and `text.label-column` choose them"
         ),
     }
@@ -138,13 +146,13 @@ class TextTask(Task):
     @property
     def roles(self) -> ModelRoles:
         """The head is the classifier, with the layer before it that some encoders have."""
-        head, chosen = ("*classifier.*",), self.options
-        body = ("encoder.*",) if chosen.frozen_embedding else ("embedding.*", "encoder.*")
-        if chosen.adapter == "ia3":
+        head, options = ("*classifier.*",), self.options
+        body = ("encoder.*",) if options.frozen_embedding else ("embedding.*", "encoder.*")
+        if options.adapter == "ia3":
             return ModelRoles(head, body=("encoder.*.ia3_l.default",), features=True, factors_key=WITH_LORA)
-        if not chosen.adapter:
+        if not options.adapter:
             return ModelRoles(head, body=body, features=True, factors_key=WITH_LORA)
-        factors = replace(LORA, scale=chosen.adapter_alpha / chosen.adapter_rank)
+        factors = replace(LORA, scale=options.adapter_alpha / options.adapter_rank)
         return ModelRoles(head, body=(LORA.a, LORA.b), features=True, factors=factors)
 
     @classmethod
@@ -156,15 +164,15 @@ class TextTask(Task):
         options = TextOptions(**arguments)
         if (options.source != "files" or options.finds_labels) and not folder.is_dir():
             raise DataError(f"data-dir = {str(folder)!r}: no such folder; give the folder with the data files")
-        if options.source != "files" and not find_files(folder, MADE):
+        if options.source != "files" and not find_tables(folder, MADE):
             raise missing(folder, "training", MADE, options.hint)
         if not options.finds_labels:
             return {}, ""
         labels, count = labels_in(folder, options.train_candidates, options.columns, options.hint)
-        note = f"{len(labels)} labels in {count:,} training texts, which a deployment lists: "
-        if any("," in label or label != label.strip() for label in labels):
-            return {"classes": len(labels)}, f"{note}--set text.classes={len(labels)} ({' | '.join(labels)})"
-        return {"labels": ",".join(labels)}, f"{note}--set {quote('text.labels=' + ','.join(labels))}"
+        keys = label_keys(labels)
+        settings = " ".join(f"--set {quote(f'text.{key}={value}')}" for key, value in keys.items())
+        names = f" ({' | '.join(labels)})" if "classes" in keys else ""
+        return keys, f"{len(labels)} labels in {count:,} training texts, which a deployment lists: {settings}{names}"
 
     @property
     def has_world(self) -> bool:
@@ -201,7 +209,8 @@ class TextTask(Task):
         check_partition(partition, num_partitions)
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
-            raise missing(folder, "test", self.layout.test, self.layout.hint.replace("train-files", "test-files"))
+            hint = self.layout.hint.replace("train-files", "test-files")
+            raise missing(folder, "test", self.layout.test, f"{hint}; text.test-share above 0 holds some out")
         return corpus
 
     def check_own_words(self) -> None:
@@ -214,8 +223,9 @@ class TextTask(Task):
 
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
         corpus, columns = read_corpus(folder, self.layout), self.layout.columns
+        drawn = f"{self.options.test_share:.0%} of these, drawn" if corpus.test.texts else "no file"
         train, test = (
-            f"{len(part.texts):,} from {listed((path.name for path in files), _LISTED) or 'no file'}"
+            f"{len(part.texts):,} from {listed((path.name for path in files), _LISTED) or drawn}"
             for part, files in ((corpus.train, corpus.train_files), (corpus.test, corpus.test_files))
         )
         counts = np.bincount(corpus.train.labels, minlength=len(corpus.classes)).tolist()
@@ -273,20 +283,20 @@ class TextTask(Task):
 
     def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
         """The vocabulary that depends on no texts, or ``None``; ``key`` is the node's."""
-        chosen, source = self.options, vocabulary_source(self.options, self.privacy)
+        options, source = self.options, vocabulary_source(self.options, self.privacy)
         if source == "tokenizer":
-            encoder = assigned_start(chosen, self.privacy, key) if key is not None else ""
-            return _tokens(encoder or chosen.model, chosen.length)
+            encoder = assigned_start(options, self.privacy, key) if key is not None else ""
+            return _tokens(encoder or options.model, options.length)
         if source == "file":
-            option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
-            path = Path(chosen.words_file).expanduser()
-            return read_vocabulary(path, chosen.vocabulary_size, option, chosen.embedding_width)
+            option = "text.vocabulary-file" if options.vocabulary_file else "text.glove"
+            path = Path(options.words_file).expanduser()
+            return read_vocabulary(path, options.vocabulary_size, option, options.embedding_width)
         return None
 
     @property
     def fixed(self) -> tuple[str, ...]:
         """The frozen layers, what is frozen below adapters, and the rows of a private embedding that a node's texts do
-        not use (:mod:`.pieces`).
+        not use (:class:`.OwnRows`).
         """
         if self.options.recurrent:
             return ()
@@ -296,9 +306,9 @@ class TextTask(Task):
     @property
     def fixed_digest(self) -> str:
         """The digest of the pretrained encoder, if a shared part of it is frozen."""
-        chosen = self.options
-        frozen = chosen.adapter or chosen.frozen_layers or chosen.frozen_embedding
-        return digest_of(chosen.model) if frozen and chosen.weights == "pretrained" else ""
+        options = self.options
+        frozen = options.adapter or options.frozen_layers or options.frozen_embedding
+        return digest_of(options.model) if frozen and options.weights == "pretrained" else ""
 
     @property
     def fixed_source(self) -> str:
@@ -380,7 +390,7 @@ class TextTask(Task):
 
     def check_nodes(self, num_nodes: int) -> None:
         """Raise :class:`DataError` if the encoder is not available or cannot be used
-        (:func:`~fedapps.tasks.text.states.check_encoder`)."""
+        (:func:`~fedapps.tasks.text.nodes.check_encoder`)."""
         if not self.options.recurrent:
             _tokens(self.options.model, self.options.length)
             check_encoder(self.options)
@@ -401,9 +411,9 @@ class TextTask(Task):
         return self.load_all(folder)
 
     def _words(self, corpus: Corpus, key: str) -> Words:
-        chosen = self.options
-        if vocabulary_source(chosen, self.privacy) == "shared":
-            return Words(shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count), self._kept)
+        options = self.options
+        if vocabulary_source(options, self.privacy) == "shared":
+            return Words(shared_vocabulary(corpus, options.vocabulary_size, options.min_count), self._kept)
         return Words(self._public_vocabulary(key), self._kept)
 
     @property
@@ -422,7 +432,7 @@ class TextTask(Task):
         return super().without_test(replace(data, extra=extra))
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
-        """The floors of :func:`~fedapps.tasks.text.floors.node_floors`."""
+        """The floors of :func:`~fedapps.tasks.text.evaluation.node_floors`."""
         return node_floors(self.corpus(folder, 0, num_nodes), self.options, num_nodes)
 
     # -- learning ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedapps.tasks.encoders import check_tokens, longest_text, read_encoder
+from fedapps.tasks.language import check_tokens, longest_text, read_encoder
 from fedapps.tasks.model_folder import field_of
 from fedapps.tasks.profiles import PrivateParameters
 from torch import nn
@@ -21,13 +21,10 @@ from fedapps.base.errors import DataError, need
 from fedapps.base.seeding import torch_seed
 from fedapps.base.text_files import shown
 
-from .adapters import add_adapters
-from .encoder_network import Transformer
-from .layers import frozen_patterns, only_layers
-from .networks import SplitEmbedding
+from .encoder_network import Transformer, add_adapters, frozen_patterns, only_layers
+from .networks import SplitEmbedding, keep_own_rows
 from .options import Options, PrivateWords, is_private, private_words
-from .pieces import PieceVocabulary, keep_own_rows
-from .vocabulary import TokenizerVocabulary, Vocabulary, is_digits
+from .vocabulary import PieceVocabulary, TokenizerVocabulary, Vocabulary, is_digits
 from .word_vectors import assigned_start, private_seed
 
 #: The limits of the numbers in a configuration of a stranger, and the ends of the names of counts that may be 0.
@@ -78,7 +75,7 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
     Raises
     ------
     DataError
-        There is no tokenizer, or it does not fit the encoder (:func:`fedapps.tasks.encoders.check_tokens`).
+        There is no tokenizer, or it does not fit the encoder (:func:`fedapps.tasks.language.check_tokens`).
     """
     need("transformers", "text", f"the encoder {name!r}")
     from tokenizers import Tokenizer
@@ -128,7 +125,7 @@ def _outline(name: str) -> Any:
 
 
 def longest_of(name: str) -> int | None:
-    """Return how many tokens the encoder ``name`` reads at most (:func:`fedapps.tasks.encoders.longest_text`)."""
+    """Return how many tokens the encoder ``name`` reads at most (:func:`fedapps.tasks.language.longest_text`)."""
     return longest_text(_outline(name))
 
 
@@ -218,8 +215,8 @@ def _of_config(facts: Mapping[str, Any], name: str) -> Any:
             f"{name}.model_type = {shown(kind)}: must be a kind of text encoder of the library transformers"
         )
     default = AutoConfig.for_model(kind)
-    own = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
-    values = {key: value for key, value in facts.items() if key in own}
+    settings = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
+    values = {key: value for key, value in facts.items() if key in settings}
     try:
         for key, value in values.items():
             _check_setting(f"{name}.{key}", value, getattr(default, key))
@@ -365,7 +362,7 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Private
 @torch.no_grad()
 def _draw(embedding: nn.Module, privacy: PrivateParameters, seed: int, config: Any) -> None:
     """Draw new private tables as in the encoder's configuration; normalisation keeps its initial values."""
-    own = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for name, parameter in embedding.named_parameters():
         if parameter.ndim > 1 and is_private(f"embedding.{name}", privacy):
-            parameter.normal_(0, config.initializer_range, generator=own)
+            parameter.normal_(0, config.initializer_range, generator=generator)

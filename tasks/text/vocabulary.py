@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from fedapps.tasks.words import split_words
+from fedapps.tasks.language import split_words
 from torch import Tensor
 
 from fedapps.base.errors import DataError, need
@@ -74,8 +74,8 @@ class WordVocabulary:
 
     def with_digits_of(self, texts: Iterable[str]) -> "WordVocabulary":
         """Return these words without digit words, then :data:`DIGITS`, then all digit words of ``texts``."""
-        own = filter(is_digits, WordVocabulary.of(texts).words)
-        return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *own))
+        digits = filter(is_digits, WordVocabulary.of(texts).words)
+        return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *digits))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -122,6 +122,28 @@ class TokenizerVocabulary:
         with panics_as_errors():
             self.tokenizer.enable_truncation(max_length)
             return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
+
+
+class PieceVocabulary(TokenizerVocabulary):
+    """The tokens of a tokenizer, of which a node's training texts use ``own``, numbers in ascending order.
+
+    It is the private vocabulary of a node with a transformer. A tokenizer can spell any text, so that a node with a
+    private embedding needs no words of its own. But its texts use a small part of all pieces, and no other row of its
+    embedding is ever trained. The node therefore trains and keeps these rows alone
+    (:class:`~fedapps.tasks.text.networks.OwnRows`); all others stay what they are at the start. Under an optimizer
+    without weight decay, it computes what it would with the whole table.
+    """
+
+    def __init__(self, base: TokenizerVocabulary, own: tuple[int, ...]) -> None:
+        super().__init__(base.tokenizer)
+        self.words = base.words  # splits no text, and is computed once for all nodes
+        self.own = own
+
+    @classmethod
+    def of(cls, base: TokenizerVocabulary, ids: Tensor, length: Tensor) -> "PieceVocabulary":
+        """The vocabulary of a node with the texts ``ids [n, L]`` of ``length [n]``."""
+        used = ids[torch.arange(ids.shape[1]) < length[:, None]]
+        return cls(base, tuple(used.unique().tolist()))
 
 
 @contextmanager

@@ -3,8 +3,12 @@
 Paths that nobody described are drawn as those of R2R were: shortest paths of 4 to 6 edges and at least 5 m (Anderson et
 al., CVPR 2018, Section 4). Sampled paths with a speaker's instructions are the augmented data of FedVLN (Zhou and Wang,
 ECCV 2022, Section 4.1).
+
+``python -m fedapps.tasks.vln.dataset FOLDER words.txt`` writes the vocabulary of a folder of houses, for nodes whose
+folders hold one house.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,10 +24,8 @@ from fedapps.base.seeding import generator
 from fedapps.base.text_files import found_in
 
 from .connectivity import Graph, graph_files, read_graphs, shortest_paths
-from .files import in_folder
-from .instructions import FILES, InstructedPath, find_dataset, read_split
+from .instructions import FILES, InstructedPath, Vocabulary, find_dataset, in_folder, read_split
 from .options import Options
-from .vocabulary import Vocabulary
 
 SPLITS = ("train", "val_seen", "val_unseen")
 EDGES = (4, 6)
@@ -262,3 +264,27 @@ def sample_paths(graph: Graph, count: int, rng: np.random.Generator) -> list[Ins
                 InstructedPath(graph.scan, f"sampled-{len(sampled)}", names, float(rng.uniform(0, 2 * pi)), ("",))
             )
     return sampled
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the words of all training instructions, those that a run on the folder uses without vln.vocabulary-file."""
+    standard = Options()
+    parser = argparse.ArgumentParser(
+        prog="python -m fedapps.tasks.vln.dataset",
+        description="Write the words of a folder's training instructions, one per line, as vln.vocabulary-file.",
+    )
+    parser.add_argument("folder", type=Path, help="data-dir of a run: graphs and training instructions of houses")
+    parser.add_argument("file", type=Path, help="the file to write")
+    parser.add_argument("--size", type=int, default=standard.vocabulary_size, help="vln.vocabulary-size")
+    parser.add_argument("--dataset", default=standard.dataset, choices=("auto", "r2r", "rxr"), help="vln.dataset")
+    parser.add_argument("--languages", default=standard.languages, help="vln.languages")
+    arguments = parser.parse_args(argv)
+    options = Options(vocabulary_size=arguments.size, dataset=arguments.dataset, languages=arguments.languages)
+    try:
+        read_dataset(arguments.folder, options).vocabulary(options).write(arguments.file)
+    except (DataError, OSError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,24 +1,211 @@
-"""Scores of an agent and of a speaker on a node's paths, and what a report draws of them.
+"""Scores of an agent and of a speaker on a node's paths, what they are compared with, and what a report draws of them.
 
-It draws a house from above, walks through it beside what was described, and sentences.
+Floors and ceilings: walkers read no instruction. "random" and "forward" are the floors of Anderson et al., CVPR 2018,
+Section 5: a random direction, then straight on; "random walk" chooses at random at every viewpoint. All of them make
+:data:`MOVES` moves and stop. The ceiling is the shortest path. A speaker has to beat sentences that no speaker made;
+those of people tell how much they agree.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Metrics
 from torch import Tensor
 
-from .agent import Agent
-from .episodes import chosen, one_per_path, sorted_batches
-from .houses import Houses
-from .instructions import InstructedPath
-from .learning import greedy, roll_out
-from .metrics import METRICS, bleu, bleu_statistics, navigation_metrics
-from .references import references_of
-from .speaker import Speaker
-from .vocabulary import Vocabulary
+from fedapps.base.seeding import generator
+
+from .agent import Agent, greedy, roll_out
+from .connectivity import VIEWS
+from .dataset import Dataset
+from .houses import Houses, assemble
+from .instructions import InstructedPath, Vocabulary, words_of
+from .nodes import TESTED, encode, one_per_path, read_houses, selected, sorted_batches
+from .options import Options
+from .speaker import Speaker, moves_of
+from .walks import METRICS, CorpusCounts, Observation, Walks, bleu, bleu_statistics, navigation_metrics, observe
+
+MOVES = 5
+_LIMIT = 100  # actions, for the shortest path
+#: Takes what agents see, the number of the step, the teacher's candidates and a generator; gives candidates.
+Walker = Callable[[Observation, int, Tensor, np.random.Generator], Tensor]
+_CHUNK = 256  # paths that are looked at at once
+_LOOK_MOVES = 7  # of a path that count for its look
+
+
+def random_walk(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """Any neighbour."""
+    if step == MOVES:
+        return torch.zeros_like(teacher)
+    return _best(seen, torch.from_numpy(rng.random(seen.exists.shape)))
+
+
+def forward(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """The neighbour that is most straight on."""
+    if step == MOVES:
+        return torch.zeros_like(teacher)
+    return _best(seen, seen.candidate_angles[..., 1])
+
+
+def random_heading(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """Any neighbour first, and straight on from there."""
+    return random_walk(seen, step, teacher, rng) if step == 0 else forward(seen, step, teacher, rng)
+
+
+def shortest_path(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """The teacher's candidate."""
+    return teacher
+
+
+def _best(seen: Observation, score: Tensor) -> Tensor:
+    """The neighbour of the highest score; STOP where there is no neighbour."""
+    possible = seen.exists.clone()
+    possible[:, 0] = False
+    choice = score.masked_fill(~possible, -torch.inf).argmax(dim=1)
+    return torch.where(possible.any(dim=1), choice, torch.zeros_like(choice))
+
+
+WALKERS: Mapping[str, Walker] = {
+    "random": random_heading,
+    "random walk": random_walk,
+    "forward": forward,
+    "shortest path": shortest_path,
+}
+
+
+def walk(houses: Houses, episodes: Batch, walker: Walker, rng: np.random.Generator) -> Mapping[str, Tensor]:
+    """The metrics of each episode (:func:`~fedapps.tasks.vln.walks.navigation_metrics`) under a walker."""
+    walks = Walks(houses, episodes)
+    for step in range(_LIMIT):
+        walks.step(walker(walks.observe(), step, walks.teacher(), rng))
+        if not len(walks.active):
+            break
+    return navigation_metrics(houses, *walks.trails(), episodes["path"], episodes["path_length"])
+
+
+def references_of(paths: Sequence[InstructedPath]) -> list[list[list[str]]]:
+    """The words of what people wrote about each path."""
+    return [[words_of(text) for text in path.instructions] for path in paths]
+
+
+def constant_sentence(paths: Sequence[InstructedPath], seed: int, tried: int = 300) -> list[str]:
+    """Of up to ``tried`` training instructions, the one with the highest BLEU on their paths."""
+    rng = generator(seed, "vln.constant")
+    some = [paths[index] for index in rng.permutation(len(paths))[:tried]]
+    counts = CorpusCounts(references_of(some))
+    return max(
+        (words_of(path.instructions[0]) for path in some),
+        key=lambda sentence: bleu(counts.statistics([sentence] * len(some))),
+    )
+
+
+def retrieved_sentences(known: Tensor, paths: Sequence[InstructedPath], asked: Tensor) -> list[list[str]]:
+    """For each path of ``asked`` an instruction of the most similar training path.
+
+    Parameters
+    ----------
+    known : float32 tensor [n, D]
+        The looks of the training paths (:func:`looks_of`).
+    paths : sequence of InstructedPath
+        The n training paths.
+    asked : float32 tensor [m, D]
+        The looks of the paths to describe.
+    """
+    scale = known.std(dim=0).clamp(min=1e-6)
+    nearest = torch.cdist(asked / scale, known / scale).argmin(dim=1)
+    return [words_of(paths[index].instructions[0]) for index in nearest.tolist()]
+
+
+def looks_of(houses: Houses, episodes: Batch) -> Tensor:
+    """The directions of the first moves of each path and the mean features along it, float32 ``[n, D]``."""
+    rows = one_per_path(episodes)
+    path, length = episodes["path"][rows], episodes["path_length"][rows]
+    looks = []
+    for part in torch.split(torch.arange(len(rows)), _CHUNK):
+        visited, facing, candidate = moves_of(houses, path[part], length[part], episodes["facing"][rows[part]])
+        seen = observe(houses, visited.flatten(), facing.flatten())
+        angles = seen.candidate_angles[torch.arange(visited.numel()), candidate.flatten()].view(*visited.shape, 4)
+        moves = torch.zeros(len(part), _LOOK_MOVES, 4)
+        moves[:, : visited.shape[1]] = angles[:, :_LOOK_MOVES]
+        views = houses.features[visited].mean(dim=(1, 2))
+        looks.append(torch.cat([moves.flatten(1), views], dim=1))
+    return torch.cat(looks)
+
+
+def human_sentences(paths: Sequence[InstructedPath]) -> tuple[list[list[str]], list[InstructedPath]]:
+    """One person's words for each path, and the paths with what the others wrote.
+
+    Paths that only one person described are left out.
+    """
+    several = [path for path in paths if len(path.instructions) > 1]
+    others = [replace(path, instructions=path.instructions[1:]) for path in several]
+    return [words_of(path.instructions[0]) for path in several], others
+
+
+#: Metrics such as "val_unseen.sr" by the name of a reference.
+References = Mapping[str, Mapping[str, float]]
+
+
+def walker_references(dataset: Dataset, options: Options) -> References:
+    """The metrics of :data:`~fedapps.tasks.vln.evaluation.WALKERS`: means over all instructions of the nodes' houses.
+
+    Draws are keyed by (``sample_seed``, walker, split).
+    """
+    scores_of: dict[str, dict[str, float]] = {name: {} for name in WALKERS}
+    for split in TESTED:
+        paths = dataset.of(split, dataset.nodes(options))
+        if not paths:
+            continue
+        graphs = [dataset.graphs[scan] for scan in dict.fromkeys(path.scan for path in paths)]
+        viewpoints = sum(len(graph.viewpoints) for graph in graphs)
+        houses = assemble(graphs, np.zeros((viewpoints, VIEWS, 0), dtype=np.float32))  # walkers look at no feature
+        episodes = encode(paths, houses.rows, Vocabulary(()), options.max_length)
+        for name, walker in WALKERS.items():
+            scores = walk(houses, episodes, walker, generator(options.sample_seed, "vln.walker", name, split))
+            scores_of[name] |= {f"{split}.{metric}": float(values.mean()) for metric, values in scores.items()}
+    return _reported(scores_of)
+
+
+def sentence_references(dataset: Dataset, options: Options) -> References:
+    """BLEU-4 in [0, 100] of sentences that no speaker made, for all paths of the nodes' houses.
+
+    "constant sentence" is one training instruction for all paths, "retrieved sentence" an instruction of the most
+    similar training path, and "one person" what one person wrote, compared with what the others wrote.
+    """
+    train = dataset.of("train", dataset.seen)
+    scores_of: dict[str, dict[str, float]] = {"constant sentence": {}, "retrieved sentence": {}, "one person": {}}
+    constant = constant_sentence(train, options.sample_seed) if train else []
+    known = _looks(dataset, "train", dataset.seen, options) if train else None
+    for split in TESTED:
+        scans = dataset.nodes(options)
+        paths = dataset.of(split, scans)
+        sentences_of = {"one person": human_sentences(paths)}
+        if known is not None and paths:
+            asked = _looks(dataset, split, scans, options)
+            sentences_of["constant sentence"] = [constant] * len(paths), paths
+            sentences_of["retrieved sentence"] = retrieved_sentences(known, train, asked), paths
+        for name, (sentences, described) in sentences_of.items():
+            if described:
+                scores_of[name][f"{split}.bleu"] = bleu(bleu_statistics(sentences, references_of(described)))
+    return _reported(scores_of)
+
+
+def _looks(dataset: Dataset, split: str, scans: Sequence[str], options: Options) -> Tensor:
+    """The looks of the paths of a split, one house after another, so that only one house's features are in memory."""
+    looks = []
+    for scan in scans:
+        paths: Sequence[InstructedPath] = dataset.of(split, [scan])
+        if paths:
+            houses = read_houses(dataset, [scan], options)
+            looks.append(looks_of(houses, encode(paths, houses.rows, Vocabulary(()), options.max_length)))
+    return torch.cat(looks)
+
+
+def _reported(references: References) -> References:
+    """Without the references that have no metric."""
+    return {name: metrics for name, metrics in references.items() if metrics}
+
 
 CHUNK = 256  # episodes that are walked at once
 DRAWN = 6  # paths of a split
@@ -58,7 +245,7 @@ def describe_all(
     rows = one_per_path(episodes)
     sentences: list[list[str]] = []
     for some in torch.split(rows, CHUNK):
-        batch = {name: tensor.to(houses.features.device) for name, tensor in chosen(episodes, some).items()}
+        batch = {name: tensor.to(houses.features.device) for name, tensor in selected(episodes, some).items()}
         sentences += [words.decode(numbers) for numbers in speaker.describe(houses, batch, max_length - 2, len(words))]
     return sentences
 
@@ -67,7 +254,7 @@ def sentence_metrics(prefix: str, sentences: Sequence[Sequence[str]], paths: Seq
     """BLEU-4 of a node's sentences against what people wrote, and the share of them that are distinct.
 
     ``<prefix>.bleu`` in [0, 100] is of these paths; the sums over houses of its ``<prefix>.bleu.statistics`` give BLEU
-    of all houses' paths (:data:`~fedapps.tasks.vln.metrics.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the
+    of all houses' paths (:data:`~fedapps.tasks.vln.walks.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the
     sentences of one node only. Houses have sentences in common, so its mean over nodes is above the share among all
     sentences.
     """

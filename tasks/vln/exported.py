@@ -1,14 +1,14 @@
 """Networks of the task "vln" as other programs run them: without houses, which these show to them as tensors."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from fedapps.tasks.network import Network
+from fedapps.tasks.answers import Network
 from torch import Tensor, nn
 
 from .agent import Agent
-from .geometry import VIEWS
+from .connectivity import VIEWS
+from .layers import mask_of
 from .speaker import Speaker
 from .walks import Observation
 
@@ -67,7 +67,7 @@ class AgentStep(nn.Module):
 
 
 class SpeakerWords(nn.Module):
-    """A speaker without its houses: the words after given ones."""
+    """A speaker without its houses."""
 
     def __init__(self, speaker: Speaker) -> None:
         super().__init__()
@@ -76,8 +76,14 @@ class SpeakerWords(nn.Module):
     def forward(
         self, taken: Tensor, angles: Tensor, views: Tensor, view_angles: Tensor, length: Tensor, words: Tensor
     ) -> Tensor:
-        """Return logits ``[n, L, vocabulary]`` of the words after ``words`` (:meth:`.Speaker.words_after`)."""
-        return self.speaker.words_after(taken, angles, views, view_angles, length, words)
+        """Return logits ``[n, L, vocabulary]`` of the words after ``words`` int64 ``[n, L]``.
+
+        The other arguments are those of :meth:`.PathEncoder.look`.
+        """
+        shown = torch.ones_like(taken[:, 0])
+        context = self.speaker.encoder.look(taken, angles, views, view_angles, lengths=length, shown=shown)
+        logits: Tensor = self.speaker.decoder(words, context, mask_of(length, taken.shape[1]))[0]
+        return logits
 
 
 def agent_network(agent: Agent) -> Network:
@@ -110,7 +116,7 @@ def agent_network(agent: Agent) -> Network:
         "attended and cell go from step to step."
     )
     outputs = ("logits", "next_attended", "next_cell")
-    return _network(AgentStep(agent), inputs, outputs, dynamic, outside)
+    return Network(AgentStep(agent).eval(), tuple(inputs.values()), tuple(inputs), outputs, dynamic, outside)
 
 
 def speaker_network(speaker: Speaker) -> Network:
@@ -134,14 +140,5 @@ def speaker_network(speaker: Speaker) -> Network:
         dynamic[name][1] = "stops"
     dynamic["words"][1] = "words"
     outside = "What is seen along a path, the choice of the next word and the numbers of words stay outside."
-    return _network(SpeakerWords(speaker), inputs, ("logits",), dynamic, outside)
-
-
-def _network(
-    module: nn.Module,
-    inputs: Mapping[str, Tensor],
-    outputs: tuple[str, ...],
-    dynamic: Mapping[str, Mapping[int, str]],
-    outside: str,
-) -> Network:
-    return Network(module.eval(), tuple(inputs.values()), tuple(inputs), outputs, dynamic, outside)
+    module = SpeakerWords(speaker).eval()
+    return Network(module, tuple(inputs.values()), tuple(inputs), ("logits",), dynamic, outside)

@@ -1,17 +1,19 @@
-"""Houses as tensors: everything that an agent can see and do at each viewpoint, and all distances."""
+"""Houses as tensors, and instructions and paths in them that a user gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from fedapps.tasks.base import DataError
+from fedapps.tasks.answers import finite_numbers
 from torch import Tensor
 
-from .connectivity import Graph, shortest_paths
-from .geometry import HEADINGS, STEP, VIEWS, directions, nearest_view
+from fedapps.base.errors import DataError, listed
+
+from .connectivity import HEADINGS, STEP, VIEWS, Graph, directions, nearest_view, shortest_paths
+from .instructions import entry_field, heading_of, stops_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,3 +188,95 @@ def _candidate_towards(following: np.ndarray, neighbour: np.ndarray, first: int)
     rows, columns = np.nonzero(neighbour >= 0)
     number[rows, neighbour[rows, columns] - first] = columns
     return np.where(following < 0, 0, np.take_along_axis(number, np.maximum(following, 0), axis=1))
+
+
+SHOWN = 5  # houses that a message names
+
+
+@dataclass(frozen=True)
+class HousePath:
+    """A path through the house ``scan``.
+
+    Attributes
+    ----------
+    scan : str
+    viewpoints : tuple of str
+        From the start on; a viewpoint occurs once for each visit.
+    heading : float
+        The direction in radians that one faces at the start, clockwise from +y.
+    positions : tuple of (float, float, float)
+        Of the viewpoints, in metres, z up.
+    stopped : bool
+        Whether the agent chose to stop, and did not run out of ``vln.max-actions``.
+    """
+
+    scan: str
+    viewpoints: tuple[str, ...]
+    heading: float = 0.0
+    positions: tuple[tuple[float, float, float], ...] = ()
+    stopped: bool = True
+
+
+@dataclass(frozen=True)
+class Start:
+    """An instruction and where it begins: a viewpoint of the house ``scan``, and a heading in radians clockwise from
+    +y.
+    """
+
+    instruction: str
+    scan: str
+    viewpoint: str
+    heading: float = 0.0
+
+
+def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
+    """Raise :class:`DataError` unless there is such a viewpoint in ``houses``, and the heading is finite."""
+    if not isinstance(scan, str) or scan not in houses.scans:
+        raise DataError(f"house {scan!r}: the model is in {listed(houses.scans, SHOWN)}; enter(folder) the house")
+    if f"{scan}_{viewpoint}" not in houses.rows:
+        raise DataError(f"house {scan}: no viewpoint {viewpoint!r} in its graph")
+    finite_numbers(heading, f"house {scan}, viewpoint {viewpoint}: heading")
+
+
+def check_path(houses: Houses, path: HousePath) -> None:
+    """Raise :class:`DataError` unless a path of at least two viewpoints can be walked in ``houses``."""
+    if len(path.viewpoints) < 2:
+        raise DataError(f"house {path.scan}: a path of {len(path.viewpoints)} viewpoints; expected at least 2")
+    for viewpoint in path.viewpoints:
+        check_stop(houses, path.scan, viewpoint, path.heading)
+    rows = [houses.rows[f"{path.scan}_{viewpoint}"] for viewpoint in path.viewpoints]
+    for index in range(len(rows) - 1):
+        if not bool((houses.neighbour[rows[index]] == rows[index + 1]).any()):
+            start, stop = path.viewpoints[index : index + 2]
+            raise DataError(f"house {path.scan}: the graph has no edge from {start} to {stop}")
+
+
+def walked(houses: Houses, start: Start, rows: Tensor, max_actions: int) -> HousePath:
+    """The path through the ``rows`` of ``houses`` that an agent walked in at most ``max_actions``."""
+    names = tuple(houses.names[row].removeprefix(f"{start.scan}_") for row in rows.tolist())
+    positions = tuple((x, y, z) for x, y, z in houses.positions[rows].tolist())
+    return HousePath(start.scan, names, start.heading, positions, stopped=len(rows) <= max_actions)
+
+
+def _heading(location: str, entry: Mapping[str, Any]) -> float:
+    return heading_of(location, entry) if "heading" in entry else 0.0
+
+
+def path_of(location: str, entry: Mapping[str, Any]) -> HousePath:
+    """The path of an object: ``scan``, ``path`` and perhaps ``heading``. Raise :class:`DataError` if it has none."""
+    scan = entry_field(location, entry, "scan", str)
+    return HousePath(scan, stops_of(location, entry), _heading(location, entry))
+
+
+def starts_of(location: str, entry: Mapping[str, Any]) -> Iterator[Start]:
+    """The instructions of an object: ``instruction`` or a list ``instructions``, ``scan``, ``viewpoint`` or the first
+    one of ``path``, and perhaps ``heading``. Raise :class:`DataError` if it has none.
+    """
+    scan, heading = entry_field(location, entry, "scan", str), _heading(location, entry)
+    has_viewpoint = "viewpoint" in entry
+    viewpoint = entry_field(location, entry, "viewpoint", str) if has_viewpoint else stops_of(location, entry)[0]
+    texts = entry.get("instructions", [entry.get("instruction")])
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{location}: no instruction; expected a text instruction, or a list instructions")
+    for text in texts:
+        yield Start(text, scan, viewpoint, heading)

@@ -17,10 +17,8 @@ import numpy as np
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
-from .connectivity import Graph, graph_files
-from .files import cached, find_file, key_of
-from .geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, directions, turned
-from .objects import (
+from .connectivity import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, Graph, directions, graph_files, turned
+from .features import (
     BOXES_FILE,
     CLASSES,
     CLASSES_FILE,
@@ -36,6 +34,7 @@ from .objects import (
     read_rooms,
     train_classifier,
 )
+from .instructions import cached, find_file, key_of
 
 RANGE = 6.0  # metres to viewpoints whose objects are looked at from here
 DECAY = 3.0  # metres over which the weight of what is seen falls to 1/e
@@ -93,13 +92,13 @@ def surroundings(
     near = graph.visible & (between <= RANGE)
     np.fill_diagonal(near, True)
     of_viewpoints = []
-    for own in range(len(graph.viewpoints)):
-        seen = np.flatnonzero(near[own, viewpoint])
-        seen = seen[np.argsort(between[own, viewpoint[seen]], kind="stable")]
+    for row in range(len(graph.viewpoints)):
+        seen = np.flatnonzero(near[row, viewpoint])
+        seen = seen[np.argsort(between[row, viewpoint[seen]], kind="stable")]
         seen = seen[np.unique(thing[seen], return_index=True)[1]]
-        offsets = places[seen] - graph.positions[own]
+        offsets = places[seen] - graph.positions[row]
         of_viewpoints.append(
-            Surroundings(label[seen], np.linalg.norm(offsets, axis=1), in_views(offsets), viewpoint[seen] == own)
+            Surroundings(label[seen], np.linalg.norm(offsets, axis=1), in_views(offsets), viewpoint[seen] == row)
         )
     return of_viewpoints
 
@@ -199,9 +198,9 @@ def _space(graph: Graph, classifier: RoomClassifier, amounts: list[dict[str, flo
     """
     posterior = classifier.posterior(amounts)
     blocks = []
-    for own in range(len(graph.viewpoints)):
-        seen = np.flatnonzero(graph.visible[own])
-        offsets = graph.positions[seen] - graph.positions[own]
+    for row in range(len(graph.viewpoints)):
+        seen = np.flatnonzero(graph.visible[row])
+        offsets = graph.positions[seen] - graph.positions[row]
         distance = np.linalg.norm(offsets, axis=1)
         shown = in_views(offsets).astype(float)
         count = shown.sum(axis=0)
@@ -211,7 +210,7 @@ def _space(graph: Graph, classifier: RoomClassifier, amounts: list[dict[str, flo
         geometry = np.stack(
             [
                 np.log1p(count),
-                np.log1p((shown * graph.navigable[own, seen][:, None]).sum(axis=0)),
+                np.log1p((shown * graph.navigable[row, seen][:, None]).sum(axis=0)),
                 np.exp(-nearest / DECAY),
                 np.exp(-mean / DECAY) * any_shown,
             ],

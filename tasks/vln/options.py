@@ -7,7 +7,7 @@ from fedapps.base.errors import DataError
 from fedapps.base.options import option, split_names
 
 from .features import WIDTHS
-from .files import DEFAULT_FOLDER
+from .instructions import DEFAULT_FOLDER
 from .object_features import WIDTH as OBJECT_WIDTH
 
 STAGES = ("agent", "speaker", "augmented", "pre-exploration")
@@ -82,7 +82,7 @@ class Options:
     vocabulary_file: str = option(
         "",
         "File with one word per line, the same on all nodes; '' = the words of the training instructions. `python -m "
-        "fedapps.tasks.vln.vocabulary_file FOLDER words.txt` writes those of a folder, "
+        "fedapps.tasks.vln.dataset FOLDER words.txt` writes those of a folder, "
         "for nodes that have one house each",
         path=True,
     )

@@ -13,13 +13,12 @@ from typing import ClassVar, cast
 
 import torch
 from fedapps.tasks.base import Batch, NodeData
-from fedapps.tasks.privacy.sharing import Sharing, Victim
-from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.sharing import AuditSubject, Sentence, Sharing, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.vln.agent import Agent
-from fedapps.tasks.vln.episodes import chosen
+from fedapps.tasks.vln.instructions import PAD, RESERVED, UNKNOWN, Vocabulary
+from fedapps.tasks.vln.nodes import selected
 from fedapps.tasks.vln.task import VlnTask
-from fedapps.tasks.vln.vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -45,7 +44,7 @@ class AgentVictim(Victim):
     Attributes
     ----------
     episodes : Batch
-        The instructions of the house with their paths (:mod:`fedapps.tasks.vln.episodes`); the label of a sentence is
+        The instructions of the house with their paths (:mod:`fedapps.tasks.vln.nodes`); the label of a sentence is
         its row.
     loss_of : callable
         ``loss_of(agent, batch)`` is the loss that the agent is trained with. Where it walks by chance, the walks of a
@@ -57,7 +56,7 @@ class AgentVictim(Victim):
 
     def loss(self, vectors: Tensor, rows: Tensor, lengths: Tensor, labels: Sequence[int]) -> Tensor:
         """Return the loss on the episodes ``labels``, whose words the agent looks up in ``vectors [V, d]``."""
-        batch = chosen(self.episodes, torch.tensor(list(labels)))
+        batch = selected(self.episodes, torch.tensor(list(labels)))
         batch = {name: tensor.to(vectors.device) for name, tensor in batch.items()}
         batch |= {"tokens": rows[:, : batch["tokens"].shape[1]], "length": lengths}
         # cuDNN's LSTM has no gradients in evaluation mode.
@@ -135,7 +134,7 @@ class VlnSubject(AuditSubject):
         return AgentVictim(above_words(agent), table, data.splits["train"], task.loss)
 
     def batch(self, data: NodeData, rows: Tensor, lengths: Tensor, labels: Tensor) -> Batch:
-        return chosen(data.splits["train"], labels.cpu())
+        return selected(data.splits["train"], labels.cpu())
 
     def special_tokens(self, data: NodeData) -> frozenset[str]:
         return frozenset(RESERVED)

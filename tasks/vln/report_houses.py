@@ -18,10 +18,9 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from fedapps.base.report.arrays import Array, Arrays
 from fedapps.base.report.figures import drawing, scale_bar
-from fedapps.base.report.palette import INK, PlotStyle, plot_styles
-from fedapps.base.report.sections import ReportedRun, section_markup
+from fedapps.base.report.metrics import INK, PlotStyle, plot_styles
+from fedapps.base.report.sections import Array, Arrays, ReportedRun, section_markup
 
 _MOST_NODES = 4
 _MOST_METHODS = 4

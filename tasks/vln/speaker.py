@@ -1,23 +1,35 @@
 """The speaker: looks at a path and describes it, to label paths that nobody described (Tan et al., NAACL 2019 [1]_).
 
 .. [1] https://arxiv.org/abs/1904.04195, Section 3.3; back-translation for navigation is Fried et al., NeurIPS 2018.
+
+Its weights, and those of an agent, come from the file that an earlier stage left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from fedapps.tasks.base import Batch
+from fedapps.tasks.base import Batch, DataError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .files import in_folder
-from .geometry import HEADINGS
+from .connectivity import HEADINGS
 from .houses import Houses
-from .language_model import PretrainedVectors, language_model
-from .layers import ANGLE_WIDTH, BiLSTM, ViewAttention, WordAttention, copied, environment, mask_of
+from .instructions import BEGIN, END, PAD, UNKNOWN, Vocabulary, in_folder
+from .layers import (
+    ANGLE_WIDTH,
+    BiLSTM,
+    PretrainedVectors,
+    ViewAttention,
+    WordAttention,
+    copied,
+    environment,
+    language_model,
+    mask_of,
+)
 from .options import Options, Sizes
-from .vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from .walks import observe
 
 
@@ -142,25 +154,6 @@ class Speaker(nn.Module):
         shown = environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
         return self.encoder(houses, episodes, shown), mask_of(episodes["path_length"], path.shape[1])
 
-    def words_after(
-        self,
-        taken: Tensor,
-        angles: Tensor,
-        views: Tensor,
-        view_angles: Tensor,
-        length: Tensor,
-        words: Tensor,
-    ) -> Tensor:
-        """Logits ``[n, L, vocabulary]`` of the words after ``words`` int64 ``[n, L]``, of paths without their houses.
-
-        ``taken [n, P, D]``, ``angles [n, P, 4]``, ``views [n, P, 36, D]`` and ``view_angles [n, P, 36, 4]`` are what
-        :meth:`PathEncoder.look` takes, by path.
-        """
-        shown = torch.ones_like(taken[:, 0])
-        context = self.encoder.look(taken, angles, views, view_angles, lengths=length, shown=shown)
-        logits: Tensor = self.decoder(words, context, mask_of(length, taken.shape[1]))[0]
-        return logits
-
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
         """The cross-entropy of the instructions' words, mean over words."""
         tokens = episodes["tokens"].long()
@@ -207,3 +200,98 @@ def speaker_of(options: Options, folder: Path | None = None) -> Speaker:
         encoder = language_model(in_folder(options.language_model, folder))
         pretrained = PretrainedVectors(encoder, options.vocabulary_size)
     return Speaker(options.sizes, drop=options.dropout, feature_drop=options.feature_dropout, pretrained=pretrained)
+
+
+#: What names start with in a snapshot of a run: those of the model's parameters, and those of the server's state.
+_SHARED, _STATE = "shared.", "state."
+
+
+def load_weights(model: nn.Module, file: Path, option: str) -> None:
+    """Load all weights of ``model`` from a file of its weights or from a snapshot of a run.
+
+    Raises :class:`DataError` where the file is missing, holds a part of the weights, or does not fit.
+    """
+    _load(model, _read(file, option), file, option)
+
+
+def load_speaker(file: Path, width: int, encoder: Path | None = None) -> Speaker:
+    """The speaker of a file, whose sizes are read off its weights.
+
+    A speaker with the frozen word vectors of a language model, which is in the folder ``encoder``, has yet to learn
+    the words.
+
+    Raises :class:`DataError` where it is no speaker's, a speaker's for features of another width than ``width``, or
+    one with such vectors without a folder.
+    """
+    tensors = _read(file, "vln.speaker-file")
+    try:
+        vocabulary, hidden = tensors["decoder.output.weight"].shape
+        words = tensors["decoder.lstm.weight_ih_l0"].shape[1]
+        features = tensors["encoder.moves.forwards.weight_ih_l0"].shape[1] - ANGLE_WIDTH
+    except KeyError as error:
+        raise DataError(
+            f"vln.speaker-file = {str(file)!r}: holds no {error}, so no speaker; name the file that "
+            "vln.stage = 'speaker' left"
+        ) from error
+    if features != width:
+        raise DataError(
+            f"vln.speaker-file = {str(file)!r}: a speaker for {features} features per view, but vln.features has "
+            f"{width}: take those that it was trained with"
+        )
+    pretrained = None
+    if "decoder.embedding.weight" not in tensors:
+        if encoder is None:
+            raise DataError(
+                f"vln.speaker-file = {str(file)!r}: this speaker has the word vectors of a language model; name its "
+                "folder as vln.language-model"
+            )
+        pretrained = PretrainedVectors(language_model(encoder), vocabulary)
+    sizes = Sizes(vocabulary=vocabulary, features=features, words=words, hidden=hidden)
+    speaker = Speaker(sizes, drop=0, feature_drop=0, pretrained=pretrained)
+    _load(speaker, tensors, file, "vln.speaker-file")
+    return speaker.eval()
+
+
+def _load(model: nn.Module, tensors: Mapping[str, Tensor], file: Path, option: str) -> None:
+    expected = model.state_dict()
+    fitting = [name for name in tensors if name in expected and tensors[name].shape == expected[name].shape]
+    if len(fitting) == len(tensors) < len(expected):
+        parts = ", ".join(sorted({f"{name.partition('.')[0]}.*" for name in fitting})) or "none"
+        raise DataError(
+            f"{option} = {str(file)!r}: holds {len(tensors)} of the model's {len(expected)} parameters ({parts}), as "
+            "the snapshot of a method that keeps parameters on the nodes does; name the file of a method that averages "
+            "all parameters, such as fedavg or centralized"
+        )
+    wrong = sorted((expected.keys() | tensors.keys()) - set(fitting))
+    if wrong:
+        shapes = ", ".join(
+            f"{name} {_shape(tensors, name)} in the file, {_shape(expected, name)} here" for name in wrong[:3]
+        )
+        raise DataError(
+            f"{option} = {str(file)!r}: {len(wrong)} parameters do not fit: {shapes}; set vln.hidden, vln.word-width, "
+            "vln.vocabulary-size and vln.features to those that the file was trained with"
+        )
+    if infinite := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise DataError(
+            f"{option} = {str(file)!r}: {infinite[0]} has numbers that are not finite; name the file of a run that did "
+            "not diverge"
+        )
+    model.load_state_dict(tensors)
+
+
+def _read(file: Path, option: str) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise DataError(f"{option} = {str(file)!r}: no such file; name the safetensors file of an earlier stage")
+    try:
+        tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{option} = {str(file)!r}: cannot be read: {error}; expected a safetensors file") from error
+    return {
+        name.removeprefix(_SHARED): tensor.to(torch.float32)
+        for name, tensor in tensors.items()
+        if not name.startswith(_STATE)
+    }
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> object:
+    return list(tensors[name].shape) if name in tensors else "missing"

@@ -8,30 +8,35 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.language import doubtful_words
 from fedapps.tasks.model_folder import texts_of
 from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from fedapps.tasks.vln.world.world import HouseWorld, write_houses
-from fedapps.tasks.words import doubtful_words
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, need
 
-from .agent import Agent, agent_of, houses_of
+from .agent import LEARNING, Agent, agent_of, houses_of
 from .dataset import Dataset, house_of, own_house, read_dataset, require_houses
-from .episodes import random_batches, sorted_batches
-from .evaluation import describe_all, house_traces, means, sentence_metrics, sentence_traces, walk_all, walk_traces
-from .files import in_folder
+from .evaluation import (
+    References,
+    describe_all,
+    house_traces,
+    means,
+    sentence_metrics,
+    sentence_references,
+    sentence_traces,
+    walk_all,
+    walk_traces,
+    walker_references,
+)
 from .houses import Houses
-from .instructions import InstructedPath, find_dataset
-from .language_model import language_model
-from .learning import LEARNING
-from .metrics import CORPUS_BLEU
-from .nodes import TESTED, node_data
+from .instructions import RESERVED, InstructedPath, Vocabulary, find_dataset, in_folder, words_of
+from .layers import language_model
+from .nodes import TESTED, node_data, random_batches, sorted_batches
 from .options import Options as VlnOptions
-from .references import References, sentence_references, walker_references
-from .speaker import Speaker, speaker_of
-from .vocabulary import RESERVED, Vocabulary, words_of
-from .weights import load_weights
+from .speaker import Speaker, load_weights, speaker_of
+from .walks import CORPUS_BLEU
 
 
 class VlnTask(Task):
@@ -42,7 +47,7 @@ class VlnTask(Task):
     its model (:meth:`build_model_for`) but not of the model's state.
 
     The key of a node is the name of its house. Examples are instructions with their paths
-    (:mod:`fedapps.tasks.vln.episodes`). A house of the training split has
+    (:mod:`fedapps.tasks.vln.nodes`). A house of the training split has
     the splits "train" and "val_seen"; any other has "val_unseen", and "train" in pre-exploration. Groups are
     ``house``, the scan, and ``seen``, "true" or "false".
 
@@ -100,21 +105,21 @@ class VlnTask(Task):
 
         Raise :class:`DataError` for the source "files".
         """
-        chosen = self.options
+        options = self.options
         if not self.has_world:
             raise DataError(
                 "vln.source = 'files': set data-dir to the folder of the houses, or set vln.source = 'simulated'"
             )
-        unseen = chosen.world_unseen or max(1, num_nodes // 5)
-        if chosen.houses == "all" and unseen >= num_nodes:
+        unseen = options.world_unseen or max(1, num_nodes // 5)
+        if options.houses == "all" and unseen >= num_nodes:
             raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
-        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
+        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[options.houses]
         world = HouseWorld(
             houses=seen,
-            unseen_houses=num_nodes if chosen.houses == "unseen" else unseen,
-            paths=chosen.world_paths,
-            seen_paths=chosen.world_seen_paths,
-            floors=chosen.world_floors,
+            unseen_houses=num_nodes if options.houses == "unseen" else unseen,
+            paths=options.world_paths,
+            seen_paths=options.world_seen_paths,
+            floors=options.world_floors,
         )
         write_houses(folder, world, seed)
 
@@ -191,8 +196,8 @@ class VlnTask(Task):
         return model
 
     def _drawn(self, folder: Path | None) -> Agent | Speaker:
-        chosen = self.options
-        return speaker_of(chosen, folder) if chosen.speaks else agent_of(chosen, folder)
+        options = self.options
+        return speaker_of(options, folder) if options.speaks else agent_of(options, folder)
 
     # -- data ----------------------------------------------------------------------------------------------
 
@@ -257,7 +262,7 @@ class VlnTask(Task):
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """On ``val_seen`` and ``val_unseen``, where the node has them.
 
-        Of an agent :data:`~fedapps.tasks.vln.metrics.METRICS`, of a speaker BLEU-4
+        Of an agent :data:`~fedapps.tasks.vln.walks.METRICS`, of a speaker BLEU-4
         (:func:`~fedapps.tasks.vln.evaluation.sentence_metrics`). ``final`` adds walks to draw, or sentences to read.
         """
         model.eval()

@@ -6,36 +6,31 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO, cast
 
-from fedapps.tasks.answers import several
+from fedapps.tasks.answers import Network, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
 from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.errors import DataError, listed
 
 from .agent import Agent
 from .dataset import Dataset, house_of, read_dataset, require_houses
-from .episodes import encode
 from .evaluation import CHUNK, describe_all, walk_all
 from .exported import agent_network, speaker_network
-from .given_paths import (
+from .houses import (
     SHOWN,
     HousePath,
+    Houses,
     Start,
     check_path,
     check_stop,
-    entries_of,
-    house_named,
     path_of,
     starts_of,
     walked,
 )
-from .houses import Houses
-from .instructions import InstructedPath
-from .nodes import node_data, read_houses, without_words
+from .instructions import InstructedPath, Vocabulary, entries_of, entry_field
+from .nodes import encode, node_data, read_houses, without_words
 from .options import Options
 from .speaker import Speaker
-from .vocabulary import Vocabulary
 
 
 class VlnTrained(TrainedModel):
@@ -63,10 +58,10 @@ class VlnTrained(TrainedModel):
             A file is missing or malformed, or there is no such house.
         """
         dataset = self._dataset(folder)
-        chosen = tuple(dataset.graphs) if scans is None else tuple(scans)
-        if unknown := [scan for scan in chosen if scan not in dataset.graphs]:
+        entered = tuple(dataset.graphs) if scans is None else tuple(scans)
+        if unknown := [scan for scan in entered if scan not in dataset.graphs]:
             raise DataError(f"{folder}: no graph of {', '.join(unknown)}; found {listed(dataset.graphs, SHOWN)}")
-        self._walker.houses = read_houses(dataset, chosen, self._options)
+        self._walker.houses = read_houses(dataset, entered, self._options)
         return self
 
     def follow(self, instruction: str, scan: str, viewpoint: str, heading: float = 0.0) -> HousePath:
@@ -198,7 +193,9 @@ class VlnTrained(TrainedModel):
         entries: Iterator[tuple[str, Mapping[str, Any]]] = chain.from_iterable(map(entries_of, files))
         if folders:
             all_entries = list(entries)
-            self.enter(folders[0], sorted({house_named(location, entry) for location, entry in all_entries}))
+            self.enter(
+                folders[0], sorted({entry_field(location, entry, "scan", str) for location, entry in all_entries})
+            )
             entries = iter(all_entries)
         while some := list(islice(entries, batch_size)):
             yield from self._answers(some)

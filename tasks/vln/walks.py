@@ -1,18 +1,29 @@
-"""The batched environment: walks through houses, a step of all of them at a time."""
+"""Walks through houses, a step of all of them at a time, and how well paths were followed; BLEU of a speaker.
 
+Metrics are of distances along the edges of the house's graph. Definitions: success, SPL and oracle success of Anderson
+et al., On Evaluation of Embodied Navigation Agents, 2018; CLS of Jain et al., Stay on the Path, ACL 2019; nDTW and sDTW
+of Ilharco et al., General Evaluation for Instruction Conditioned Navigation, 2019. A path lists a viewpoint once for
+each visit: turning on the spot adds nothing.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
-from fedapps.tasks.base import Batch
+from fedapps.tasks.base import Batch, PooledMetric
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .geometry import HEADINGS, STEP, VIEW_ELEVATIONS, VIEW_HEADINGS, angle_features
+from fedapps.base.errors import need
+
+from .connectivity import HEADINGS, STEP, VIEW_ELEVATIONS, VIEW_HEADINGS, angle_features
 from .houses import Houses
+from .layers import mask_of
 
 SUCCESS_RADIUS = 3.0  # metres from the goal (Anderson et al., CVPR 2018, Section 4)
 STOP_REWARD = 2.0
-
 #: Directions of the 36 views relative to the column that the agent faces, [12, 36, 4].
 VIEW_ANGLES = torch.stack(
     [
@@ -115,3 +126,138 @@ class Walks:
         """The viewpoints that each agent was at, ``[n, T]``, -1 after the end, and how many they are, ``[n]``."""
         trail = torch.stack(self._trail, dim=1)
         return trail, (trail >= 0).sum(dim=1)
+
+
+MAX_NGRAM = 4
+#: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.
+STATISTICS = 2 * MAX_NGRAM + 2
+
+
+class CorpusCounts:
+    """Counts n-grams of sentences, also several times, against the same references.
+
+    Parameters
+    ----------
+    references : sequence of sequences of sequences of str
+        For each of n sentences the words of its references, at least one; their number may differ.
+    """
+
+    def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
+        need("sacrebleu", "vln", "the BLEU of a speaker")
+        from sacrebleu.metrics.bleu import BLEU
+
+        most = max(map(len, references))
+        columns: list[Any] = [
+            [" ".join(of[index]) if index < len(of) else None for of in references] for index in range(most)
+        ]
+        self._counter = BLEU(tokenize="none", smooth_method="none", force=True, references=columns)
+        self._shortest = sum(min(map(len, of)) for of in references)
+
+    def statistics(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """The :data:`STATISTICS` of the words of n sentences, float64 ``[10]``."""
+        counted = self._counter.corpus_score([" ".join(sentence) for sentence in sentences], None)
+        return np.array([*counted.counts, *counted.totals, counted.sys_len, self._shortest], dtype=np.float64)
+
+
+def bleu_statistics(sentences: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> np.ndarray:
+    """What BLEU is made of: sums over sentences, so that those of several nodes add up.
+
+    Parameters
+    ----------
+    sentences : sequence of sequences of str
+        The words of n sentences.
+    references : sequence of sequences of sequences of str
+        As those of :class:`CorpusCounts`.
+
+    Returns
+    -------
+    float64 ndarray [10]
+        See :data:`STATISTICS`.
+    """
+    return CorpusCounts(references).statistics(sentences)
+
+
+def bleu(statistics: np.ndarray) -> float:
+    """BLEU-4 in [0, 100] of :func:`bleu_statistics` or of a multiple of them; 0 where no 4-gram matches."""
+    matches, totals = statistics[:MAX_NGRAM], statistics[MAX_NGRAM : 2 * MAX_NGRAM]
+    length, wanted = statistics[-2:]
+    if (matches <= 0).any() or (totals < matches).any() or length <= 0:  # the last two: statistics that cannot be
+        return 0.0
+    brevity = min(0.0, 1.0 - wanted / length)
+    return float(100 * np.exp(np.log(matches / totals).mean() + brevity))
+
+
+#: BLEU-4 of the paths of several nodes; a mean of the nodes' BLEU is another number.
+CORPUS_BLEU = PooledMetric(STATISTICS, bleu)
+#: Navigation error in metres, success, oracle success, SPL, CLS, nDTW, sDTW.
+METRICS = ("ne", "sr", "osr", "spl", "cls", "ndtw", "sdtw")
+_SHORTEST = 0.01  # metres that a path counts at least
+
+
+def navigation_metrics(
+    houses: Houses, trail: Tensor, trail_length: Tensor, reference: Tensor, reference_length: Tensor
+) -> Mapping[str, Tensor]:
+    """The metrics of each path.
+
+    Parameters
+    ----------
+    houses : Houses
+        Whose distances count.
+    trail, reference : int64 tensors [n, T], [n, R]
+        Rows of the viewpoints walked, and of those that the instruction describes; what follows the end is ignored.
+    trail_length, reference_length : int64 tensors [n]
+        How many viewpoints the paths have.
+
+    Returns
+    -------
+    mapping of str to float64 tensors [n]
+        :data:`METRICS`: metres for "ne", otherwise in [0, 1].
+    """
+    walked, planned = (
+        mask_of(*each) for each in ((trail_length, trail.shape[1]), (reference_length, reference.shape[1]))
+    )
+    trail = torch.where(walked, trail, trail[:, :1])
+    reference = torch.where(planned, reference, reference[:, :1])
+    end = trail.gather(1, trail_length.unsqueeze(1) - 1)
+    goal = reference.gather(1, reference_length.unsqueeze(1) - 1)
+    error = houses.distances(end, goal).squeeze(1).double()
+    nearest = houses.distances(trail, goal.expand_as(trail)).masked_fill(~walked, torch.inf).amin(dim=1)
+    success = (error < SUCCESS_RADIUS).double()
+    length, planned_length = _length(houses, trail, walked), _length(houses, reference, planned)
+    shortest = houses.distances(trail[:, :1], goal).squeeze(1).double()
+    between = houses.distances(trail.unsqueeze(2), reference.unsqueeze(1)).double()
+    ndtw = torch.exp(-_dtw(between, trail_length, reference_length) / (SUCCESS_RADIUS * reference_length))
+    return {
+        "ne": error,
+        "sr": success,
+        "osr": (nearest < SUCCESS_RADIUS).double(),
+        "spl": success * shortest / torch.maximum(shortest, length).clamp(min=_SHORTEST),
+        "cls": _cls(between, walked, planned, length, planned_length),
+        "ndtw": ndtw,
+        "sdtw": success * ndtw,
+    }
+
+
+def _length(houses: Houses, path: Tensor, used: Tensor) -> Tensor:
+    return (houses.distances(path[:, :-1], path[:, 1:]).double() * used[:, 1:]).sum(dim=1)
+
+
+def _cls(between: Tensor, walked: Tensor, planned: Tensor, length: Tensor, planned_length: Tensor) -> Tensor:
+    """Coverage of the reference times how well the length agrees with the covered part of it."""
+    apart = between.masked_fill(~walked.unsqueeze(2), torch.inf).amin(dim=1)
+    covered = (torch.exp(-apart / SUCCESS_RADIUS) * planned).sum(dim=1) / planned.sum(dim=1)
+    expected = covered * planned_length
+    total = expected + (expected - length).abs()
+    return covered * torch.where(total > 0, expected / total.clamp(min=1e-12), torch.ones_like(total))
+
+
+def _dtw(between: Tensor, trail_length: Tensor, reference_length: Tensor) -> Tensor:
+    """The cost ``[n]`` of the best alignment of both paths, given distances ``[n, T, R]``."""
+    count, rows, columns = between.shape
+    cost = between.new_full((count, rows + 1, columns + 1), torch.inf)
+    cost[:, 0, 0] = 0
+    for row in range(1, rows + 1):
+        for column in range(1, columns + 1):
+            before = torch.stack([cost[:, row - 1, column], cost[:, row, column - 1], cost[:, row - 1, column - 1]])
+            cost[:, row, column] = between[:, row - 1, column - 1] + before.amin(dim=0)
+    return cost[torch.arange(count), trail_length, reference_length]

@@ -11,16 +11,15 @@ from math import comb
 import numpy as np
 import torch
 from fedapps.tasks.base import Metrics
-from fedapps.tasks.node_data import fingerprint
+from fedapps.tasks.profiles import fingerprint
 
 from fedapps.base.seeding import generator
 
-from .image_sets import ImageSet
 from .networks import PlaceNetwork
 from .options import Options
 from .places import Places
-from .recall import nearest_rows, recall, true_within
-from .training_set import TrainingSet, triplet_loss, triplet_terms
+from .retrieval import nearest_rows, recall, within
+from .training_set import ImageSet, TrainingSet, triplet_loss, triplet_terms
 
 AMONG = (1, 5, 10)
 SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are drawn, and matches per query
@@ -30,7 +29,17 @@ PIXELS = 96  # maximum length of an image's longer side
 
 
 @dataclass(frozen=True, eq=False)
-class _Tested:
+class Tested:
+    """Results of a model on a common set.
+
+    Attributes
+    ----------
+    recalls : dict of str to float
+        ``recall_at_1``, ``_5`` and ``_10`` in [0, 1]; empty if no query is findable.
+    nearest : ndarray [len(shown), NEAREST], or fewer columns
+        The nearest database images of the ``shown`` queries, counted within the database.
+    """
+
     recalls: Metrics
     nearest: np.ndarray
 
@@ -44,7 +53,7 @@ class CommonSet:
 
     images: ImageSet
     true_rows: list[np.ndarray]
-    _found: OrderedDict[bytes, _Tested] = field(default_factory=OrderedDict)
+    _tested: OrderedDict[bytes, Tested] = field(default_factory=OrderedDict)
 
     @classmethod
     def of(cls, images: ImageSet, radius: float) -> "CommonSet":
@@ -78,28 +87,18 @@ class CommonSet:
         count = min(SHOWN, len(self.findable))
         return self.findable[(2 * np.arange(count) + 1) * len(self.findable) // max(2 * count, 1)]
 
-    def recalls(self, network: PlaceNetwork) -> Metrics:
-        """Return ``recall_at_1``, ``_5`` and ``_10`` in [0, 1]; empty if no query is findable."""
-        return self._tested(network).recalls
-
-    def nearest(self, network: PlaceNetwork) -> np.ndarray:
-        """Return the nearest database images of the ``shown`` queries, ``[len(shown), NEAREST]`` or fewer columns.
-
-        Images are counted within the database.
-        """
-        return self._tested(network).nearest
-
-    def _tested(self, network: PlaceNetwork) -> _Tested:
+    def tested(self, network: PlaceNetwork) -> Tested:
+        """Return the results of a model."""
         digest = fingerprint(network.state_dict().values())
-        if (tested := self._found.get(digest)) is None:
+        if (tested := self._tested.get(digest)) is None:
             inputs = self.images.through(network)
             places = self.images.places
             queries, database = inputs.describe(places.queries), inputs.describe(places.database)
             recalls = _recalls(queries, database, self.true_rows)
-            tested = _Tested(recalls, nearest_rows(queries[self.shown], database, NEAREST))
-            self._found[digest] = tested
-            while len(self._found) > _REMEMBERED:
-                self._found.popitem(last=False)
+            tested = Tested(recalls, nearest_rows(queries[self.shown], database, NEAREST))
+            self._tested[digest] = tested
+            while len(self._tested) > _REMEMBERED:
+                self._tested.popitem(last=False)
         return tested
 
 
@@ -113,7 +112,9 @@ def drawn_for_test(places: Places, options: Options) -> Places:
     if 0 < options.test_queries < len(queries):
         queries = np.sort(rng.permutation(places.queries_with_positive(options.recall_radius))[: options.test_queries])
     if options.test_database:
-        near = np.unique(np.concatenate([database[:0], *_near(places, queries, database, options.recall_radius)]))
+        near = np.unique(
+            database[np.concatenate([[], *_true_rows(places, queries, options.recall_radius)]).astype(int)]
+        )
         others = rng.permutation(np.setdiff1d(database, near))[: options.test_database]
         database = np.concatenate([near, others])
     return places.select(np.sort(np.concatenate([queries, database])))
@@ -164,11 +165,11 @@ def own_metrics(
 def _mined_loss(
     training: TrainingSet, described: np.ndarray, train: np.ndarray, options: Options, rng: np.random.Generator
 ) -> Metrics:
-    chosen = np.sort(rng.permutation(train)[: options.refresh])
+    queries = np.sort(rng.permutation(train)[: options.refresh])
     pool = options.mining_pool()
     mined = training.miner.mine(
-        chosen,
-        described[training.queries[chosen]],
+        queries,
+        described[training.queries[queries]],
         described[training.database],
         pool=pool,
         drawn=pool.draw(training.miner, rng),
@@ -194,28 +195,24 @@ def _mined_loss(
 
 
 def _recalls(queries: np.ndarray, database: np.ndarray, true_rows: list[np.ndarray]) -> Metrics:
-    if not any(len(rows) for rows in true_rows):
-        return {}
-    result = recall(queries, database, true_rows, among=AMONG)
-    return {f"recall_at_{n}": result.percent[n] / 100 for n in AMONG}
+    percents = recall(queries, database, true_rows, among=AMONG)
+    return {f"recall_at_{n}": percent / 100 for n, percent in percents.items()}
 
 
 def _true_rows(places: Places, queries: np.ndarray, radius: float) -> list[np.ndarray]:
     """For each of the rows ``queries``, the database images that show its place, counted within the database."""
-    return true_within(places.position_apart[queries], places.position_apart[places.database], radius)
+    return within(places.position_apart[queries], places.position_apart[places.database], radius)
 
 
-def _near(places: Places, queries: np.ndarray, database: np.ndarray, radius: float) -> list[np.ndarray]:
-    return [database[rows] for rows in _true_rows(places, queries, radius)]
-
-
-def traces(network: PlaceNetwork, own: Places, common: CommonSet | None, radius: float) -> dict[str, np.ndarray]:
-    """Return the :func:`place_traces` of the ``own`` images (``places.*``) and of the ``common`` ones (``common.*``).
+def traces(
+    network: PlaceNetwork, node_places: Places, common: CommonSet | None, radius: float
+) -> dict[str, np.ndarray]:
+    """Return the :func:`place_traces` of a node's images (``places.*``) and of the ``common`` ones (``common.*``).
 
     For the common images, also return the :func:`match_traces` of ``network``, in which matches within ``radius``
     metres are correct.
     """
-    arrays = place_traces("places", own)
+    arrays = place_traces("places", node_places)
     if common is not None:
         arrays |= place_traces("common", common.images.places) | match_traces(network, common, radius)
     return arrays
@@ -246,7 +243,7 @@ def match_traces(network: PlaceNetwork, common: CommonSet, radius: float) -> dic
     if not len(common.shown):
         return {}
     places = common.images.places
-    nearest = common.nearest(network)
+    nearest = common.tested(network).nearest
     asked, nearest_places = places.queries[common.shown], places.database[nearest]
     metres = np.linalg.norm(places.position[nearest_places] - places.position[asked][:, None], axis=2)
     apart = _city(places, nearest_places) != _city(places, asked)[:, None]

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.answers import finite_numbers
-from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
+from fedapps.tasks.vision import ENDINGS, GivenImage, picture_of
 from PIL import Image
 from torch import Tensor
 
 from fedapps.base.errors import DataError
-from fedapps.base.rows import FORMATS
-from fedapps.base.tables import read_table
+from fedapps.base.tables import FORMATS, read_table
 from fedapps.base.text_files import COMPRESSIONS, found_in
 
 from .datasets import read_images
-from .image_table import OPTIONAL, ROLES, coordinates
 from .images import ImageFiles, ImageSource, ImageStore
 from .options import Options
-from .positions import EARTH_RADIUS
+from .places import EARTH_RADIUS
+from .readers import OPTIONAL, ROLES, coordinates
 
 #: The endings of the names of tables.
 TABLES = tuple(form + compression for form in FORMATS for compression in COMPRESSIONS)
@@ -71,9 +70,9 @@ class GivenImages:
         roles = self.query
         return self if roles is None or roles.all() or not roles.any() else self.select(roles == query)
 
-    def select(self, chosen: np.ndarray) -> "GivenImages":
-        """Return some of the images; ``chosen`` are their places, ascending, or a mask."""
-        places = np.arange(len(self))[chosen].tolist()
+    def select(self, wanted: np.ndarray) -> "GivenImages":
+        """Return some of the images; ``wanted`` are their places, ascending, or a mask."""
+        places = np.arange(len(self))[wanted].tolist()
         return GivenImages(
             self.source,
             self.rows[places],

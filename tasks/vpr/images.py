@@ -1,7 +1,7 @@
 """Images from files, archives and arrays, decoded on demand and cached up to a limit.
 
 Pixels are read as they are stored: the rotation of EXIF is ignored. What is no 8-bit image is described in
-:mod:`fedapps.tasks.pictures`.
+:mod:`fedapps.tasks.vision`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
-from fedapps.tasks.pictures import MAX_PIXELS, as_rgb, decoded
+from fedapps.tasks.vision import MAX_PIXELS, as_rgb, decoded
 from PIL import Image
 from torch import Tensor
 

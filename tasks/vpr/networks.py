@@ -2,26 +2,167 @@
 
 The names of frozen parameters begin with ``frozen.``, those of trained ones with ``trained.``, ``pooling.`` and
 ``projection.``. Only the latter are shared if all nodes have the same weights for the former. :func:`check_network`
-checks, before training, that weights and image size fit the network.
+checks, before training, that weights and image size fit the network. Weights are read from a file, or by their name in
+torchvision.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Literal, Self, cast
 
+import numpy as np
 import torch
 from fedapps.tasks.base import DataError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from .backbones import BACKBONES, Backbone, backbone
-from .layers import POOLINGS
-from .options import Options
-from .weights import IMAGENET_MEAN, fitted, published_weights, read_weights
+from .backbones import BACKBONES, POOLINGS, Backbone, backbone
+from .options import Options, require_weights
+
+_KEY = "vpr.weights"
+#: The mean of ImageNet's images, in RGB, from 0 to 1.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+#: Counters that no network uses.
+_COUNTER = ".num_batches_tracked"
+_WRAPPED = "module."  # before the names of a model trained in torch's DataParallel, which are those without it
+_NAMED = 3  # tensors that a line of an error lists
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read named tensors from a state dictionary of torch (``.pth``, ``.pt``), a ``.safetensors`` or an ``.npz`` file.
+
+    Nothing in the file is executed.
+
+    Raises
+    ------
+    DataError
+        The file is missing or of another kind.
+    """
+    require_weights(path)
+    readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
+    if path.suffix not in readers:
+        raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")
+    try:
+        tensors = readers[path.suffix](path)
+    except UnpicklingError as error:
+        raise DataError(
+            f"{_KEY} = '{path}': cannot be read as a {path.suffix} file of tensors; it is damaged, or has a whole "
+            "model, whose code is not run: save the model's state_dict()"
+        ) from error
+    except Exception as error:
+        # Each library raises different errors for a file that is truncated or of another kind.
+        raise DataError(f"{_KEY} = '{path}': cannot be read as a {path.suffix} file of tensors ({error})") from error
+    if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise DataError(f"{_KEY} = '{path}': is not a dictionary of tensors; save the model's state_dict()")
+    wrapped = all(name.startswith(_WRAPPED) for name in tensors)
+    return {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()} if wrapped else dict(tensors)
+
+
+def published_weights(name: str, network: str) -> dict[str, Tensor]:
+    """Return weights that torchvision publishes, from torch's cache or else from the internet.
+
+    Parameters
+    ----------
+    name : str
+        Their name in torchvision, such as ``ResNet18_Weights.IMAGENET1K_V1``.
+    network : str
+        The classifier that needs them, such as ``resnet18``.
+
+    Raises
+    ------
+    DataError
+        The classifier has no such weights, or they cannot be downloaded.
+    """
+    from torchvision import models
+
+    known = {str(weights): weights for weights in models.get_model_weights(network)}
+    if name not in known:
+        raise DataError(f"{_KEY} = {name!r}: torchvision publishes for {network} {', '.join(known)}; name one of them")
+    weights = known[name]
+    if (mean := tuple(weights.transforms().mean)) != IMAGENET_MEAN:
+        raise DataError(
+            f"{_KEY} = {name!r}: trained on images less {mean}, not ImageNet's mean {IMAGENET_MEAN}; choose others"
+        )
+    cache = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+    try:
+        tensors: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except Exception as error:
+        # The network, the server and the file each raise errors of their own.
+        raise DataError(
+            f"{_KEY} = {name!r}: cannot be read from {cache}, nor downloaded from {weights.url} ({error}); copy the "
+            "file there on every machine, or set vpr.weights to its path"
+        ) from error
+    return tensors
+
+
+def fitted(
+    parts: Sequence[nn.Module], weights: Mapping[str, Tensor], cut: Backbone
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Match weights to the modules of a network.
+
+    Parameters
+    ----------
+    parts : sequence of Module
+        The parts of one network.
+    weights : mapping of str to Tensor
+        The weights of a file.
+    cut : Backbone
+        The backbone, which has the names of the whole network and those of published files.
+
+    Returns
+    -------
+    tuple of dict and list of str
+        The weights by the network's names, and one line each for missing, unexpected and differently shaped tensors and
+        those with numbers that are not finite; no lines if the weights fit.
+    """
+    wanted: dict[str, Tensor] = {}
+    for part in parts:
+        wanted |= part.state_dict()
+    by_own_name = {
+        name: tensor
+        for name, tensor in ((cut.renamed(name), tensor) for name, tensor in weights.items())
+        if name in wanted or not (name in cut.names or name.endswith(_COUNTER))
+    }
+    reshaped = [name for name, tensor in by_own_name.items() if name in wanted and tensor.shape != wanted[name].shape]
+    infinite = [name for name, tensor in by_own_name.items() if name in wanted and not tensor.isfinite().all()]
+    problems = {
+        "missing": [_named(name, tensor) for name, tensor in wanted.items() if name not in by_own_name],
+        "unexpected": [_named(name, tensor) for name, tensor in by_own_name.items() if name not in wanted],
+        "of another shape": [
+            f"{_named(name, by_own_name[name])}, not {tuple(wanted[name].shape)}" for name in reshaped
+        ],
+        "not finite": infinite,
+    }
+    return by_own_name, [f"{kind}: {_short(names)}" for kind, names in problems.items() if names]
+
+
+def _named(name: str, tensor: Tensor) -> str:
+    return f"{name} {tuple(tensor.shape)}"
+
+
+def _short(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return "; ".join([*names[:_NAMED], *more])
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    return load_file(path)
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
 
 #: Glob pattern of the parameters that are never trained.
 FROZEN = "frozen.*"
-
 Normalisation = Literal["imagenet", "caffe", "tensorflow"]
 BatchNorms = Literal["frozen", "trained"]
 
@@ -135,11 +276,6 @@ class PlaceNetwork(nn.Module):
         pooled = normalize(self.pooling(local), dim=1)
         return pooled if self.projection is None else normalize(self.projection(pooled), dim=1)
 
-    def frozen_names(self) -> set[str]:
-        """Return the names in the state that training does not change."""
-        kept = {id(tensor) for module in self._kept for tensor in module.state_dict(keep_vars=True).values()}
-        return {name for name, tensor in self.state_dict(keep_vars=True).items() if id(tensor) in kept}
-
 
 def place_network(
     name: str,
@@ -177,14 +313,12 @@ def place_network(
     DataError
         A name is unknown, the layers do not divide the network, or the weights cannot be read or do not fit.
     """
-    if pooling not in POOLINGS:
-        raise DataError(f"pooling = {pooling!r}: must be one of {', '.join(POOLINGS)}")
-    chosen = backbone(name, trained_from, train_all=train_all)
-    parts = chosen.parts() if weights is None else _loaded(name, chosen, weights)
+    cut = backbone(name, trained_from, train_all=train_all)
+    parts = cut.parts() if weights is None else _loaded(name, cut, weights)
     if normalisation is None:
         normalisation = normalisation_for(name, weights)
     return PlaceNetwork(
-        *parts, chosen.width, pooling, normalisation=normalisation, batch_norms=batch_norms, projection=projection
+        *parts, cut.width, pooling, normalisation=normalisation, batch_norms=batch_norms, projection=projection
     )
 
 
@@ -198,21 +332,15 @@ def normalisation_for(name: str, weights: Path | str | None) -> Normalisation:
     return "caffe" if isinstance(weights, Path) and weights.suffix == ".npz" else "imagenet"
 
 
-def network_of(options: Options) -> PlaceNetwork:
-    """Return the network that ``options`` describe, as :func:`place_network` does."""
-    return _network(options, options.given_weights, normalisation_for(options.backbone, options.given_weights))
+def network_of(options: Options, normalisation: Normalisation | None = None) -> PlaceNetwork:
+    """Return the network that ``options`` describe, as :func:`place_network` does.
 
-
-def unloaded_network(options: Options, normalisation: Normalisation) -> PlaceNetwork:
-    """Return the network that ``options`` describe with drawn weights: no file of weights is read."""
-    return _network(options, None, normalisation)
-
-
-def _network(options: Options, weights: Path | str | None, normalisation: Normalisation) -> PlaceNetwork:
+    With the ``normalisation`` of a stored model, weights are drawn and no file of weights is read.
+    """
     return place_network(
         options.backbone,
         options.pooling,
-        weights=weights,
+        weights=options.given_weights if normalisation is None else None,
         trained_from=options.trained_from,
         normalisation=normalisation,
         batch_norms=cast(BatchNorms, options.batch_norms),
@@ -221,15 +349,15 @@ def _network(options: Options, weights: Path | str | None, normalisation: Normal
     )
 
 
-def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module, nn.Module]:
+def _loaded(name: str, cut: Backbone, weights: Path | str) -> tuple[nn.Module, nn.Module]:
     """The parts of a backbone with the given weights, on the default device. Nothing is drawn."""
-    tensors = read_weights(weights) if isinstance(weights, Path) else published_weights(weights, chosen.network)
+    tensors = read_weights(weights) if isinstance(weights, Path) else published_weights(weights, cut.network)
     device = torch.get_default_device()
     with torch.device("meta"):
-        parts = chosen.parts()
-    by_own_name, problems = fitted(parts, tensors, known=chosen.names, renamed=chosen.renamed)
+        parts = cut.parts()
+    by_own_name, problems = fitted(parts, tensors, cut)
     if problems:
-        others = [own for own, other in BACKBONES.items() if not _problems(other, tensors)]
+        others = [fitting for fitting, other in BACKBONES.items() if not _problems(other, tensors)]
         advice = (
             f"set vpr.backbone = {' or '.join(map(repr, others))}, which the file fits"
             if others
@@ -241,14 +369,14 @@ def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module
         )
     for part in parts:
         wanted = part.state_dict()
-        copies = {own: torch.empty_like(like, device=device).copy_(by_own_name[own]) for own, like in wanted.items()}
+        copies = {key: torch.empty_like(like, device=device).copy_(by_own_name[key]) for key, like in wanted.items()}
         part.load_state_dict(copies, assign=True)
     return parts
 
 
-def _problems(chosen: Backbone, tensors: Mapping[str, Tensor]) -> list[str]:
+def _problems(cut: Backbone, tensors: Mapping[str, Tensor]) -> list[str]:
     with torch.device("meta"):
-        return fitted(chosen.parts(), tensors, known=chosen.names, renamed=chosen.renamed)[1]
+        return fitted(cut.parts(), tensors, cut)[1]
 
 
 def check_network(options: Options) -> None:

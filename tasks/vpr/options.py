@@ -4,25 +4,22 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.tasks.pictures import MAX_PIXELS, MOST_PIXELS
+from fedapps.tasks.vision import MAX_PIXELS, MOST_PIXELS
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import option, split_names
 
 from .images import Size
-from .mining import Anywhere, NearestSequences, Pool
-from .nordland import METRES_PER_FRAME
+from .readers import METRES_PER_FRAME
+from .retrieval import Anywhere, NearestSequences, Pool
 
-#: The networks and poolings, as in :mod:`fedapps.tasks.vpr.backbones` and :mod:`fedapps.tasks.vpr.layers`, which need
-# torch.
+#: The networks and poolings of :mod:`fedapps.tasks.vpr.backbones`, which imports this module.
 BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
 POOLINGS = ("gem", "spoc", "mac")
 #: The value of ``trained_from`` that freezes the whole backbone.
 HEAD = "head"
 #: The radius in metres of a Proximity client: the paper's, and a smaller one for simulated cities of a few streets.
 RADIUS, WORLD_RADIUS = 2000.0, 50.0
-
-
 #: The form of the names of torchvision's weights.
 _PUBLISHED = re.compile(r"[A-Za-z0-9_]+_Weights\.[A-Z0-9_]+")
 

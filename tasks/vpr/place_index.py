@@ -20,7 +20,7 @@ from fedapps.base.errors import DataError
 from fedapps.base.text_files import from_json, shown
 
 from .given_images import metres_between, positions_of
-from .recall import nearest_rows
+from .retrieval import nearest_rows
 
 #: The name of an index in the folder of further files of a model.
 INDEX_FILE = "index.safetensors"

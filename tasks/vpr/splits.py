@@ -1,11 +1,13 @@
-"""Partition sequences into clients so that every client has queries and database images.
+"""Partition sequences into clients, sets of sequences that have queries and database images.
 
 The splits are those of Collaborative Visual Place Recognition through Federated Learning (FedVPR), Section 4.1. [I]
 marks decisions that the paper leaves open.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -14,8 +16,113 @@ from scipy.spatial.distance import cdist
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
-from .clients import MIN_SEQUENCES, Client, at_least_one, client_of, is_valid
 from .places import Places
+
+#: The minimum number of sequences of queries, and of the database, of a valid client (Section 4.1).
+MIN_SEQUENCES = 2
+
+
+@dataclass(frozen=True)
+class Client:
+    """The sequences of one client.
+
+    Attributes
+    ----------
+    key : str
+        The client's key, the same for equal seeds.
+    city, continent : str
+        The common city and continent of the sequences; "" if there are several.
+    tracks : tuple of int
+        Indices into ``Places.tracks``, ascending.
+    seed_row : int or None
+        The row of the query around which a Proximity client was built.
+    """
+
+    key: str
+    city: str
+    continent: str
+    tracks: tuple[int, ...]
+    seed_row: int | None = None
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The labels ``city`` and ``continent``, as far as they are known."""
+        return labels_of(self.city, self.continent)
+
+    def places(self, places: Places) -> Places:
+        """Return the client's images."""
+        return places.of_tracks(self.tracks)
+
+
+def labels_of(city: str, continent: str) -> dict[str, str]:
+    """Return the labels of a node, as far as they are known."""
+    return {name: label for name, label in (("city", city), ("continent", continent)) if label}
+
+
+def is_valid(places: Places, tracks: Sequence[int]) -> bool:
+    """Return whether ``tracks`` contain at least two sequences of queries and two of the database (Section 4.1)."""
+    queries = sum(places.tracks[track].query for track in tracks)
+    return queries >= MIN_SEQUENCES and len(tracks) - queries >= MIN_SEQUENCES
+
+
+def client_of(places: Places, key: str, tracks: Sequence[int], seed_row: int | None = None) -> Client:
+    """Return a client with the sequences ``tracks``; its city and continent are those that all sequences have in
+    common.
+    """
+    cities = {places.tracks[track].city for track in tracks}
+    continents = {places.tracks[track].continent for track in tracks}
+    return Client(
+        key,
+        city=cities.pop() if len(cities) == 1 else "",
+        continent=continents.pop() if len(continents) == 1 else "",
+        tracks=tuple(sorted(tracks)),
+        seed_row=seed_row,
+    )
+
+
+def at_least_one(clients: Sequence[Client], what: str) -> tuple[Client, ...]:
+    """Return ``clients`` as a tuple.
+
+    Raises
+    ------
+    DataError
+        There is no client. ``what`` says which sequences were tried.
+    """
+    if not clients:
+        raise DataError(
+            f"the split gives no client: a client needs two sequences of queries and two of the database ({what})"
+        )
+    return tuple(clients)
+
+
+def hold_out(clients: Sequence[Client], count: int, seed: int) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
+    """Draw ``count`` clients for validation (Section 4.1: 12).
+
+    Returns
+    -------
+    tuple of tuples of Client
+        The clients to train with and those to validate with, both in their original order.
+
+    Raises
+    ------
+    DataError
+        No client would be left for training.
+    """
+    if not 0 <= count < len(clients):
+        raise DataError(
+            f"vpr.validation-clients = {count}: the split gives {len(clients)} clients; hold out fewer of them"
+        )
+    held = set(generator(seed, "vpr.validation").permutation(len(clients))[:count].tolist())
+    return (
+        tuple(client for i, client in enumerate(clients) if i not in held),
+        tuple(client for i, client in enumerate(clients) if i in held),
+    )
+
+
+def clients_per_city(clients: Sequence[Client]) -> dict[str, int]:
+    """Return the number of clients of each city, the k of :func:`~fedapps.tasks.vpr.splits.clustering_split`."""
+    return dict(Counter(client.city for client in clients))
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +165,7 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
         but counts and validates sequences [I].
     counts : mapping of str to int
         The number k of clusters of each city, that of Proximity's clients at 2000 m
-        (:func:`~fedapps.tasks.vpr.clients.clients_per_city`). Cities without k, and clusters that are not valid, give
+        (:func:`~fedapps.tasks.vpr.splits.clients_per_city`). Cities without k, and clusters that are not valid, give
         no client.
     seed : int
         The seed.
@@ -66,12 +173,8 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
     Raises
     ------
     DataError
-        There is no valid client, or ``features`` has the wrong shape.
+        There is no valid client.
     """
-    if features.ndim != 2 or len(features) != len(places.tracks):
-        raise DataError(
-            f"features of shape {features.shape}; expected a row for each of {len(places.tracks)} sequences"
-        )
     clients = []
     for city in places.cities:
         tracks = _tracks_of(places, city)
@@ -96,10 +199,8 @@ def random_split(places: Places, num_clients: int, seed: int) -> tuple[Client, .
     Raises
     ------
     DataError
-        ``num_clients`` is below 1, or a city has too few sequences.
+        A city has too few sequences.
     """
-    if num_clients < 1:
-        raise DataError(f"{num_clients} clients; expected at least 1")
     rng = generator(seed, "vpr.random", num_clients)
     decks = [(city, query, deck) for city in places.cities for query, deck in _by_role(places, city) if len(deck)]
     dealt: list[list[int]] = [[] for _ in range(num_clients)]
@@ -153,12 +254,12 @@ def _neighbourhoods(
     tree = cKDTree(places.position[rows])
     free = set(np.unique(places.track[rows]).tolist())
     queries = [track for track in sorted(free) if places.tracks[track].query]
-    for own in rng.permutation(queries).tolist():
-        if own not in free:
+    for query_track in rng.permutation(queries).tolist():
+        if query_track not in free:
             continue
-        seed_row = int(rng.choice(rows[places.track[rows] == own]))
+        seed_row = int(rng.choice(rows[places.track[rows] == query_track]))
         near = rows[tree.query_ball_point(places.position[seed_row], radius)]
-        group = sorted(free.intersection(places.track[near].tolist()) | {own})
+        group = sorted(free.intersection(places.track[near].tolist()) | {query_track})
         free.difference_update(group)
         yield seed_row, tuple(group)
 

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 from fedapps.base.errors import DataError, listed
 from fedapps.base.text_files import shown
 
-from .clients import Client
 from .datasets import Dataset, kind_of
 from .evaluation import AMONG, CommonSet, own_metrics, traces
-from .msls import CONTINENTS_FILE
 from .networks import (
     FROZEN,
     Normalisation,
@@ -29,13 +27,26 @@ from .networks import (
     check_network,
     network_of,
     normalisation_for,
-    unloaded_network,
 )
-from .nodes import common_test, federation, node_data, own_data, require_network, sequence_features, whole_data
+from .nodes import (
+    as_many,
+    clients_of,
+    common_test,
+    dataset_of,
+    federation,
+    groups_of,
+    node_data,
+    own_data,
+    queries_to_train_on,
+    require_network,
+    sequence_features,
+    whole_data,
+)
 from .options import Options as VprOptions
 from .options import require_weights
 from .places import Places
-from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train_on
+from .readers import CONTINENTS_FILE
+from .splits import Client
 from .training_set import TrainingSet, described, epoch_of_triplets, loss_of_triplets
 
 _LISTED = 10  # cities that a line lists
@@ -103,7 +114,7 @@ class VprTask(Task):
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate cities. Raise :class:`DataError` for the source "files"."""
-        chosen = self.options
+        options = self.options
         if not self.has_world:
             raise DataError(
                 "vpr.source = 'files': set data-dir to the folder of the images, or set vpr.source = 'simulated' for "
@@ -111,11 +122,11 @@ class VprTask(Task):
             )
         try:
             world = StreetWorld(
-                cities=chosen.world_cities,
-                test_cities=chosen.world_test_cities,
-                size=chosen.size[::-1],
-                spacing=chosen.world_spacing,
-            ).enough_for(num_nodes, chosen.world_metres)
+                cities=options.world_cities,
+                test_cities=options.world_test_cities,
+                size=options.size[::-1],
+                spacing=options.world_spacing,
+            ).enough_for(num_nodes, options.world_metres)
         except ValueError as error:
             raise DataError(f"vpr.world-*: {error}") from error
         write_streets(folder, world, seed)
@@ -164,7 +175,7 @@ class VprTask(Task):
         kind = field_of(facts, "normalisation", str)
         if kind not in get_args(Normalisation):
             raise DataError(f"normalisation = {shown(kind)}: must be one of {', '.join(get_args(Normalisation))}")
-        network = unloaded_network(self.options, cast(Normalisation, kind))
+        network = network_of(self.options, cast(Normalisation, kind))
         if next(network.parameters()).is_meta:  # the first call, before memory is taken
             check_image_size(network, self.options)
         return network
@@ -290,7 +301,7 @@ class VprTask(Task):
         metrics: Metrics = {}
         common = cast(Mapping[str, CommonSet], data.extra["common"])
         for name, images in common.items():
-            metrics |= {f"{name}.{metric}": value for metric, value in images.recalls(network).items()}
+            metrics |= {f"{name}.{metric}": value for metric, value in images.tested(network).recalls.items()}
         train, test = (
             data.splits[split]["query"].numpy() if split in data.splits else np.zeros(0, dtype=np.int64)
             for split in ("train", "test")

@@ -9,24 +9,22 @@ from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.answers import finite_answer, several
+from fedapps.tasks.answers import Network, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.network import Network
-from fedapps.tasks.node_data import fingerprint
-from fedapps.tasks.pictures import GivenImage
-from fedapps.tasks.profiles import check_partition
+from fedapps.tasks.profiles import check_partition, fingerprint
 from fedapps.tasks.trained import TrainedModel
+from fedapps.tasks.vision import GivenImage
 from torch import Tensor
 
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
 from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of
-from .image_sets import CHUNK, describe
 from .networks import PlaceNetwork
 from .nodes import node_data, own_data
 from .options import Options
 from .place_index import INDEX_FILE, Matches, PlaceIndex
+from .training_set import CHUNK, describe
 
 Images = Sequence[GivenImage] | np.ndarray | Tensor
 _MATCHES = 5  # that a row of a prediction lists

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import engine, pfl
+from benchmarks import engine, environments, pfl
 
 pytestmark = pytest.mark.subprocesses
 
@@ -60,25 +60,8 @@ def test_an_environment_that_cannot_be_built_names_the_option(
 ) -> None:
     failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for pfl")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(pfl.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(environments.subprocess, "run", lambda *_, **__: failed)
     assert engine.main(SIZES) == 2
     said = capsys.readouterr().err
     assert "No matching distribution found for pfl" in said
     assert "--skip-pfl" in said
-
-
-def test_a_complete_environment_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
-
-    def call(command: list[str]) -> None:
-        calls.append(command)
-        if "venv" in command:
-            (site := pfl._site(Path(command[-1]))).mkdir(parents=True)
-            assert site.name == "site-packages"
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(pfl, "_call", call)
-    first = pfl.pfl_python()
-    assert [command[-1] for command in calls[1:]] == ["pfl==0.6.0"]
-    assert pfl.pfl_python() == first
-    assert len(calls) == 2

@@ -48,7 +48,7 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
     assert data.known
     head, _, *rows = ranks.method_table([data]).splitlines()
     assert head == "|  | Toys |"
-    assert rows == ["| `best` | .800 .500 .600 |", "| `close` | .750 - - |", "| `worst` | .150 - - |"]
+    assert rows == ["| `best` | **.800** **.500** .600 |", "| `close` | **.750** - - |", "| `worst` | .150 - - |"]
     assert data.rows()["best"]["bytes"].mean == 12_345
 
 
@@ -67,13 +67,14 @@ def test_the_methods_that_are_better_than_one(data, monkeypatch):
     """``close`` is above ``worst`` by .7 and .5: .6 ± 12.7 · .1; ``best`` by .6 and .7: .65 ± 12.7 · .05."""
     monkeypatch.setattr(ranks, "DATA_SETS", (data,))
     assert ranks.better_than("worst") == "Toys: `best`"
-    assert ranks.better_than("worst", apart_from=["best"]) == "Toys: none"
+    assert ranks.better_than("worst", apart_from=["best"]) == "none"
     assert ranks.better_than("unknown") == ""
 
 
 def test_the_best_method_and_those_that_may_be_as_good(data):
     assert data.as_good("own") == ("best", ["close"])
-    assert ranks.verdicts(data).startswith("Best on a node's own data `best` (not below it: `close`); for the")
+    assert data.not_below_best("own") == ["best", "close"]
+    assert data.not_below_best("common") == []
 
 
 def test_the_methods_that_are_better_in_an_experiment(data):

@@ -11,7 +11,7 @@ from benchmarks.collected import of_folder
 from benchmarks.experiments import Experiment, experiments
 from benchmarks.results import Result
 from benchmarks.runner import matching, run_all
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.runs.comparisons import ComparedRun, Comparison, PairedTest, Varied, VariedPart
 
 TABLE = """

@@ -3,7 +3,7 @@
 import pytest
 from fedapps.strategies.algorithms.buffered_async import BufferedAsync
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.rounds.closing import Closing
+from fedapps.strategies.closing import Closing
 from scripted_grid import ScriptedGrid, script
 from toy_nodes import SETTINGS, initial, node, nodes_app
 from toys import ToyTask, record_of

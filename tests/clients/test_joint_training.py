@@ -10,7 +10,7 @@ from fedapps.clients.arrays import get_arrays
 from fedapps.clients.joint_training import Job, StackedPhase, train_jobs
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.training import Plateau
-from fedapps.tasks.node_data import zero_padded
+from fedapps.tasks.profiles import zero_padded
 from hypothesis import given
 from hypothesis import strategies as st
 from joint_jobs import Net, assert_close, job, loss_of, state, trained, unpadded

@@ -20,6 +20,7 @@ from toy_nodes import NAMES, SETTINGS, adaptive_updating, at, initial, node, sta
 from toys import ToyTask, arrays_of, record_of, same_bits
 
 from fedapps.methods.apd import Decomposition
+from fedapps.methods.baselines import StlPart
 from fedapps.methods.ewc import EwcPart
 from fedapps.methods.fedcurv import FisherPrior
 from fedapps.methods.fedprox import Proximal
@@ -27,7 +28,6 @@ from fedapps.methods.fedrecon import FedReconPart
 from fedapps.methods.fedvc import FedVcPart
 from fedapps.methods.h_fl import SharedEvaluation
 from fedapps.methods.l2_transfer import L2TransferPart
-from fedapps.methods.local import StlPart
 from fedapps.methods.spfl import Personalisation
 
 ENCODER = NAMES[:1]

@@ -4,6 +4,7 @@ deploy/README.md and docs/extending.md have tests of their own for what their co
 """
 
 import json
+import pkgutil
 import re
 import shlex
 import tomllib
@@ -147,7 +148,39 @@ def test_code_blocks_can_be_read(page):
             tomllib.loads(body)
 
 
+def missing_code(text: str) -> list[str]:
+    """The files, folders and names of this project that a text has in backticks and that do not exist.
+
+    ``NAME`` stands for any name, and a path can be one below ``tests/``.
+    """
+    words = [word for word in re.findall(r"`([\w/.]+)(?:\([^`]*\))?`", FENCE.sub("", text)) if "NAME" not in word]
+    paths = [word for word in words if re.match(r"(fedapps|strategies|clients|tasks|sim|benchmarks)/", word)]
+    names = [word for word in words if re.match(r"(fedapps|benchmarks)(\.\w+)+$", word)]
+    missing = [path for path in paths if not (ROOT / path).exists() and not (ROOT / "tests" / path).exists()]
+    return missing + [name for name in names if not _is_name(name)]
+
+
+def _is_name(name: str) -> bool:
+    """Whether a dotted name is that of a module, or of something in one; entry points are no modules."""
+    if name.removeprefix("fedapps.") in ("tasks", "methods", "trackers", "sections"):
+        return True
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name)
+def test_files_and_names_of_the_code_exist(page):
+    assert missing_code(page.read_text()) == []
+
+
 def test_the_checks_see_what_is_wrong():
+    assert missing_code("`clients/gone.py` `fedapps.base.gone` `fedapps.base.errors.DataError` `sim/`") == [
+        "clients/gone.py",
+        "fedapps.base.gone",
+    ]
     assert broken_links("[a](gone.md) [b](README.md#gone) [c](#here)", ROOT, {"here"}) == ["gone.md", "README.md#gone"]
     assert unknown_in(["make", "gone"]) == ["gone"]
     assert unknown_in(shlex.split("python -m fedapps run gone --set gone=1")) == ["gone", "gone"]

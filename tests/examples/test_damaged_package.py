@@ -12,7 +12,7 @@ from fedapps.config.keys import all_keys, described
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_lines, queries
 from fedapps.registry.tasks import task_lines
-from fedapps.report.sections import sections
+from fedapps.report.page import sections
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ from flwr.serverapp import ServerApp
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
 from fedapps.strategies import Admission
-from fedapps.strategies.nodes.registry import NodeRegistry
+from fedapps.strategies.registry import NodeRegistry
 
 app = ServerApp()
 TIMEOUT = 300

@@ -18,8 +18,7 @@ from benchmarks.faults import FaultyFleet
 from fedapps.base.processes import descendants
 from fedapps.config.parsing import Config, parse
 from fedapps.deployment.superlink import Deployment, NodeConfig, deployment
-from fedapps.launch.app_folder import APP
-from fedapps.launch.inputs import resolve
+from fedapps.launch.inputs import APP, resolve
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.run_folder import RunFolder
 

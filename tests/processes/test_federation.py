@@ -20,8 +20,7 @@ from toys import same_bits
 from fedapps.config.parsing import parse
 from fedapps.deployment.credentials import make_key_pair
 from fedapps.deployment.superlink import Deployment, deployment, nodes_speak_http
-from fedapps.launch.app_folder import APP
-from fedapps.launch.inputs import resolve
+from fedapps.launch.inputs import APP, resolve
 from fedapps.launch.launch import execute
 from fedapps.registry.tasks import task_class
 from fedapps.runs.checkpoints import read_snapshot

@@ -8,9 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices.availability import AlwaysOn, Availability, OnOff, Trace
-from fedapps.sim.devices.distributions import LogNormal, Uniform
-from fedapps.sim.devices.fleet import Devices, drawn
+from fedapps.sim.devices import AlwaysOn, Availability, Devices, LogNormal, OnOff, Trace, Uniform, drawn
 from fedapps.sim.flower_internals import set_message_id
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from hypothesis import given, settings

@@ -4,9 +4,22 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from fedapps.sim.devices.availability import DAY, AlwaysOn, Availability, DayNight, OnOff, Trace
-from fedapps.sim.devices.distributions import Constant, FedScale, LogNormal, Uniform, uniforms
-from fedapps.sim.devices.fleet import Devices, drawn, from_table
+from fedapps.sim.devices import (
+    DAY,
+    AlwaysOn,
+    Availability,
+    Constant,
+    DayNight,
+    Devices,
+    FedScale,
+    LogNormal,
+    OnOff,
+    Trace,
+    Uniform,
+    drawn,
+    from_table,
+    uniforms,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,8 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices.distributions import LogNormal
-from fedapps.sim.devices.fleet import drawn
+from fedapps.sim.devices import LogNormal, drawn
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BufferedAsync, UniformFraction, to_record
 from fedapps.strategies.wire import KEY, PROFILE, PROFILE_QUERY

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies import registry as node_registry
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes import registry as node_registry
-from fedapps.strategies.nodes.samplers import UniformFraction
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies.records import TooFewRepliesError
+from fedapps.strategies.samplers import UniformFraction
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 from grouped import grouped_app

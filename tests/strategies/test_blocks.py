@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.mean import MaskedMean, StreamingMean, fold
+from fedapps.strategies.aggregation import StreamingMean, fold
 from fedapps.strategies.algorithms.apfl import StreamingDeviation
+from fedapps.strategies.algorithms.fedweit import MaskedMean
 from fedapps.strategies.arrays import in_blocks
 from fedapps.strategies.checks import check_values
 from hypothesis import given, settings

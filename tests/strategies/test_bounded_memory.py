@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies.aggregation.robust import BLOCK, Krum, Median, MultiKrum, TrimmedMean
+from fedapps.strategies import loop
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.rounds import loop
+from fedapps.strategies.robust import BLOCK, Krum, Median, MultiKrum, TrimmedMean
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from rogue import MEGABYTE, header, npy, serialised
 from toys import arithmetic_app, record_of

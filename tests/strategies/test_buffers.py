@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.strategies.aggregation.mean import StreamingMean
-from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
+from fedapps.strategies.aggregation import StreamingMean
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
@@ -12,10 +11,10 @@ from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.checks import check_values
-from fedapps.strategies.compressed_replies import compression_mod
-from fedapps.strategies.compression import Int8, TopK
+from fedapps.strategies.compression import Int8, TopK, compression_mod
 from fedapps.strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from fedapps.strategies.privacy import CentralPrivacy, clip_update
+from fedapps.strategies.robust import Krum, Median, MultiKrum, TrimmedMean
 from fedapps.strategies.wire import STATISTICS
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.client import ClientApp

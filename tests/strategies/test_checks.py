@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.aggregation import StreamingMean
 from fedapps.strategies.algorithms.apfl import StreamingDeviation
 from fedapps.strategies.checks import LARGEST_COUNT, MAX_CHARACTERS, check_reply, is_valid_name, truncate
 from fedapps.strategies.optimizers import Adam

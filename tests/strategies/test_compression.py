@@ -13,15 +13,17 @@ from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.compressed_replies import compress_reply, compression_mod, requested
 from fedapps.strategies.compression import (
     COMPRESSION_NAMES,
     BFloat16,
     Int8,
     TopK,
+    compress_reply,
     compression_by_name,
-    restored_arrays,
+    compression_mod,
+    requested,
 )
+from fedapps.strategies.replies import shared_arrays
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
@@ -55,7 +57,7 @@ def round_trip(compression, sent, trained, memory=None):
     """What the server restores of a node's reply."""
     reply = reply_with(trained)
     compress_reply(reply, sent, compression, memory or Memory())
-    return restored_arrays(reply.content, sent, compression, Buffers())
+    return shared_arrays(reply.content, sent, compression, Buffers())
 
 
 def updates(dtype="float32"):

@@ -12,12 +12,11 @@ from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.nodes.samplers import PoissonSampling, ProportionalToSize
 from fedapps.strategies.optimizers import Adam
-from fedapps.strategies.privacy import CentralPrivacy, clip_update
-from fedapps.strategies.privacy_budget import delta_of, epsilon
+from fedapps.strategies.privacy import CentralPrivacy, clip_update, delta_of, epsilon
+from fedapps.strategies.profiles import Profile
 from fedapps.strategies.replies import Reply
+from fedapps.strategies.samplers import PoissonSampling, ProportionalToSize
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from hypothesis import example, given, settings

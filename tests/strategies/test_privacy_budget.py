@@ -3,7 +3,7 @@
 from math import exp, inf, lgamma, log, log1p, pi, sqrt
 
 import pytest
-from fedapps.strategies.privacy_budget import epsilon, renyi_divergence, sampled_epsilon
+from fedapps.strategies.privacy import epsilon, renyi_divergence, sampled_epsilon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad

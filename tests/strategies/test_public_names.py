@@ -7,13 +7,13 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import pytest
-from fedapps.strategies.aggregation.robust import RobustAggregation
 from fedapps.strategies.algorithms.clustered import Similarity
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.compression import Compression
-from fedapps.strategies.nodes.samplers import Sampler
 from fedapps.strategies.optimizers import ServerOptimizer
 from fedapps.strategies.privacy import PrivacyMechanism
+from fedapps.strategies.robust import RobustAggregation
+from fedapps.strategies.samplers import Sampler
 
 from fedapps import strategies
 

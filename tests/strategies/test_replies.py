@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.admission import ExampleLimits
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.replies import ReplyFilter, weighting
-from fedapps.strategies.rounds.mailbox import Arrival, Flight
-from fedapps.strategies.rounds.records import RoundReport, TooFewRepliesError
-from fedapps.strategies.rounds.transport import NodeFailure
+from fedapps.strategies.mailbox import Arrival, Flight
+from fedapps.strategies.profiles import ExampleLimits, Profile
+from fedapps.strategies.records import RoundReport, TooFewRepliesError
+from fedapps.strategies.replies import ReplyFilter, weighting_of
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Message, MetricRecord, RecordDict
 from toys import arithmetic_app, federate, record_of
 
@@ -117,13 +116,13 @@ def test_a_bad_evaluation_is_refused_and_costs_no_round():
 
 
 def test_by_examples():
-    assert [weighting("num-examples")(examples) for examples in (1, 7.5)] == [1.0, 7.5]
+    assert [weighting_of("num-examples")(examples) for examples in (1, 7.5)] == [1.0, 7.5]
 
 
 def test_uniform():
-    assert [weighting("uniform")(examples) for examples in (1, 7.5)] == [1.0, 1.0]
+    assert [weighting_of("uniform")(examples) for examples in (1, 7.5)] == [1.0, 1.0]
 
 
 def test_unknown_names_are_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="weighting = 'size': must be one of num-examples, uniform"):
-        weighting("size")
+        weighting_of("size")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.mean import GROUP, StreamingMean
+from fedapps.strategies.aggregation import GROUP, StreamingMean
 from fedapps.strategies.arrays import BLOCK
 from fedapps.strategies.compression import BFloat16, Int8, TopK
 from hypothesis import given, settings

@@ -14,12 +14,12 @@ from fedapps.strategies.algorithms.fedvc import VirtualClients
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
+from fedapps.strategies.algorithms.partial import PartialAggregation
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.admission import ExampleLimits
-from fedapps.strategies.nodes.samplers import ProportionalToSize
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.rounds.records import DivergedError
+from fedapps.strategies.profiles import ExampleLimits
+from fedapps.strategies.records import DivergedError
+from fedapps.strategies.samplers import ProportionalToSize
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import ServerApp

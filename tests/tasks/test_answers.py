@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.answers import finite_answer, finite_numbers, several
-from fedapps.tasks.driving.controller import Controller
-from fedapps.tasks.vln.given_paths import Start
+from fedapps.tasks.driving.closed_loop import Controller
+from fedapps.tasks.vln.houses import Start
 from model_folders import MODELS
 
 from fedapps.base.errors import DataError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from drawn_houses import task_with, write_world
 from fedapps.tasks.lqr.task import LqrTask
-from fedapps.tasks.social.options import Options as SocialOptions
+from fedapps.tasks.social.networks import Options as SocialOptions
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.vpr.datasets import read_dataset
 from fedapps.tasks.vpr.options import Options as VprOptions

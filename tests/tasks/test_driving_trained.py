@@ -10,14 +10,12 @@ import torch
 from fedapps.tasks.base import DataError, evaluated
 from fedapps.tasks.driving.closed_loop import session_metrics
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.driving.forecaster import elbo_parts
-from fedapps.tasks.driving.options import Options
-from fedapps.tasks.driving.planner import TAU
-from fedapps.tasks.driving.setting import to_motion
+from fedapps.tasks.driving.options import Options, to_motion
+from fedapps.tasks.driving.planner import TAU, elbo_parts
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.trained import DrivingTrained
-from fedapps.tasks.driving.world.dynamics import DT
 from fedapps.tasks.driving.world.sessions import Sessions, simulate
+from fedapps.tasks.driving.world.traffic import DT
 from fedapps.tasks.trained import Origin
 
 from fedapps.base.seeding import derive_seed, torch_seed

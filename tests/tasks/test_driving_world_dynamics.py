@@ -4,13 +4,13 @@ from math import atan, cos, pi, sin, tan
 
 import pytest
 import torch
-from fedapps.tasks.driving.world import drivers, dynamics
+from fedapps.tasks.driving.world import traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 STARTS = st.tuples(st.floats(-5, 5), st.floats(-50, 50), st.floats(-0.5, 0.5), st.floats(0, 30))
 CONTROLS = st.lists(
-    st.tuples(st.sampled_from(dynamics.THROTTLES), st.sampled_from(dynamics.STEERS)), min_size=1, max_size=20
+    st.tuples(st.sampled_from(traffic.THROTTLES), st.sampled_from(traffic.STEERS)), min_size=1, max_size=20
 )
 
 
@@ -26,13 +26,13 @@ def carlo_tick(x, y, heading, speed, throttle, steer):
 
 
 def test_a_straight_step_by_hand():
-    after = dynamics.step(torch.tensor([1.0, 2.0, 0.0, 20.0]), torch.tensor([1.5, 0.0]))
+    after = traffic.step(torch.tensor([1.0, 2.0, 0.0, 20.0]), torch.tensor([1.5, 0.0]))
     # speed 20 + (1.5 - 0.06) 0.1 = 20.144; distance 0.1 (20 + 20.144) / 2 = 2.0072
     torch.testing.assert_close(after, torch.tensor([1.0, 4.0072, 0.0, 20.144]))
 
 
 def test_positive_steer_turns_towards_positive_x():
-    after = dynamics.step(torch.tensor([0.0, 0.0, 0.0, 20.0]), torch.tensor([0.06, 0.04]))
+    after = traffic.step(torch.tensor([0.0, 0.0, 0.0, 20.0]), torch.tensor([0.06, 0.04]))
     assert after[0] > 0
     assert after[2].item() == pytest.approx(2.0 / 2.0 * sin(atan(0.5 * tan(0.04))))  # 2 m over the rear axle's 2
 
@@ -44,23 +44,23 @@ def test_step_and_rollout_are_carlos(start, controls):
     for control in controls:
         state = carlo_tick(*state, *control)
         expected.append(state)
-        stepped.append(dynamics.step(stepped[-1], torch.tensor(control, dtype=torch.float64)))
+        stepped.append(traffic.step(stepped[-1], torch.tensor(control, dtype=torch.float64)))
     expected = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(torch.stack(stepped[1:]), expected)
-    rolled = dynamics.rollout(stepped[0], torch.tensor(controls, dtype=torch.float64))
+    rolled = traffic.rollout(stepped[0], torch.tensor(controls, dtype=torch.float64))
     torch.testing.assert_close(rolled, expected)
 
 
 def test_rollout_stops_at_standstill_and_drives_off_again():
     controls = torch.tensor([[-1.5, 0.0]] * 3 + [[1.5, 0.0]] * 2)
-    speeds = dynamics.rollout(torch.tensor([0.0, 0.0, 0.0, 0.2]), controls)[:, 3]
+    speeds = traffic.rollout(torch.tensor([0.0, 0.0, 0.0, 0.2]), controls)[:, 3]
     torch.testing.assert_close(speeds, torch.tensor([0.044, 0.0, 0.0, 0.144, 0.288]))
 
 
 def test_rollout_broadcasts_candidates_and_is_differentiable():
     state = torch.tensor([[0.0, 0.0, 0.0, 20.0], [3.5, 5.0, 0.1, 18.0]])
     controls = torch.zeros(9, 20, 2, requires_grad=True)
-    paths = dynamics.rollout(state[:, None], controls)
+    paths = traffic.rollout(state[:, None], controls)
     assert paths.shape == (2, 9, 20, 4)
     paths.sum().backward()
     assert controls.grad is not None
@@ -69,11 +69,11 @@ def test_rollout_broadcasts_candidates_and_is_differentiable():
 
 def test_velocity_is_lateral_then_longitudinal():
     states = torch.tensor([[0.0, 0.0, 0.0, 20.0], [0.0, 0.0, pi / 6, 10.0]])
-    torch.testing.assert_close(dynamics.velocity(states), torch.tensor([[0.0, 20.0], [5.0, 10 * 3**0.5 / 2]]))
+    torch.testing.assert_close(traffic.velocity(states), torch.tensor([[0.0, 20.0], [5.0, 10 * 3**0.5 / 2]]))
 
 
 def test_point_mass_by_hand():
-    path = dynamics.point_mass_rollout(torch.tensor([0.0, 10.0, 0.0, 20.0]), torch.tensor([[1.0, 0.0], [0.0, -2.0]]))
+    path = traffic.point_mass_rollout(torch.tensor([0.0, 10.0, 0.0, 20.0]), torch.tensor([[1.0, 0.0], [0.0, -2.0]]))
     expected = torch.tensor([[0.005, 12.0, 0.1, 20.0], [0.015, 13.99, 0.1, 19.8]])
     torch.testing.assert_close(path, expected)
 
@@ -83,25 +83,25 @@ def test_point_mass_by_hand():
     [((0.7, 0.019), (0.0, 0.0)), ((0.8, -0.021), (1.5, -0.04)), ((-9.0, 9.0), (-1.5, 0.04))],
 )
 def test_quantise(wish, allowed):
-    torch.testing.assert_close(dynamics.quantise(torch.tensor(wish)), torch.tensor(allowed))
+    torch.testing.assert_close(traffic.quantise(torch.tensor(wish)), torch.tensor(allowed))
 
 
 def test_cost_by_hand():
     robot = torch.tensor([0.0, 3.0, 0.0, 21.0])
     human = torch.tensor([4.0, 0.0, 0.0, 19.0])
-    assert dynamics.stage_cost(robot, human).item() == pytest.approx(-3 * 3 * 2 + 5000 / 5)
-    assert dynamics.stage_cost(human, robot).item() == pytest.approx(982.0)  # symmetric in the two cars
-    assert dynamics.stage_cost(robot, human, floor=990.0).item() == 990.0
-    assert dynamics.stage_cost(robot, human, floor=-1e9).item() == pytest.approx(982.0)
+    assert traffic.stage_cost(robot, human).item() == pytest.approx(-3 * 3 * 2 + 5000 / 5)
+    assert traffic.stage_cost(human, robot).item() == pytest.approx(982.0)  # symmetric in the two cars
+    assert traffic.stage_cost(robot, human, floor=990.0).item() == 990.0
+    assert traffic.stage_cost(robot, human, floor=-1e9).item() == pytest.approx(982.0)
 
 
 def test_cost_of_touching_cars_is_finite():
     car = torch.tensor([0.0, 0.0, 0.0, 20.0])
-    assert dynamics.stage_cost(car, car).item() == pytest.approx(50_000.0)
+    assert traffic.stage_cost(car, car).item() == pytest.approx(50_000.0)
 
 
 def test_lane_change_gains_solve_their_riccati_equation():
-    (k_lateral, k_heading), k_speed = drivers.gains()
+    (k_lateral, k_heading), k_speed = traffic.gains()
     # one-dimensional: p = 1 + p - (p b)^2 / (r + p b^2) with b = 0.1, r = 1 / 1.5^2; k = p b / (r + p b^2)
     b, r = 0.1, 1 / 2.25
     p = (b**2 + (b**4 + 4 * b**2 * r) ** 0.5) / (2 * b**2)
@@ -115,10 +115,10 @@ def test_a_lane_change_settles_within_five_seconds_and_keeps_its_speed(speed, la
     car, target = torch.tensor([0.0, 0.0, 0.0, speed]), torch.tensor(speed)
     furthest = 0.0
     for t in range(100):
-        control = drivers.lane_change_control(car, lane, target)
-        assert round(control[0].item(), 3) in dynamics.THROTTLES
-        assert round(control[1].item(), 3) in dynamics.STEERS
-        car = dynamics.step(car, control)
+        control = traffic.lane_change_control(car, lane, target)
+        assert round(control[0].item(), 3) in traffic.THROTTLES
+        assert round(control[1].item(), 3) in traffic.STEERS
+        car = traffic.step(car, control)
         furthest = max(furthest, car[0].item() * (1 if lane > 0 else -1))
         if t >= 50:
             assert abs(car[0].item() - lane) < 0.4

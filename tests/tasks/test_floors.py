@@ -11,7 +11,7 @@ import torch
 from fedapps.tasks.driving.options import Options as DrivingOptions
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.lqr.task import LqrTask
-from fedapps.tasks.social.options import Options as SocialOptions
+from fedapps.tasks.social.networks import Options as SocialOptions
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.text.options import Options as TextOptions
 from fedapps.tasks.text.task import TextTask

@@ -1,19 +1,20 @@
 """Images are read alike from folders of classes, NumPy archives, Parquet files and the hub's library."""
 
 import io
+import json
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from fedapps.tasks.base import DataError
-from fedapps.tasks.images.download import fetch
 from fedapps.tasks.images.formats import read_folder
-from fedapps.tasks.images.options import Options
-from fedapps.tasks.images.published import PUBLISHED, Columns
+from fedapps.tasks.images.options import PUBLISHED, Columns, Options, fetch
 from fedapps.tasks.images.task import ImagesTask
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
 from PIL import Image
+
+from fedapps.launch.inputs import resolve
 
 PETS = Options(dataset="pets", classes=3, height=6, width=5)
 LAYOUT = PETS.layout()
@@ -48,6 +49,19 @@ def hub_file(folder):
     write_parquet(folder / "train-00000-of-00001.parquet", *TRAIN)
 
 
+def lists(folder):
+    """A line for each image file, in another format for each split."""
+    for split, (pixels, labels) in (("train", TRAIN), ("test", TEST)):
+        write_folders(folder / "photos" / split, pixels, labels)
+        names = [f"photos/{split}/{CLASSES[label]}/{place:05d}.png" for place, label in enumerate(labels)]
+        rows = [{"image": name, "label": CLASSES[label]} for name, label in zip(names, labels, strict=True)]
+        if split == "train":
+            lines = ["image,label", *(f"{row['image']},{row['label']}" for row in rows)]
+            (folder / "train.csv").write_text("\n".join(lines))
+        else:
+            (folder / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 def downloaded(folder):
     """What the library datasets reads from a local copy of a data set of the hub, as from the hub itself."""
     hub(folder / "copy")
@@ -56,7 +70,7 @@ def downloaded(folder):
     return folder / "world"
 
 
-@pytest.mark.parametrize("write", [folders, archives, keras, channels_first, hub, downloaded])
+@pytest.mark.parametrize("write", [folders, archives, keras, channels_first, hub, downloaded, lists])
 def test_all_formats_give_the_same_images(write, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     read = read_folder(write(tmp_path) or tmp_path, LAYOUT)
@@ -64,7 +78,7 @@ def test_all_formats_give_the_same_images(write, tmp_path, monkeypatch):
     assert read_folder(tmp_path / "world" if write is downloaded else tmp_path, LAYOUT) is read
     for split, (pixels, labels) in (("train", TRAIN), ("test", TEST)):
         found = read.splits[split]
-        images = found.pixels(np.arange(len(found)), LAYOUT.size).transpose(0, 2, 3, 1)
+        images = found.pixels(LAYOUT.size).transpose(0, 2, 3, 1)
         order = np.lexsort((images.reshape(len(images), -1)[:, 0], found.labels))
         expected = np.lexsort((pixels.reshape(len(pixels), -1)[:, 0], labels))
         assert np.array_equal(images[order], pixels[expected])
@@ -75,9 +89,43 @@ def test_images_are_resized_and_made_grey(tmp_path):
     pixels = np.full((2, 4, 4, 3), 100, dtype=np.uint8)
     write_folders(tmp_path, pixels, np.array([0, 1]))
     options = Options(dataset="pets", classes=2, height=8, width=4, channels=1)
-    found = read_folder(tmp_path, options.layout()).splits["train"].pixels(np.arange(2), (8, 4, 1))
+    found = read_folder(tmp_path, options.layout()).splits["train"].pixels((8, 4, 1))
     assert found.shape == (2, 1, 8, 4)
     assert (found == 100).all()
+
+
+def keys_of(folder, **values):
+    return ImagesTask.found_keys({"dataset": "pets", **values}, folder)
+
+
+@pytest.mark.parametrize("write", [folders, archives, hub, lists])
+def test_classes_and_size_of_an_own_folder_are_taken_from_it(write, tmp_path, capsys):
+    write(tmp_path)
+    keys, line = keys_of(tmp_path)
+    assert keys == {"labels": "cat,dog,owl", "height": 6, "width": 5}
+    assert line == (
+        f"3 classes (cat, dog, owl) and 6x5 pixels in 9 of 9 images in {tmp_path}, which a deployment lists: "
+        "--set images.labels=cat,dog,owl --set images.height=6 --set images.width=5"
+    )
+    node = ImagesTask(Options(dataset="pets", min_examples=1, **keys)).load_node(tmp_path, 0, 2)
+    assert node.splits["train"]["image"].shape[1:] == (3, 6, 5)
+    resolved = resolve({"task": "images", "images.dataset": "pets", "data-dir": str(tmp_path)}, "runs")
+    assert (resolved["images.labels"], resolved["images.height"]) == ("cat,dog,owl", 6)
+    assert capsys.readouterr().err.endswith(f"{line}\n")
+
+
+def test_only_what_is_not_given_is_taken_and_large_images_are_made_smaller(tmp_path):
+    write_folders(tmp_path, *drawn(2, 300, 20))
+    write_folders(tmp_path / "more", *drawn(1, 8, 8))
+    (tmp_path / "more" / "cat" / "00000.png").rename(tmp_path / "cat" / "a.png")
+    assert keys_of(tmp_path, labels="cat,dog")[0] == {"height": 224, "width": 20}
+    assert "300x20 pixels in 2 of 3 images" in keys_of(tmp_path)[1]
+    assert keys_of(tmp_path, height=9)[0] == {"labels": "cat,dog"}
+    assert keys_of(tmp_path, height=9, classes=2) == keys_of(tmp_path, dataset="cifar10") == ({}, "")
+    (tmp_path / "dog").rename(tmp_path / "dog, wet")
+    assert keys_of(tmp_path, height=9)[0] == {"classes": 2}
+    with pytest.raises(DataError, match=r"data-dir = '.*none': no such folder"):
+        keys_of(tmp_path / "none")
 
 
 def test_the_columns_and_names_of_classes_of_known_data_sets(tmp_path):
@@ -127,11 +175,16 @@ def parquet(folder, **named):
         (lambda folder: parquet(folder, image="photo"), {}, r"no column image; found photo.*\.image-column"),
         (lambda folder: parquet(folder, label="kind"), {}, r"no column label; found image.*\.label-column"),
         (lambda folder: parquet(folder), {"labels": "a,b,c"}, r"image 0: label 'cat'; expected one of a, b, c"),
+        (
+            lambda folder: (folder / "train.csv").write_text("image,label\na.png,cat\nb.png, \n"),
+            {},
+            r"train\.csv, line 3, column label: ' '; expected the label of the image",
+        ),
         (lambda folder: (folder / "train.parquet").write_bytes(b"PAR1?PAR1"), {}, r"cannot be read as a Parquet file"),
         (
             lambda folder: [parquet(folder / name) for name in ("letters", "digits")],
             {},
-            r"Parquet files of the split train in several folders .*set data-dir to one of them",
+            r"Parquet files of train in several folders .*set data-dir to one of them",
         ),
     ],
 )  # fmt: skip
@@ -154,8 +207,8 @@ def labels_twice(folder):
 @pytest.mark.parametrize(
     ("write", "said"),
     [
-        ((folders, parquet), r"has Parquet files and folders of classes, and could be read in 2 ways; keep the files"),
-        ((archives, parquet), r"has Parquet files and archives \.npz, and could be read in 2 ways"),
+        ((folders, parquet), r"has tables and folders of classes, and could be read in 2 ways; keep the files"),
+        ((archives, parquet), r"has tables and archives \.npz, and could be read in 2 ways"),
         ((lambda folder: write_folders(folder / "training", *TRAIN),), r"training: could be a split or a class"),
         ((lambda folder: write_folders(folder / "Test", *TEST), folders), r"Test: could be a split or a class; rename"),
         ((folders, lambda folder: write_folders(folder, *TRAIN)), r": cat, dog, owl hold images beside .*; move"),
@@ -167,7 +220,7 @@ def labels_twice(folder):
         ((archives, keras), r"3 files \.npz; name them train\.npz"),
         ((keras_and_single,), r"several arrays could be the images and labels \(x_train, y_train; images, labels\)"),
         ((lambda folder: single(folder, label=TRAIN[1]),), r"several arrays .*\(images, label; images, labels\); name"),
-        ((parquet, hub_file), r"has train\.parquet and train-\*\.parquet, and could be read in 2 ways"),
+        ((parquet, hub_file), r"has train\.parquet and train-00000-of-00001\.parquet, and each could be meant"),
         ((labels_twice,), r"train\.parquet: label and target could be the labels; name one of them"),
     ],
 )  # fmt: skip
@@ -207,7 +260,7 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
     (tmp_path / "cat" / "00000.png").write_bytes(content)
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=said):
-        found.pixels(np.arange(9), LAYOUT.size)
+        found.pixels(LAYOUT.size)
     with pytest.raises(DataError, match=r"1 of \d images cannot be read: .*00000\.png \(.*\); replace or remove"):
         ImagesTask(PETS).own_profile(tmp_path)
 
@@ -224,7 +277,7 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
 def test_arrays_that_are_no_images(arrays, said, tmp_path):
     single(tmp_path, **arrays)
     with pytest.raises(DataError, match=said):
-        read_folder(tmp_path, LAYOUT).splits["train"].pixels(np.arange(9), LAYOUT.size)
+        read_folder(tmp_path, LAYOUT).splits["train"].pixels(LAYOUT.size)
 
 
 def test_an_unreachable_hub_says_what_to_do(tmp_path):
@@ -239,7 +292,7 @@ def test_a_transparent_image_in_a_parquet_file_is_named(tmp_path):
     Dataset.from_dict(columns).to_parquet(str(tmp_path / "train.parquet"))
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=r"image of image 0: has transparent pixels"):
-        found.pixels(np.arange(1), LAYOUT.size)
+        found.at(np.arange(1)).pixels(LAYOUT.size)
 
 
 def test_classes_that_differ_in_case_or_blanks_are_refused(tmp_path):

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.base import DataError, NodeData
+from fedapps.tasks.base import DataError, NodeData, normalisation_names
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.partition import all_images, node_images
 from fedapps.tasks.images.task import ImagesTask
-from fedapps.tasks.roles import normalisation_names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import drawn, write_folders
@@ -28,8 +27,15 @@ def digits(tmp_path_factory):
 
 def rows_of(folder, options, nodes):
     """The images of every node, as numbers in the file, and those of the common test."""
-    found = [node_images(folder, options, node, nodes) for node in range(nodes)]
-    return [{split: images.rows for split, images in node.splits.items()} for node in found], found[0].common.rows
+    divided = [node_images(folder, options, node, nodes) for node in range(nodes)]
+    return [{split: numbers_of(images) for split, images in node.splits.items()} for node in divided], numbers_of(
+        divided[0].common
+    )
+
+
+def numbers_of(images):
+    """The numbers of images in their file."""
+    return np.array([number for _, number in images.pictures])
 
 
 @settings(max_examples=15)
@@ -89,7 +95,7 @@ def test_a_natural_partition_has_the_images_of_each_writer(tmp_path):
     nodes = [node_images(tmp_path, options, node, 2) for node in range(2)]
     assert [node.key for node in nodes] == ["a", "b"]  # c has 5 images
     for node in nodes:
-        rows = np.sort(np.concatenate([images.rows for images in node.splits.values()]))
+        rows = np.sort(np.concatenate([numbers_of(images) for images in node.splits.values()]))
         assert np.array_equal(rows, np.flatnonzero(writers == node.key))
     with pytest.raises(DataError, match=r"num-nodes = 3: the column writer has 3 values, of which 2 have at least"):
         node_images(tmp_path, options, 0, 3)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError, Task
 from fedapps.tasks.lqr import world as lqr
-from fedapps.tasks.lqr.task import LqrModel, LqrOptions, LqrTask, robot_files
-from fedapps.tasks.lqr.trained import LqrTrained
+from fedapps.tasks.lqr.task import LqrModel, LqrOptions, LqrTask, LqrTrained, robot_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

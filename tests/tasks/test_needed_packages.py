@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.partitioners import flower_partition
-from fedapps.tasks.text.published import PUBLISHED, fetch
+from fedapps.tasks.text.sources import PUBLISHED, fetch
 from fedapps.tasks.text.transformer import load_config, load_tokenizer
 
 from fedapps.base.errors import need

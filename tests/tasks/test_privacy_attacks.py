@@ -6,11 +6,9 @@ import pytest
 import torch
 from fedapps.tasks.privacy.inversion import Inversion, gradient_distance, invert
 from fedapps.tasks.privacy.leaks import leaked_tokens
-from fedapps.tasks.privacy.measures import Recovery
 from fedapps.tasks.privacy.sharing import Sharing, Victim
-from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.text.loop_lstm import with_loop_lstms
-from fedapps.tasks.text.privacy import SHARINGS
+from fedapps.tasks.privacy.tokens import Recovery, TokenTable
+from fedapps.tasks.text.privacy import SHARINGS, with_loop_lstms
 from fedapps.tasks.text.vocabulary import is_digits
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence

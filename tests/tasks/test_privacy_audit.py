@@ -5,13 +5,20 @@ from functools import partial
 
 import pytest
 import torch
-from fedapps.tasks.privacy.attackers import ATTACKERS, attacker, permuted
-from fedapps.tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
+from fedapps.tasks.privacy.audit import (
+    ATTACKERS,
+    Attack,
+    Attacker,
+    attacker,
+    audit,
+    gradient_matching,
+    permuted,
+    row_reading,
+)
 from fedapps.tasks.privacy.inversion import Inversion, gradient_distance
 from fedapps.tasks.privacy.leaks import FIRST_LAYERS
-from fedapps.tasks.privacy.measures import Recovery, score
 from fedapps.tasks.privacy.sharing import Victim
-from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.privacy.tokens import Recovery, TokenTable, score
 from fedapps.tasks.text.networks import BiLstm
 from fedapps.tasks.text.privacy import SHARINGS, above_words
 from fedapps.tasks.text.vocabulary import is_digits

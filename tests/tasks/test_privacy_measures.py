@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from fedapps.tasks.privacy.measures import Recovery, pair, score
-from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.privacy.tokens import Recovery, TokenTable, pair, score
 from fedapps.tasks.text.privacy import choose_sentences
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.privacy.subject import Sentence
+from fedapps.tasks.privacy.sharing import Sentence
 from fedapps.tasks.text.corpus import Examples
 from fedapps.tasks.text.privacy import draw_sentences, special_tokens, with_sentences
 from fedapps.tasks.text.transformer import load_tokenizer

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.tasks.privacy.audit import Attack, frequency, sparse, sparse_prior, subspace
+from fedapps.tasks.privacy.leaks import MISFIT, most_named, occurrence, word_frequencies, word_powers
 from fedapps.tasks.privacy.sharing import Observation
-from fedapps.tasks.privacy.sparse import MISFIT, most_named, occurrence, word_frequencies, word_powers
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.privacy import SHARINGS
 from hypothesis import assume, given, settings

@@ -4,9 +4,8 @@ import pytest
 import torch
 from fedapps.tasks.privacy.audit import Attacker, audit, subspace
 from fedapps.tasks.privacy.leaks import residual, span_of_inputs, words_in_span
-from fedapps.tasks.privacy.measures import score
 from fedapps.tasks.privacy.sharing import Observation, Sharing, Victim
-from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.privacy.tokens import TokenTable, score
 from fedapps.tasks.text.networks import BiLstm
 from fedapps.tasks.text.privacy import SHARINGS, above_words
 from fedapps.tasks.text.vocabulary import is_digits

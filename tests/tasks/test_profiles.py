@@ -1,4 +1,4 @@
-"""The profiles of nodes equal those of the loaded data."""
+"""The profiles of nodes equal those of the loaded data; batches are padded with zeros."""
 
 import json
 import shutil
@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.vpr import backbones, layers, options
+import torch
+from fedapps.tasks.profiles import PrivateParameters, zero_padded
+from fedapps.tasks.vpr import backbones, options
 
 from fedapps.base.errors import DataError
 from fedapps.registry.tasks import own_tasks, task_class
@@ -67,7 +68,7 @@ def worlds(tmp_path_factory):
 
 def test_the_names_that_options_know_are_those_there_are():
     assert tuple(backbones.BACKBONES) == options.BACKBONES
-    assert tuple(layers.POOLINGS) == options.POOLINGS
+    assert tuple(backbones.POOLINGS) == options.POOLINGS
 
 
 @pytest.mark.slow
@@ -125,3 +126,16 @@ def test_tasks_are_loaded_without_torchvision():
         [sys.executable, "-c", LOAD], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
     assert ran.stdout.split() == ["False"]
+
+
+def test_tensors_are_padded_at_their_ends():
+    narrow, wide = {"x": torch.ones(1, 1, 2)}, {"x": torch.full((1, 2, 1), 2.0)}
+    first, second = zero_padded([narrow, wide])
+    assert first["x"].tolist() == [[[1, 1], [0, 0]]]
+    assert second["x"].tolist() == [[[2, 0], [2, 0]]]
+
+
+def test_batches_of_equal_shapes_stay_as_they_are():
+    batches = [{"x": torch.rand(2, 3), "y": torch.rand(2)} for _ in range(2)]
+    for one, other in zip(zero_padded(batches), batches, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)

@@ -24,23 +24,21 @@ from damaged_files import Files, bounded, damaged, write
 from drawn_houses import NAMES, graph_entries, path_entry
 from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.driving.world.drivers import lane_swap_drivers
-from fedapps.tasks.driving.world.files import read_styles
+from fedapps.tasks.driving.world.traffic import lane_swap_drivers
 from fedapps.tasks.images.formats import read_folder as read_image_folder
 from fedapps.tasks.images.options import Options as ImageOptions
-from fedapps.tasks.lqr.task import read_rollouts, robot_files
+from fedapps.tasks.lqr.world import read_rollouts, robot_files
 from fedapps.tasks.social.scenes import participant_files, read_participant, split_scenes
 from fedapps.tasks.text.corpus import Columns, Layout, read_corpus
 from fedapps.tasks.text.vocabulary import read_vocabulary
 from fedapps.tasks.text.word_vectors import vectors_in
 from fedapps.tasks.vln.dataset import read_dataset as read_houses
-from fedapps.tasks.vln.features import read_features
-from fedapps.tasks.vln.given_paths import entries_of, path_of, starts_of
-from fedapps.tasks.vln.objects import read_boxes, read_classes, read_positions, read_rooms
+from fedapps.tasks.vln.features import read_boxes, read_classes, read_features, read_positions, read_rooms
+from fedapps.tasks.vln.houses import path_of, starts_of
+from fedapps.tasks.vln.instructions import Vocabulary, entries_of
 from fedapps.tasks.vln.options import Options as HouseOptions
-from fedapps.tasks.vln.vocabulary import Vocabulary
+from fedapps.tasks.vpr.datasets import damaged as damaged_images
 from fedapps.tasks.vpr.datasets import read_dataset as read_places
-from fedapps.tasks.vpr.image_checks import damaged as damaged_images
 from fedapps.tasks.vpr.images import ImageFiles, ImageStore
 from fedapps.tasks.vpr.options import Options as PlaceOptions
 from flwr.common.config import parse_config_args
@@ -284,8 +282,8 @@ def class_parquet() -> Files:
 def read_labelled(folder: Path) -> None:
     layout = ImageOptions(dataset="pets", classes=2, height=6).layout()
     for images in read_image_folder(folder, layout).splits.values():
-        images.pictures.require_readable(np.arange(len(images)))
-        assert images.pixels(np.arange(len(images)), layout.size).shape == (len(images), 3, 6, 6)
+        images.require_readable()
+        assert images.pixels(layout.size).shape == (len(images), 3, 6, 6)
 
 
 # -- houses ----------------------------------------------------------------------------------------------------
@@ -433,7 +431,6 @@ def trials() -> Files:
 
 
 def read_trials(folder: Path) -> None:
-    read_styles(folder)
     for sessions in read_folder(folder).blocks.values():
         assert all(np.isfinite(session.states).all() for session in sessions)
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.fisher import diagonal_fisher
-from fedapps.tasks.social.compact import compact_graphs
-from fedapps.tasks.social.networks import GraphConvolutions, RelationalConvolutions, graphs
-from fedapps.tasks.social.options import Options
-from fedapps.tasks.social.relational import PARTY, RELATIONS, UNIT, relational_graphs
+from fedapps.tasks.social.graphs import PARTY, RELATIONS, UNIT, compact_graphs, relational_graphs
+from fedapps.tasks.social.networks import GraphConvolutions, Options, RelationalConvolutions, graphs
 from fedapps.tasks.social.scenes import RatedScene
 from fedapps.tasks.social.task import SocialTask
 from hypothesis import given, settings

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.social.compact import compact_graphs
-from fedapps.tasks.social.options import Options
+from fedapps.tasks.social.graphs import compact_graphs
+from fedapps.tasks.social.networks import Options
 from fedapps.tasks.social.scenes import RatedScene, read_participant
 from fedapps.tasks.social.task import SocialTask, scene_to_draw
 from torch.nn.functional import mse_loss

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.social.options import Options
+from fedapps.tasks.social.networks import Options
 from fedapps.tasks.social.scenes import RatedScene, participant_files, read_participant
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.social.trained import SocialTrained

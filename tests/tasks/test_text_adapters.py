@@ -6,8 +6,7 @@ import pytest
 import torch
 from fedapps.clients.arrays import matches
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.text import adapters
-from fedapps.tasks.text.adapters import adapter_layers, merged
+from fedapps.tasks.text.encoder_network import adapter_layers, add_adapters, merged
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
 from fedapps.tasks.trained import TrainedModel
@@ -118,7 +117,7 @@ def test_layers_are_chosen_by_name(options):
 def test_a_missing_package_is_named_with_its_extra(options, monkeypatch):
     monkeypatch.setattr("fedapps.base.errors.find_spec", lambda package: None)
     with pytest.raises(DataError, match=r"text\.adapter = 'lora' needs the package peft.*'fedapps\[adapters\]'"):
-        adapters.add_adapters(torch.nn.Linear(1, 1), options)
+        add_adapters(torch.nn.Linear(1, 1), options)
 
 
 @pytest.mark.parametrize("more", [{"model": "lstm"}, {"weights": "random"}])

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.corpus import Columns, class_indices, classes_of, find_files, read_rows
+from fedapps.tasks.text.corpus import Columns, class_indices, classes_of, read_rows
+
+from fedapps.base.tables import find_tables
 
 NAMED = Columns(("title", "body"), "topic")
 NUMBERED = Columns(("2", "3"), "1")
@@ -61,7 +63,8 @@ def test_json_lines(tmp_path):
         ("a.jsonl", "[1]", r"line 1: '\[1\]'; expected a JSON object"),
         ("a.jsonl", '{"topic": 1, "title": null, "body": ""}', "line 1, column title: None; expected a string"),
         ("a.jsonl", '{"topic": true, "title": "", "body": ""}', "line 1, column topic: True; expected a string"),
-        ("a.parquet", "x", r"unknown format; expected a file name that ends in \.csv, \.tsv, \.jsonl, \.gz or \.xz"),
+        ("a.txt", "x", r"unknown format; expected a file name that ends in \.parquet, \.csv, \.tsv, \.jsonl, \.gz or "),
+        ("a.parquet", "x", r"a\.parquet: cannot be read as a Parquet file"),
     ],
 )
 def test_errors_name_the_place(tmp_path, name, text, message):
@@ -96,11 +99,11 @@ def test_labels_count_by_value_or_by_name_or_as_told(tmp_path):
 def test_the_first_name_that_is_there_counts_and_compressed_copies_do_not(tmp_path):
     for name in ("train.csv", "train.csv.gz", "part-2.csv", "part-1.csv"):
         (tmp_path / name).touch()
-    assert find_files(tmp_path, ["none.csv", "train.csv"]) == [tmp_path / "train.csv"]
+    assert find_tables(tmp_path, ["none.csv", "train.csv"]) == [tmp_path / "train.csv"]
     (tmp_path / "train.csv").unlink()
-    assert find_files(tmp_path, ["train.csv", "part-*.csv"]) == [tmp_path / "train.csv.gz"]
-    assert find_files(tmp_path, ["part-*.csv"]) == [tmp_path / "part-1.csv", tmp_path / "part-2.csv"]
-    assert find_files(tmp_path, ["none.csv"]) == []
+    assert find_tables(tmp_path, ["train.csv", "part-*.csv"]) == [tmp_path / "train.csv.gz"]
+    assert find_tables(tmp_path, ["part-*.csv"]) == [tmp_path / "part-1.csv", tmp_path / "part-2.csv"]
+    assert find_tables(tmp_path, ["none.csv"]) == []
 
 
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")

@@ -8,9 +8,9 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
+from fedapps.tasks.text.networks import OwnRows
+from fedapps.tasks.text.nodes import mean_vectors
 from fedapps.tasks.text.options import STATES, Options
-from fedapps.tasks.text.pieces import OwnRows
-from fedapps.tasks.text.states import mean_vectors
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.transformer import load_tokenizer, transformer
 from fedapps.tasks.text.vocabulary import padded
@@ -126,7 +126,7 @@ class TestFrozen:
 
     def test_data_are_read_without_computing_states(self, world, tmp_path, monkeypatch):
         options = options_with(encoder_folder(tmp_path), frozen_layers=1, frozen_embedding=True, cached_states=True)
-        monkeypatch.setattr("fedapps.tasks.text.states._model", lambda options: pytest.fail("states were computed"))
+        monkeypatch.setattr("fedapps.tasks.text.nodes._model", lambda options: pytest.fail("states were computed"))
         data = TextTask(options).load_node(world, 0, NODES)
         assert data.count("train") == len(data.splits["train"]["ids"]) > 0
         assert set(data.splits["train"]) == {"ids", "length", "label", STATES}

@@ -4,8 +4,8 @@ from math import exp, tanh
 
 import pytest
 import torch
-from fedapps.tasks.text.loop_lstm import LoopLSTM, with_loop_lstms
 from fedapps.tasks.text.networks import LastStates
+from fedapps.tasks.text.privacy import LoopLSTM, with_loop_lstms
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -5,10 +5,9 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.text.encoder_network import Transformer
-from fedapps.tasks.text.networks import SplitEmbedding
+from fedapps.tasks.text.networks import OwnRows, SplitEmbedding
 from fedapps.tasks.text.options import Options
-from fedapps.tasks.text.pieces import OwnRows
-from fedapps.tasks.text.pretrained import logits_of, sequence_classifier
+from fedapps.tasks.text.trained import logits_of, sequence_classifier
 
 SMALL = {
     "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,

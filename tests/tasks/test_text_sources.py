@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import ClassLabel, Dataset, Features, Value
 from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.text.corpus import read_corpus
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
 
@@ -164,6 +166,41 @@ def test_two_files_that_could_be_the_training_texts(tmp_path):
         own_words(MOODS).load_all(tmp_path)
     options = replace(MOODS, train_files="train.csv", validation_share=0.0)
     assert own_words(options).load_all(tmp_path).count("train") == 2
+
+
+def test_a_parquet_file_of_the_hub_is_read_with_its_names_of_classes(tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["good", "bad"])})
+    examples = {"text": [f"text {number}" for number in range(10)], "label": [0, 1] * 5}
+    (tmp_path / "data").mkdir()
+    data = Dataset.from_dict(examples, features=features)
+    data.to_parquet(str(tmp_path / "data" / "train-00000-of-00001.parquet"))
+    keys, line = TextTask.found_keys({"dataset": "moods"}, tmp_path)
+    assert keys == {"labels": "bad,good"}
+    assert line == "2 labels in 10 training texts, which a deployment lists: --set text.labels=bad,good"
+    read = own_words(Options(dataset="moods", test_share=0.0, **keys)).load_all(tmp_path)
+    labels = [label for examples in read.splits.values() for label in examples["label"].tolist()]
+    assert sorted(labels) == [0] * 5 + [1] * 5
+
+
+def test_without_a_test_file_a_share_of_the_texts_is_held_out(tmp_path):
+    lines = [f"word{number},{number % 2}" for number in range(20)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]))
+    options = replace(MOODS, test_share=0.25, validation_share=0.0, partition="iid")
+    corpus = read_corpus(tmp_path, options.layout())
+    texts = {*corpus.train.texts}, {*corpus.test.texts}
+    assert [len(some) for some in texts] == [15, 5]
+    assert set.union(*texts) == {line.split(",")[0] for line in lines}
+    assert [int(text.removeprefix("word")) % 2 for text in corpus.test.texts] == corpus.test.labels.tolist()
+    nodes = [TextTask(options).load_node(tmp_path, node, 3) for node in range(3)]
+    assert [node.count("train") for node in nodes] == [5, 5, 5]
+    assert [node.count("test") for node in nodes] == [1, 1, 1]
+    assert "train: 15 from train.csv; test: 5 from 25% of these, drawn; " in TextTask(options).describe_data(tmp_path)
+    other = read_corpus(tmp_path, replace(options, partition_seed=1).layout())
+    assert other.test.texts != corpus.test.texts
+    with pytest.raises(DataError, match=r"no test texts; .*text\.test-share above 0 holds some out"):
+        TextTask(replace(options, test_share=0.0)).load_node(tmp_path, 0, 3)
+    (tmp_path / "test.csv").write_text("text,label\nother,0\n")
+    assert len(read_corpus(tmp_path, options.layout()).train.texts) == 20
 
 
 def test_what_files_are_taken_for(tmp_path):

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import numpy as np
-from fedapps.tasks.text.world import COMMON, TOPIC, draw_text, write_corpus, write_examples
+from fedapps.tasks.text.sources import COMMON, TOPIC, draw_text, write_corpus, write_examples
 
 
 def read(path):

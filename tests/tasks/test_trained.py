@@ -8,8 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from fedapps.tasks.base import DataError, evaluated
-from fedapps.tasks.lqr.task import LqrTask
-from fedapps.tasks.lqr.trained import LqrTrained
+from fedapps.tasks.lqr.task import LqrTask, LqrTrained
 from fedapps.tasks.model_folder import MAX_CONFIG
 from fedapps.tasks.partitioners import added_logits, adjust_logits, own_label_shares
 from fedapps.tasks.profiles import PrivateParameters

@@ -5,16 +5,24 @@ import pytest
 import torch
 from drawn_houses import NAMES, PATHS, THINGS, write_graph
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vln.agent import Agent, Memory, houses_of
+from fedapps.tasks.vln.agent import (
+    LEARNING,
+    Agent,
+    Memory,
+    actor_critic_loss,
+    greedy,
+    houses_of,
+    roll_out,
+    sampled,
+    teacher_forced,
+)
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
-from fedapps.tasks.vln.episodes import chosen, encode, joined, random_batches, sorted_batches
 from fedapps.tasks.vln.evaluation import walk_all
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.instructions import InstructedPath, Vocabulary
 from fedapps.tasks.vln.layers import BiLSTM, DirectedQuery, ViewAttention, copied
-from fedapps.tasks.vln.learning import LEARNING, actor_critic_loss, greedy, roll_out, sampled, teacher_forced
+from fedapps.tasks.vln.nodes import encode, joined, random_batches, selected, sorted_batches
 from fedapps.tasks.vln.options import Sizes
-from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softmax
@@ -81,7 +89,7 @@ def test_an_episode_does_not_depend_on_the_others_in_its_batch(houses):
     agent, episodes = drawn_agent().eval(), ten_instructions(houses)
     together = roll_out(agent, houses, episodes, greedy, 6)
     for row in range(len(episodes["length"])):
-        alone = roll_out(agent, houses, chosen(episodes, torch.tensor([row])), greedy, 6)
+        alone = roll_out(agent, houses, selected(episodes, torch.tensor([row])), greedy, 6)
         count = int(alone.trail_length[0])
         assert together.trail_length[row] == count
         assert torch.equal(together.trail[row, :count], alone.trail[0, :count])
@@ -243,7 +251,7 @@ def test_batches_have_every_example_once(houses):
 
 def test_joined_examples_keep_their_padding_and_number_their_paths(houses):
     episodes = ten_instructions(houses)
-    short = chosen(episodes, torch.tensor([0]))
+    short = selected(episodes, torch.tensor([0]))
     both = joined(short, episodes)
     assert both["record"].tolist() == [0, *range(1, 11)]
     assert torch.equal(both["path"][1:], episodes["path"])

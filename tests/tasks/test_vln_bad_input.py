@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from drawn_houses import NAMES, THINGS, message_of, task_with, write_graph, write_world
-from fedapps.tasks.vln.learning import LEARNING
+from fedapps.tasks.vln.agent import LEARNING
+from fedapps.tasks.vln.instructions import Vocabulary
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
-from fedapps.tasks.vln.vocabulary import Vocabulary
 
 from fedapps.base.options import parse_options
 
@@ -60,7 +60,7 @@ def rewrite(path, change):
         (lambda e: e[2].update(instructions=[]), "entry 3: path 2 has an instruction without text"),
         (lambda e: e[2].update(instructions=["go", " "]), "entry 3: path 2 has an instruction without text"),
         (lambda e: e[0].pop("instructions"), "entry 1: instructions is nothing; expected an array"),
-        (lambda e: e[0].update(heading="north"), "entry 1: heading is 'north'; expected a number"),
+        (lambda e: e[0].update(heading="north"), "entry 1: heading = 'north'; expected radians"),
         (lambda e: e[0].update(path=[]), r"path = []; expected names of viewpoints"),
     ],
 )
@@ -73,7 +73,7 @@ def test_files_that_cannot_be_used(damaged):
     (damaged / "R2R_val_seen.json").write_text("{")
     assert "R2R_val_seen.json: no JSON" in message_of(task_with().load_all, damaged)
     (damaged / "R2R_val_seen.json").write_text("{}")
-    assert "expected a JSON array of paths, found dict" in message_of(task_with().load_all, damaged)
+    assert "expected a JSON array of objects" in message_of(task_with().load_all, damaged)
     (damaged / "connectivity" / "houseB_connectivity.json").write_text("[{}]")
     assert "houseB_connectivity.json: KeyError: 'included'" in message_of(task_with().load_all, damaged)
     shutil.rmtree(damaged / "connectivity")

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_houses import THINGS, saved, speaking, task_with, write_world
-from fedapps.tasks.vln.files import cached, key_of
+from fedapps.tasks.vln.instructions import Vocabulary, cached, key_of
 from fedapps.tasks.vln.task import VlnTask
-from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,15 +81,15 @@ def task(tmp_path):
 @pytest.fixture
 def calls(monkeypatch):
     """How many paths each call of the speaker describes."""
-    from fedapps.tasks.vln import labelling
+    from fedapps.tasks.vln import nodes
 
-    found, describe = [], labelling.label_paths
+    found, describe = [], nodes.label_paths
 
     def counted(speaker, houses, words, paths, *more):
         found.append(len(paths))
         return describe(speaker, houses, words, paths, *more)
 
-    monkeypatch.setattr(labelling, "label_paths", counted)
+    monkeypatch.setattr(nodes, "label_paths", counted)
     return found
 
 

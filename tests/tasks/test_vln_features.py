@@ -10,9 +10,8 @@ import pytest
 from drawn_houses import NAMES, POSITIONS, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
-from fedapps.tasks.vln.features import read_features
+from fedapps.tasks.vln.features import CLASSES, FOCAL, ROOMS, ObjectViews, read_boxes, read_features, train_classifier
 from fedapps.tasks.vln.object_features import BLOCKS, WIDTH, cached_object_features, object_features, surroundings
-from fedapps.tasks.vln.objects import CLASSES, FOCAL, ROOMS, ObjectViews, read_boxes, train_classifier
 from hypothesis import given
 from hypothesis import strategies as st
 

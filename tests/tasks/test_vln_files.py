@@ -10,8 +10,7 @@ import pytest
 from drawn_houses import EDGES, NAMES, POSITIONS, path_entry, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import read_graphs
-from fedapps.tasks.vln.instructions import find_dataset, read_split
-from fedapps.tasks.vln.vocabulary import BEGIN, END, UNKNOWN, Vocabulary, words_of
+from fedapps.tasks.vln.instructions import BEGIN, END, UNKNOWN, Vocabulary, find_dataset, read_split, words_of
 from hypothesis import given
 from hypothesis import strategies as st
 

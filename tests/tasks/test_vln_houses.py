@@ -5,13 +5,21 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, path_entry, write_graph
-from fedapps.tasks.vln.connectivity import Graph, read_graphs, shortest_paths
-from fedapps.tasks.vln.episodes import encode
-from fedapps.tasks.vln.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, directions, nearest_view, turned, unit_vectors
+from fedapps.tasks.vln.connectivity import (
+    VIEW_ELEVATIONS,
+    VIEW_HEADINGS,
+    Graph,
+    directions,
+    nearest_view,
+    read_graphs,
+    shortest_paths,
+    turned,
+    unit_vectors,
+)
+from fedapps.tasks.vln.evaluation import WALKERS, walk
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
-from fedapps.tasks.vln.references import WALKERS, walk
-from fedapps.tasks.vln.vocabulary import END, PAD, Vocabulary
+from fedapps.tasks.vln.instructions import END, PAD, InstructedPath, Vocabulary
+from fedapps.tasks.vln.nodes import encode
 from fedapps.tasks.vln.walks import Walks, observe
 from hypothesis import given
 from hypothesis import strategies as st

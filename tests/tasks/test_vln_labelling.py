@@ -6,11 +6,10 @@ from math import log
 import pytest
 import torch
 from drawn_houses import OPTIONS, message_of, saved, speaking, task_with, write_world
-from fedapps.tasks.vln.episodes import encode
-from fedapps.tasks.vln.labelling import Sampling, label_paths
-from fedapps.tasks.vln.learning import path_likelihoods
-from fedapps.tasks.vln.vocabulary import END
-from fedapps.tasks.vln.weights import load_speaker
+from fedapps.tasks.vln.agent import path_likelihoods
+from fedapps.tasks.vln.instructions import END
+from fedapps.tasks.vln.nodes import Sampling, encode, label_paths
+from fedapps.tasks.vln.speaker import load_speaker
 from safetensors.torch import load_file, save_file
 
 from fedapps.base.errors import DataError

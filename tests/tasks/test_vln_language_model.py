@@ -8,10 +8,10 @@ import torch
 from drawn_houses import OPTIONS, message_of, saved, speaking, task_with, write_world
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.agent import agent_of
-from fedapps.tasks.vln.labelling import label_paths
-from fedapps.tasks.vln.language_model import PretrainedVectors, PretrainedWords, language_model
+from fedapps.tasks.vln.instructions import BEGIN, END, UNKNOWN, Vocabulary
+from fedapps.tasks.vln.layers import PretrainedVectors, PretrainedWords, language_model
+from fedapps.tasks.vln.nodes import label_paths
 from fedapps.tasks.vln.trained import VlnTrained
-from fedapps.tasks.vln.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 from tiny_encoder import encoder_folder
 
 WORDS = Vocabulary(("ones", "two", "?"))

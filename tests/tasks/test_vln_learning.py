@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.vln.agent import Agent
-from fedapps.tasks.vln.learning import Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss, sampled
+from fedapps.tasks.vln.agent import Agent, Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss, sampled
 from fedapps.tasks.vln.options import Sizes
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ import torch
 from drawn_houses import EDGES, NAMES, POSITIONS, write_graph
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.metrics import METRICS, navigation_metrics
+from fedapps.tasks.vln.walks import METRICS, navigation_metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

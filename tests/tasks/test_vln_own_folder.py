@@ -16,8 +16,8 @@ from drawn_houses import (
     write_graph,
     write_world,
 )
-from fedapps.tasks.vln.vocabulary import Vocabulary
-from fedapps.tasks.vln.vocabulary_file import main
+from fedapps.tasks.vln.dataset import main
+from fedapps.tasks.vln.instructions import Vocabulary
 
 
 @pytest.fixture(scope="module")

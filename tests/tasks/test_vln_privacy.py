@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_houses import task_with, write_world
-from fedapps.tasks.privacy.attackers import attacker
-from fedapps.tasks.privacy.audit import row_reading, subspace
+from fedapps.tasks.privacy.audit import attacker, row_reading, subspace
 from fedapps.tasks.privacy.sharing import UpdatedVictim
-from fedapps.tasks.vln.episodes import chosen
-from fedapps.tasks.vln.learning import LEARNING
+from fedapps.tasks.vln.agent import LEARNING
+from fedapps.tasks.vln.instructions import RESERVED
+from fedapps.tasks.vln.nodes import selected
 from fedapps.tasks.vln.privacy import SHARINGS, VlnSubject
-from fedapps.tasks.vln.vocabulary import RESERVED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,7 +94,7 @@ def test_a_foreign_table_tells_nothing_beyond_chance(folder):
 def test_the_gradients_are_those_of_the_loss_in_evaluation_mode(folder):
     task, data, model, sentences = audited(folder)
     seen = shared(SUBJECT.victim(task, model, data), sentences, "fedavg")
-    batch = chosen(data.splits["train"], torch.tensor([sentence.label for sentence in sentences]))
+    batch = selected(data.splits["train"], torch.tensor([sentence.label for sentence in sentences]))
     model.eval()
     task.loss(model, batch).backward()
     named = dict(model.named_parameters())

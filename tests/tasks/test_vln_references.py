@@ -4,25 +4,24 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
-from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.vln.connectivity import read_graphs
 from fedapps.tasks.vln.dataset import Dataset
-from fedapps.tasks.vln.episodes import encode
-from fedapps.tasks.vln.evaluation import sentence_metrics
-from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
-from fedapps.tasks.vln.metrics import METRICS, bleu, bleu_statistics
-from fedapps.tasks.vln.options import Options
-from fedapps.tasks.vln.references import (
+from fedapps.tasks.vln.evaluation import (
     constant_sentence,
     human_sentences,
     looks_of,
     retrieved_sentences,
+    sentence_metrics,
     sentence_references,
     walker_references,
 )
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.instructions import InstructedPath, Vocabulary
+from fedapps.tasks.vln.nodes import encode
+from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
-from fedapps.tasks.vln.vocabulary import Vocabulary
+from fedapps.tasks.vln.walks import METRICS, bleu, bleu_statistics
 from flwr.app import MetricRecord
 
 

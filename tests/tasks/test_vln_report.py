@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fedapps.tasks.vln.report_houses import House, Walk, floor_plan, read_house, read_walks
-from fedapps.tasks.vln.report_sentences import read_sentences
+from fedapps.tasks.vln.report_results import read_sentences
 from report_pages import labels, page, section, write_lines
 from safetensors.numpy import save_file
 
-from fedapps.base.report.arrays import Arrays
+from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError
 
 #: Three viewpoints in a row and one upstairs, above the last.

@@ -7,16 +7,12 @@ from drawn_houses import NAMES, PATHS, THINGS, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
 from fedapps.tasks.vln.dataset import sample_paths
-from fedapps.tasks.vln.episodes import chosen, encode
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
-from fedapps.tasks.vln.labelling import label_paths
-from fedapps.tasks.vln.metrics import bleu, bleu_statistics
+from fedapps.tasks.vln.instructions import PAD, UNKNOWN, InstructedPath, Vocabulary
+from fedapps.tasks.vln.nodes import encode, label_paths, selected
 from fedapps.tasks.vln.options import Sizes
-from fedapps.tasks.vln.speaker import Speaker, moves_of
-from fedapps.tasks.vln.vocabulary import PAD, UNKNOWN, Vocabulary
-from fedapps.tasks.vln.walks import Walks
-from fedapps.tasks.vln.weights import load_speaker
+from fedapps.tasks.vln.speaker import Speaker, load_speaker, moves_of
+from fedapps.tasks.vln.walks import Walks, bleu, bleu_statistics
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -77,7 +73,7 @@ def test_padding_changes_neither_what_is_said_nor_the_loss(houses):
     torch.testing.assert_close(speaker.loss(houses, episodes), speaker.loss(houses, wider))
     assert speaker.describe(houses, episodes, 12, len(WORDS)) == speaker.describe(houses, wider, 12, len(WORDS))
     for row in range(len(PATHS)):
-        alone = speaker.describe(houses, chosen(episodes, torch.tensor([row])), 12, len(WORDS))
+        alone = speaker.describe(houses, selected(episodes, torch.tensor([row])), 12, len(WORDS))
         assert list(alone) == [speaker.describe(houses, episodes, 12, len(WORDS))[row]]
 
 

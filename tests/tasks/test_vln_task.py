@@ -18,8 +18,8 @@ from drawn_houses import (
     write_graph,
     write_world,
 )
-from fedapps.tasks.vln.metrics import METRICS
-from fedapps.tasks.vln.vocabulary import END
+from fedapps.tasks.vln.instructions import END
+from fedapps.tasks.vln.walks import METRICS
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,13 @@ import pytest
 import torch
 from drawn_houses import EDGES, NAMES, PATHS, TEXTS, THINGS, path_entry, task_with, write_graph, write_world
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vln.evaluation import walk_all
-from fedapps.tasks.vln.given_paths import HousePath, Start
-from fedapps.tasks.vln.metrics import bleu, bleu_statistics
+from fedapps.tasks.vln.evaluation import references_of, walk_all
+from fedapps.tasks.vln.houses import HousePath, Start
 from fedapps.tasks.vln.options import Options
-from fedapps.tasks.vln.references import references_of
 from fedapps.tasks.vln.speaker import moves_of
 from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.trained import VlnTrained
-from fedapps.tasks.vln.walks import Walks, observe
+from fedapps.tasks.vln.walks import Walks, bleu, bleu_statistics, observe
 
 from fedapps.base.seeding import torch_seed
 
@@ -204,7 +202,7 @@ def test_a_prediction_of_a_speaker_is_a_description(world):
     ("line", "said"),
     [
         ('{"scan": "houseA", "viewpoint": "v00"}', "line 1: no instruction; expected a text instruction, or a list"),
-        ('{"instruction": "go", "viewpoint": "v00"}', "line 1: scan = None; expected a text"),
+        ('{"instruction": "go", "viewpoint": "v00"}', "line 1: scan is nothing; expected a string"),
         ('{"instruction": "go", "scan": "houseA"}', "line 1: path = None; expected names of viewpoints"),
         ('{"instruction": "go", "scan": "houseA", "viewpoint": "v00", "heading": "n"}', "heading = 'n'; expected rad"),
         ("[1]", r"<input>, line 1: '\[1\]'; expected a JSON object"),

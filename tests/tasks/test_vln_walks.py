@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import NAMES, PATHS, write_graph
-from fedapps.tasks.vln.connectivity import read_graphs
-from fedapps.tasks.vln.episodes import encode
-from fedapps.tasks.vln.geometry import STEP
+from fedapps.tasks.vln.connectivity import STEP, read_graphs
 from fedapps.tasks.vln.houses import assemble
-from fedapps.tasks.vln.instructions import InstructedPath
-from fedapps.tasks.vln.vocabulary import Vocabulary
+from fedapps.tasks.vln.instructions import InstructedPath, Vocabulary
+from fedapps.tasks.vln.nodes import encode
 from fedapps.tasks.vln.walks import Walks
 from hypothesis import given, settings
 from hypothesis import strategies as st

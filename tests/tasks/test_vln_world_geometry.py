@@ -4,13 +4,26 @@ import itertools
 
 import numpy as np
 import pytest
-from fedapps.tasks.vln.world.description import Climbing, Crossing, Passing, Stopping, Turning, describe, turn_name
-from fedapps.tasks.vln.world.files import annotations
-from fedapps.tasks.vln.world.furnishing import Item
+from fedapps.tasks.vln.world.furnishing import Item, Spot, connect
 from fedapps.tasks.vln.world.house import House, SampledPath, draw_house, look_around, sample_paths
-from fedapps.tasks.vln.world.plan import Door, Plan, Rect, Room, Wall, shared_wall, stairs_of
-from fedapps.tasks.vln.world.sight import EDGES, FOCAL, boxes_in_views, diagonals, is_clear, view_axes, walls_of
-from fedapps.tasks.vln.world.viewpoints import Spot, connect
+from fedapps.tasks.vln.world.plan import (
+    EDGES,
+    FOCAL,
+    Door,
+    Plan,
+    Rect,
+    Room,
+    Wall,
+    boxes_in_views,
+    diagonals,
+    is_clear,
+    shared_wall,
+    stairs_of,
+    view_axes,
+    walls_of,
+)
+from fedapps.tasks.vln.world.wording import Climbing, Crossing, Passing, Stopping, Turning, describe, turn_name
+from fedapps.tasks.vln.world.world import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix

@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fedapps.tasks.vln.world.description import describe
 from fedapps.tasks.vln.world.house import SampledPath, draw_house, sample_paths, shortest_paths
-from fedapps.tasks.vln.world.wording import Annotator, draw_habits
+from fedapps.tasks.vln.world.wording import Annotator, describe, draw_habits
 
 from fedapps.base.seeding import generator
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.tasks.vpr.image_sets import FeatureMapCache, map_bytes
+from fedapps.tasks.vpr.training_set import FeatureMapCache, map_bytes
 from striped_places import SIZE, SPACING, use_tiny_network, write_places
 from striped_tasks import SPOTS, evaluated, model_of, task_with
 

@@ -7,8 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.datasets import read_dataset
-from fedapps.tasks.vpr.image_checks import damaged
+from fedapps.tasks.vpr.datasets import damaged, read_dataset
 from fedapps.tasks.vpr.images import ImageFiles, ImageTar
 from fedapps.tasks.vpr.options import Options
 from hypothesis import given

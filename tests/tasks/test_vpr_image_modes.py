@@ -6,12 +6,11 @@ import tarfile
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.datasets import read_dataset
+from fedapps.tasks.vpr.datasets import damaged, read_dataset
 from fedapps.tasks.vpr.given_images import in_hand
-from fedapps.tasks.vpr.image_checks import damaged
 from fedapps.tasks.vpr.images import ImageArray, ImageFiles, ImageStore, ImageTar
-from fedapps.tasks.vpr.nordland import read_nordland
 from fedapps.tasks.vpr.options import Options
+from fedapps.tasks.vpr.readers import read_nordland
 from PIL import Image
 
 from fedapps.base.errors import DataError

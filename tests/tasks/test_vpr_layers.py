@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.tasks.vpr.layers import Gem, Mac, Spoc, divide
+from fedapps.tasks.vpr.backbones import Gem, Mac, Spoc, divide
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.datasets import read_dataset
-from fedapps.tasks.vpr.mining import Anywhere, NearestSequences
 from fedapps.tasks.vpr.options import Options
+from fedapps.tasks.vpr.retrieval import Anywhere, NearestSequences
 from fedapps.tasks.vpr.task import VprTask
 from striped_places import write_places
 

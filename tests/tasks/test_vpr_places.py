@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.images import ImageArray, ImageStore
-from fedapps.tasks.vpr.places import Track, build_places
-from fedapps.tasks.vpr.positions import EARTH_RADIUS, projected, refuse_degrees
+from fedapps.tasks.vpr.places import EARTH_RADIUS, Track, build_places, projected, refuse_degrees
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.report_matches import distance_text, read_matches
+from fedapps.tasks.vpr.report_places import distance_text, read_matches
 from PIL import Image
 from place_traces import matches, places, save, section, write_run
 
-from fedapps.base.report.arrays import Arrays
+from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError, write_report
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.report_positions import read_positions
+from fedapps.tasks.vpr.report_places import read_positions
 from matplotlib.axes import Axes
 from place_traces import line, matches, places, save, section, write_run
 from report_pages import labels
 
-from fedapps.base.report.arrays import Arrays
+from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fedapps.tasks.vpr.evaluation import MOST, NEAREST, SHOWN, CommonSet, match_traces, place_traces
-from fedapps.tasks.vpr.image_sets import FeatureMapCache, ImageSet, NetworkInputs
 from fedapps.tasks.vpr.images import ImageArray, ImageStore
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.places import Track, build_places
 from fedapps.tasks.vpr.task import VprTask
+from fedapps.tasks.vpr.training_set import FeatureMapCache, ImageSet, NetworkInputs
 from hypothesis import given
 from hypothesis import strategies as st
 from striped_places import SIZE, use_tiny_network, write_places
@@ -160,9 +160,9 @@ def test_models_of_many_clusters_are_each_tested_once(task, folder, monkeypatch)
     for seed in range(12):
         with torch_seed(seed):
             models.append(task.build_model().eval())
-    first = [common.recalls(model) for model in models]
+    first = [common.tested(model).recalls for model in models]
     monkeypatch.setattr(NetworkInputs, "describe", None)
-    assert [common.recalls(model) for model in models] == first
+    assert [common.tested(model).recalls for model in models] == first
 
 
 def test_a_node_without_a_common_test_leaves_its_places(folder, task):

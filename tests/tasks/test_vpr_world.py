@@ -165,22 +165,13 @@ def test_cities_come_from_the_continents_in_turn():
 def test_more_nodes_need_more_street():
     assert StreetWorld(cities=10).enough_for(100).kilometres == pytest.approx(2.4)
     assert StreetWorld(cities=10).enough_for(100, metres=100).kilometres == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="nodes = 0: must be at least 1"):
-        StreetWorld().enough_for(0)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"cities": 0}, "cities = 0: must be at least 1"),
-        ({"test_cities": -1}, "test_cities = -1: must be at least 0"),
         ({"cities": 31}, "cities + test_cities = 31 + 2: must be at most 32"),
         ({"size": (8, 64)}, "size = (8, 64): must be at least 16 pixels"),
-        ({"kilometres": 0.0}, "kilometres = 0.0: must be positive"),
-        ({"spacing": -5.0}, "spacing = -5.0: must be positive"),
-        ({"drives": 0}, "drives = 0: must be at least 1"),
-        ({"night": 1.5}, "night = 1.5: must be between 0 and 1"),
-        ({"quality": 100}, "quality = 100: must be between 1 and 95"),
     ],
 )
 def test_parameters_that_cannot_be(wrong, said):

@@ -5,14 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.world.buildings import Walls
 from fedapps.tasks.vpr.world.city import draw_city, look, visit
-from fedapps.tasks.vpr.world.conditions import Camera, Conditions, light
-from fedapps.tasks.vpr.world.files import to_degrees
-from fedapps.tasks.vpr.world.network import draw_network, draw_poses, draw_routes
-from fedapps.tasks.vpr.world.noise import hashed
+from fedapps.tasks.vpr.world.network import Walls, draw_network, draw_poses, draw_routes
 from fedapps.tasks.vpr.world.rendering import FAR, cast, render
-from fedapps.tasks.vpr.world.styles import CONTINENTS, NAMES
+from fedapps.tasks.vpr.world.styles import CONTINENTS, NAMES, Camera, Conditions, hashed, light
+from fedapps.tasks.vpr.world.world import to_degrees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """One CSV file per method."""
 
-from fedapps.trackers.base import TrackedRecord, Tracker
+from fedapps.trackers import TrackedRecord, Tracker
 
 
 class CsvTracker(Tracker):

@@ -15,8 +15,7 @@ from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update
 from fedapps.tasks.base import Batch, NodeData
 from torch import Tensor, nn
 
-from fedapps.base.options import option
-from fedapps.base.search import Around
+from fedapps.base.options import Around, option
 from fedapps.methods.base import Method
 
 

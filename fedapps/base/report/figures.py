@@ -27,9 +27,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from .formats import format_length, format_number
-from .metrics import describe
-from .palette import INK, NEUTRAL, PlotStyle
+from .metrics import INK, NEUTRAL, PlotStyle, describe
+from .numbers import format_length, format_number
 from .sections import part
 
 _GID = "series-"

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from .estimates import Estimate
-from .formats import ColumnFormat
-from .metrics import Metric
-from .palette import PlotStyle
+from .metrics import Metric, PlotStyle
+from .numbers import ColumnFormat, Estimate
 
 _LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},

@@ -17,9 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from fedapps.base.errors import listed
 from fedapps.base.report.figures import draw_line, drawing
-from fedapps.base.report.formats import format_number
-from fedapps.base.report.metrics import SHARED, Metric
-from fedapps.base.report.palette import INK, plot_styles
+from fedapps.base.report.metrics import INK, SHARED, Metric, plot_styles
+from fedapps.base.report.numbers import format_number
 from fedapps.report.run_data import RunData
 
 from . import section_of
@@ -28,10 +27,7 @@ _NAMED = 8
 _OTHERS = "#9ca3af"
 _WHOLE = "global model"
 _LISTED = 6
-
 Line = dict[int, float]
-
-ORDER = 80
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Clusters:
     averaged: tuple[int, ...]
 
 
-def section(run: RunData) -> Markup | None:
+def clusters(run: RunData) -> Markup | None:
     """One figure per method whose nodes report both models; None if there is none."""
     metric = run.leading_in_rounds()
     if metric is None:

@@ -1,28 +1,102 @@
-"""Comparison over seeds: means with their intervals, the paper's numbers, its claims and paired tests."""
+"""Comparisons: means over seeds, the paper's numbers, its claims and tests; results by value, new node and seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedapps.base.report.metrics import STEPS_PER_NODE, bare, columns
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.figures import dots_by_seed, drawing, mark
+from fedapps.base.report.metrics import (
+    ROUNDS_TO_TARGET,
+    STEPS_PER_NODE,
+    STEPS_TO_TARGET,
+    Metric,
+    bare,
+    columns,
+    describe,
+    main_metric,
+    plot_styles,
+)
+from fedapps.base.report.numbers import Estimate
 from fedapps.base.report.tables import Table
-from fedapps.report.caveats import about_claims, about_tests
-from fedapps.report.comparison_tables import claims_table, metrics_table, tests_table
+from fedapps.report.comparison_tables import (
+    about_claims,
+    about_tests,
+    claims_table,
+    held_out_tables,
+    metrics_table,
+    tests_table,
+)
 from fedapps.report.run_data import RunData
-from fedapps.runs.comparisons import CheckedClaim, Compared, PairedTest
+from fedapps.runs.comparisons import CheckedClaim, Compared, HeldOut, HeldOutMetric, PairedTest, Varied
+from fedapps.runs.records import HeldOutNodes
 
 from . import section_of
 
+_WIDE_RANGE = 10
 _COLUMNS = 5
-
-ORDER = 30
-
 #: A note, and the table that it belongs to.
 Noted = tuple[str, Table]
+
+
+def varied(run: RunData) -> Markup | None:
+    """A figure of all methods for each of these metrics; None if no key was varied."""
+    varied, metric = run.comparison and run.comparison.varied, run.leading_metric()
+    if not varied or metric is None:
+        return None
+    seeds = max(part.seeds for part in varied.values)
+    measured = {name for part in varied.values for row in part.table.values() for name in row}
+    metrics = [metric, *(describe(name) for name in (ROUNDS_TO_TARGET, STEPS_TO_TARGET) if name in measured)]
+    return section_of(
+        "varied",
+        key=varied.key,
+        seeds=seeds,
+        targets=bool(metrics[1:]),
+        styles=plot_styles(run.methods),
+        figures=[_figure(run, varied, each) for each in metrics],
+    )
+
+
+def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
+    positions = _positions(varied)
+    texts = {x: str(part.value) for x, part in zip(positions, varied.values, strict=True)}
+    lines = {}
+    for method in run.methods:
+        estimates = [part.complete.get(method, {}).get(metric.name) for part in varied.values]
+        points = sorted((x, one.mean, one.half or 0.0) for x, one in zip(positions, estimates, strict=True) if one)
+        if points:
+            lines[method] = points
+    means_of = "; ".join(
+        f"{method} {', '.join(f'{mean:.4g}' for _, mean, _ in points)}" for method, points in lines.items()
+    )
+    with drawing(f"Line chart of {metric.axis} against {varied.key}: {means_of}", width=7.6, height=4.2) as figure:
+        axes = figure.axes[0]
+        for method, points in lines.items():
+            style = plot_styles(run.methods)[method]
+            x, means = [x for x, _, _ in points], [mean for _, mean, _ in points]
+            low, high = [mean - half for _, mean, half in points], [mean + half for _, mean, half in points]
+            mark(axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0), method)
+            (line,) = axes.plot(x, means, style.dash, color=style.colour, marker=style.marker, markersize=4.5)
+            mark(line, method, at=[texts[position] for position in x])
+        drawn = [mean for points in lines.values() for _, mean, _ in points]
+        if min(drawn) > 0 and max(drawn) > _WIDE_RANGE * min(drawn):
+            axes.set_yscale("log")
+        if min(positions) > 0 and max(positions) > _WIDE_RANGE * min(positions):
+            axes.set_xscale("log")
+        axes.set_xticks(positions, [str(part.value) for part in varied.values])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel(varied.key)
+        axes.set_title(metric.title)
+    return figure.markup
+
+
+def _positions(varied: Varied) -> list[float]:
+    """The x coordinate of each value: the value if all are numbers, or else its index."""
+    values = [part.value for part in varied.values]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return numbers if len(numbers) == len(values) else [float(index) for index in range(len(values))]
 
 
 @dataclass(frozen=True)
@@ -38,7 +112,7 @@ class _Part:
     notes: Sequence[str]
 
 
-def section(run: RunData) -> Markup | None:
+def comparison(run: RunData) -> Markup | None:
     """The tables of a comparison; None if the folder holds none."""
     compared = {title: part for title, part in (run.comparison.parts if run.comparison else {}).items() if part.table}
     if run.comparison is None or not compared:
@@ -81,3 +155,53 @@ def _tests(tests: Sequence[PairedTest]) -> Noted | None:
         return None
     most = max(sum(test.metric == other.metric for other in tests) for test in tests)
     return about_tests(tests[0].difference.seeds, most), tests_table(tests)
+
+
+def held_out(run: RunData) -> Markup | None:
+    """A table for each main metric of the task; None if no node was held out."""
+    if run.comparison:
+        parts = {title: part.held_out for title, part in run.comparison.parts.items()}
+    else:
+        parts = {"": {name: _of_run(of.held_out) for name, of in run.summary.items() if of.held_out.nodes}}
+    shown = {title: _tables(run, of_part) for title, of_part in parts.items() if of_part}
+    if not shown:
+        return None
+    sizes = sorted({(of.nodes, of.epochs) for part in parts.values() for of in part.values()})
+    return section_of("held_out", sizes=sizes, parts=shown)
+
+
+def _tables(run: RunData, held_out: Mapping[str, HeldOut]) -> dict[str, Table]:
+    measured = list(dict.fromkeys(name for of_method in held_out.values() for name in of_method.metrics))
+    main = [bare(name) for name in run.headline]
+    tested = (name for name in measured if bare(name) in main)  # not in trials, whose test data are withheld
+    names = sorted(tested, key=lambda name: main.index(bare(name))) or measured[:1]
+    methods = {method: of for method, of in held_out.items() if method in run.methods}
+    return held_out_tables(methods, names, plot_styles(run.methods))
+
+
+def _of_run(held_out: HeldOutNodes) -> HeldOut:
+    """The means over nodes of a single seed."""
+    return HeldOut(
+        epochs=held_out.epochs,
+        nodes=len(held_out.nodes),
+        metrics={
+            name: HeldOutMetric(
+                shared=Estimate(held_out.shared[name]),
+                adapted=Estimate(value),
+                local=Estimate(held_out.local[name]),
+                gain=Estimate(value - held_out.shared[name]),
+                lead=Estimate(value - held_out.local[name]),
+            )
+            for name, value in held_out.adapted.items()
+            if name in held_out.shared and name in held_out.local
+        },
+    )
+
+
+def seeds(run: RunData) -> Markup | None:
+    """A figure of the main metric by seed; None without runs of a comparison."""
+    runs, styles = run.seed_metrics, plot_styles(run.methods)
+    metric = main_metric(name for of_method in runs.values() for metrics in of_method.values() for name in metrics)
+    if metric is None:
+        return None
+    return section_of("seeds", styles=styles, figures=[dots_by_seed(runs, styles, metric)])

@@ -1,13 +1,14 @@
-"""Learning curves: the main metrics of the task, then other measures of quality, and numbers of steps last.
+"""Learning curves, and the results of every node.
 
-Those of a comparison are means over seeds with a band for their 95 % confidence intervals. Where the evaluated nodes
-change between rounds, the round is marked, and a dotted line is the mean over the nodes of every evaluation.
+Curves: the main metrics of the task, then other measures of quality, and numbers of steps last. Those of a comparison
+are means over seeds with a band for their 95 % confidence intervals. Where the evaluated nodes change between rounds,
+the round is marked, and a dotted line is the mean over the nodes of every evaluation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,9 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.base.report.figures import draw_line, drawing, mark
-from fedapps.base.report.formats import counted
-from fedapps.base.report.metrics import columns, describe
-from fedapps.base.report.palette import PlotStyle, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, Metric, PlotStyle, columns, describe, plot_styles
+from fedapps.base.report.numbers import counted
 from fedapps.report.evaluated import notes, paired_curve
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Comparison, Course
@@ -31,8 +31,8 @@ _OPEN = 2
 _MOST = 12
 _WIDE_RANGE = 30
 _MOST_RINGS = 8
-
-ORDER = 60
+_ROOM = 55  # letters of method names that fit side by side
+_NARROW = 5.2
 
 
 class _Pairs(NamedTuple):
@@ -43,7 +43,7 @@ class _Pairs(NamedTuple):
     values: Sequence[float]
 
 
-def section(run: RunData) -> Markup | None:
+def curves(run: RunData) -> Markup | None:
     """Up to 12 panels, two of them open; None if no round has metrics."""
     if run.comparison:
         return _over_seeds(run, run.comparison)
@@ -176,3 +176,116 @@ def _draw_pairs(
     if pairs.rounds:
         (dotted,) = axes.plot(pairs.rounds, pairs.values, color=style.colour, linestyle=(0, (1, 1.6)), linewidth=1.6)
         mark(dotted, name, at=[f"{number}, same nodes" for number in pairs.rounds])
+
+
+def metric_against(
+    run: RunData,
+    metric: Metric,
+    amounts: Callable[[Sequence[RoundRecord]], Iterable[float]],
+    unit_of: Callable[[float], tuple[str, float]],
+    words: tuple[str, str, str],
+) -> Markup | None:
+    """A figure of a metric against what was spent until the end of each round, by method; None if nothing was.
+
+    Parameters
+    ----------
+    run : RunData
+    metric : Metric
+    amounts : callable
+        Returns what was spent until the end of each round of a method.
+    unit_of : callable
+        Returns the unit for the largest amount, and its size.
+    words : tuple of str
+        The amount in the alternative text, in the title and at the axis.
+    """
+    curves = {}
+    for method in run.methods:
+        records = run.of(method)
+        values = [record.evaluate.get(metric.name, math.nan) for record in records]
+        pairs = zip(amounts(records), values, strict=True)
+        points = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+        if points and points[-1][0] > 0:
+            curves[method] = points
+    if not curves:
+        return None
+    unit, scale = unit_of(max(points[-1][0] for points in curves.values()))
+    with drawing(f"Line chart of {metric.axis} against {words[0]}, by method") as figure:
+        axes = figure.axes[0]
+        for method, points in curves.items():
+            x, y = [amount / scale for amount, _ in points], [value for _, value in points]
+            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
+        axes.set_title(f"{metric.axis} against {words[1]}")
+        axes.set_xlabel(f"{words[2]} [{unit}]")
+    return figure.markup
+
+
+def spread(run: RunData) -> Markup | None:
+    """The main metric that differs between the nodes of most methods, at the last evaluation; None if none differs.
+
+    Nodes with the same model report the same value where all of them are tested on the same examples.
+    """
+    if run.comparison:
+        leading = run.leading_metric()
+        by_metric = _of_comparison(run.comparison, leading.name if leading else "")
+    else:
+        by_metric = [(describe(name), _node_values(run, name)) for name in run.main_metrics()]
+    by_metric = [(metric, values) for metric, values in by_metric if any(map(_differ, values.values()))]
+    if not by_metric:
+        return None
+    metric, values = max(by_metric, key=lambda item: sum(map(_differ, item[1].values())))
+    styles = plot_styles(run.methods)
+    methods = list(values)
+    nodes = sorted({node for row in values.values() for node in row})
+    ranges = ", ".join(
+        f"{method} from {min(row.values()):.4g} to {max(row.values()):.4g}" for method, row in values.items()
+    )
+    width = min(7.6, max(_NARROW, 1.2 + 0.8 * len(methods)))
+    with drawing(f"Dot plot of {metric.axis} by node and method: {ranges}", width=width, height=3.3) as figure:
+        axes = figure.axes[0]
+        for node in nodes:
+            line = [values[method].get(node, math.nan) for method in methods]
+            (drawn,) = axes.plot(range(len(methods)), line, color="#9ca3af", linewidth=0.7, alpha=0.7, zorder=1)
+            mark(drawn, node, at=methods)
+        for index, method in enumerate(methods):
+            row = np.array(list(values[method].values()))
+            axes.plot([index - 0.28, index + 0.28], [np.median(row)] * 2, color=NEUTRAL, linewidth=2.4, zorder=2)
+            axes.scatter(
+                np.full(row.size, index),
+                row,
+                s=34,
+                color=styles[method].colour,
+                marker=styles[method].marker,
+                edgecolors="white",
+                linewidths=0.6,
+                zorder=3,
+            )
+        crowded = sum(map(len, methods)) > _ROOM
+        axes.set_xticks(range(len(methods)), methods, rotation=35 * crowded, ha="right" if crowded else "center")
+        axes.set_xlim(-0.5, len(methods) - 0.5)
+        axes.set_title(metric.title)
+    seeds = run.comparison.seeds if run.comparison else 0
+    return section_of("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds, wide=width > _NARROW)
+
+
+def _of_comparison(comparison: Comparison, leading: str) -> list[tuple[Metric, dict[str, dict[str, float]]]]:
+    """The means over seeds by metric, method and node; those of the main metric stand first."""
+    names = dict.fromkeys(name for of_method in comparison.nodes.values() for name in of_method)
+    return [
+        (describe(name), {method: dict(of[name]) for method, of in comparison.nodes.items() if name in of})
+        for name in sorted(names, key=lambda name: name != leading)
+    ]
+
+
+def _node_values(run: RunData, metric: str) -> dict[str, dict[str, float]]:
+    """The finite values by method and node."""
+    values: dict[str, dict[str, float]] = {}
+    for method, evaluated in run.last_evaluations().items():
+        numbers = {key: node.numbers.get(metric, math.nan) for key, node in evaluated.items()}
+        finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+        if finite:
+            values[method] = finite
+    return values
+
+
+def _differ(row: dict[str, float]) -> bool:
+    return min(row.values()) < max(row.values())

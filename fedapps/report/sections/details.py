@@ -1,21 +1,177 @@
-"""Details: refused replies by node and reason, metrics that were left out of accepted replies, and the run config."""
+"""The end of the page: traffic, timings, refused replies, metrics that were left out, and the run config."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
 from fedapps.base.errors import headline_of
+from fedapps.base.report.figures import drawing, mark
+from fedapps.base.report.metrics import NEUTRAL, Metric, plot_styles
+from fedapps.base.report.numbers import BYTE_UNITS, format_bytes, format_duration
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import RunData
+from fedapps.runs.comparisons import Comparison
+from fedapps.runs.records import Metrics, RoundRecord
+from fedapps.strategies.wire import NODE_PHASES
 
 from . import section_of
+from .curves import metric_against
 
+_PER_NODE = "bytes_per_client_round"
+_UNEQUAL, _WIDE_RANGE = 1.1, 10.0
+#: The phases of the server, in the order in which they are drawn, as are those of ``NODE_PHASES``.
+SERVER_PHASES = ("prepare", "wait", "decode", "fold", "step", "save", "other")
+_COLOURS = {
+    "train": "#0072B2", "wait": "#0072B2", "evaluate": "#56B4E9", "model": "#009E73", "fold": "#009E73",
+    "data": "#E69F00", "prepare": "#E69F00", "state": "#D55E00", "save": "#D55E00", "decode": "#CC79A7",
+    "encode": "#7F4F24", "step": "#7F4F24", "other": NEUTRAL,
+}  # fmt: skip
+#: Phases whose part is smaller in every bar count as other.
+_LEAST_PART = 0.01
 _MOST = 50
 
-ORDER = 170
+
+def traffic(run: RunData) -> Markup | None:
+    """Bytes per round in both directions, and the main metric against all bytes sent so far.
+
+    In a comparison whose methods send different numbers of bytes, the main metric against those of a node in a round.
+    """
+    most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
+    in_rounds, final = run.leading_in_rounds(), run.leading_metric()
+    drawn = [_per_round(run, most) if most > 0 else None]
+    if in_rounds:
+        words = ("the bytes sent so far", "traffic", "sent so far, both directions")
+        drawn.append(metric_against(run, in_rounds, _sent, _scale, words))
+    if run.comparison and final:
+        drawn.append(_by_method(run.comparison, run.methods, final))
+    figures = [figure for figure in drawn if figure]
+    return section_of("traffic", styles=plot_styles(run.methods), figures=figures) if figures else None
 
 
-def section(run: RunData) -> Markup | None:
+def _sent(records: Sequence[RoundRecord]) -> Iterable[float]:
+    return accumulate(record.bytes_down + record.bytes_up for record in records)
+
+
+def _scale(most: float) -> tuple[str, float]:
+    return next(((unit, scale) for unit, scale in BYTE_UNITS if most >= scale), ("B", 1.0))
+
+
+def _per_round(run: RunData, most: float) -> Markup:
+    unit, scale = _scale(most)
+    styles = plot_styles(run.methods)
+    totals = ", ".join(f"{m} {format_bytes(sum(r.bytes_down + r.bytes_up for r in run.of(m)))}" for m in run.methods)
+    alt = f"Bar chart of the bytes per round, to and from the nodes, by method; totals: {totals}"
+    with drawing(alt, height=1.0 + 0.5 * len(styles)) as figure:
+        axes = figure.axes[0]
+        for index, (method, style) in enumerate(styles.items()):
+            for offset, alpha, way in ((-0.2, 1.0, "bytes_down"), (0.2, 0.55, "bytes_up")):
+                sent = np.array([getattr(record, way) for record in run.of(method)]) / scale
+                if sent.size:
+                    reach = [[sent.mean() - sent.min()], [sent.max() - sent.mean()]]
+                    errors = reach if np.ptp(sent) > 0.02 * sent.max() else None
+                    bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
+                    bars[0].set(color=style.colour, alpha=alpha)
+        _name_bars(axes, list(styles))
+        axes.set_title(f"{unit} per round  (dark: to nodes, pale: from nodes)")
+        axes.set_xlabel(f"mean over rounds [{unit}]; thin lines: minimum to maximum")
+    return figure.markup
+
+
+def _name_bars(axes: Axes, names: Sequence[str]) -> None:
+    """The axes of horizontal bars, from the top to the bottom."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def _by_method(comparison: Comparison, methods: Sequence[str], metric: Metric) -> Markup | None:
+    rows = {method: comparison.table.get(method, {}) for method in methods}
+    points = {
+        method: (row[_PER_NODE].mean, row[metric.name])
+        for method, row in rows.items()
+        if metric.name in row and _PER_NODE in row and row[_PER_NODE].mean > 0
+    }
+    sent = [number for number, _ in points.values()]
+    if not sent or max(sent) < _UNEQUAL * min(sent):
+        return None
+    unit, scale = _scale(max(sent))
+    points_of = "; ".join(
+        f"{method} {format_bytes(number)}, {estimate.mean:.4g}" for method, (number, estimate) in points.items()
+    )
+    with drawing(
+        f"Scatter plot of {metric.axis} against the bytes that a node sends in a round: {points_of}"
+    ) as figure:
+        axes = figure.axes[0]
+        for method, (number, estimate) in points.items():
+            style, half = plot_styles(methods)[method], estimate.half or 0.0
+            x = number / scale
+            (limits,) = axes.plot([x, x], [estimate.mean - half, estimate.mean + half], color=style.colour, linewidth=1)
+            (dot,) = axes.plot([x], [estimate.mean], style.marker, color=style.colour)
+            mark(limits, method)
+            mark(dot, method)
+        if max(sent) > _WIDE_RANGE * min(sent):
+            axes.set_xscale("log")
+        axes.margins(0.08)
+        axes.set_title(f"{metric.axis} against traffic")
+        axes.set_xlabel(f"sent by a node in a round [{unit}]; lines: 95 % interval")
+    return figure.markup
+
+
+def timings(run: RunData) -> Markup | None:
+    """Bars of the phases of a round on the server and of a reply on a node, by method; only with ``timings = true``."""
+    rounds = {method: [record.timings for record in run.of(method) if record.timings] for method in run.methods}
+    replies = {
+        f"{method}, {phase}": [
+            node.timings for node in run.nodes if node.timings and (node.method, node.phase) == (method, phase)
+        ]
+        for method in run.methods
+        for phase in ("train", "evaluate")
+    }
+    figures = [
+        _stacked(title, SERVER_PHASES if title.startswith("server") else NODE_PHASES, timings)
+        for title, timings in (("server, per round", rounds), ("nodes, per reply", replies))
+        if any(timings.values())
+    ]
+    return section_of("timings", figures=figures) if figures else None
+
+
+def _stacked(title: str, phases: Sequence[str], timings: Mapping[str, Sequence[Metrics]]) -> Markup:
+    means = {label: _means(of_label, phases) for label, of_label in timings.items() if of_label}
+    totals = {label: sum(of.values()) for label, of in means.items()}
+    large = [
+        phase
+        for phase in phases
+        if phase != "other" and any(of[phase] > _LEAST_PART * totals[label] for label, of in means.items())
+    ]
+    text = ", ".join(f"{label} {format_duration(total)}" for label, total in totals.items())
+    with drawing(
+        f"Stacked bars of seconds by phase, {title}; totals: {text}", height=1.5 + 0.35 * len(means)
+    ) as figure:
+        axes = figure.axes[0]
+        left = [0.0] * len(means)
+        for phase in [*large, "other"]:
+            small = [name for name in phases if name not in large] if phase == "other" else [phase]
+            widths = [sum(of[name] for name in small) for of in means.values()]
+            axes.barh(range(len(means)), widths, 0.6, left=left, color=_COLOURS[phase], label=phase)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        _name_bars(axes, list(means))
+        axes.set_title(title)
+        figure.figure.legend(loc="outside lower left", ncols=5, frameon=False, fontsize=9, columnspacing=1.2)
+    return figure.markup
+
+
+def _means(timings: Sequence[Metrics], phases: Sequence[str]) -> dict[str, float]:
+    return {phase: sum(of.get(phase, 0.0) for of in timings) / len(timings) for phase in phases}
+
+
+def details(run: RunData) -> Markup | None:
     """Both parts, if there is something to show in them."""
     return Markup("\n").join(part for part in (_refused(run), _configuration(run)) if part) or None
 

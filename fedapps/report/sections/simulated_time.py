@@ -10,33 +10,37 @@ from statistics import fmean
 from markupsafe import Markup
 
 from fedapps.base.report.figures import draw_line, drawing
-from fedapps.base.report.formats import format_duration, format_number
-from fedapps.base.report.metrics import ROUNDS_TO_TARGET, TIME_TO_TARGET, Metric
-from fedapps.base.report.palette import NEUTRAL, plot_styles
+from fedapps.base.report.metrics import NEUTRAL, ROUNDS_TO_TARGET, TIME_TO_TARGET, Metric, plot_styles
+from fedapps.base.report.numbers import format_duration, format_number
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.run_data import PARTS, RunData, by_speed, slowest
 from fedapps.runs.records import NodeRecord
 
 from . import section_of
+from .curves import metric_against
 
-ORDER = 65
 _UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
-def section(run: RunData) -> Markup | None:
+def simulated_time(run: RunData) -> Markup | None:
     """Figures and a table of methods; None without simulated time."""
     metric = run.leading_in_rounds()
     uses = {method: use for method in run.methods if (use := fleet_use(run, method, metric))}
     if not uses:
         return None
-    figures = [_by_time(run, metric)] if metric else []
-    figures += [_busy(run, uses), _participation(run, uses)]
+    words = ("simulated time", "simulated time", "simulated time")
+    clocks = metric_against(run, metric, lambda records: [r.clock for r in records], _unit, words) if metric else None
+    figures = [clocks, _busy(run, uses), _participation(run, uses)]
     return section_of(
         "simulated_time",
         styles=plot_styles(run.methods),
         figures=[figure for figure in figures if figure],
         uses=_table(run, uses, metric),
     )
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    return next(((unit, scale) for unit, scale in _UNITS if longest >= 2 * scale), _UNITS[-1])
 
 
 def _table(run: RunData, uses: Mapping[str, FleetUse], metric: Metric | None) -> Table:
@@ -65,27 +69,6 @@ def _table(run: RunData, uses: Mapping[str, FleetUse], metric: Metric | None) ->
         )
     head = ["method", "simulated time", *to_target, "nodes busy", "mean staleness", "largest staleness", *of_metric]
     return Table(text_columns(head), rows, plot_styles(run.methods))
-
-
-def _by_time(run: RunData, metric: Metric) -> Markup | None:
-    """The main metric against simulated time."""
-    curves = {}
-    for method in run.methods:
-        points = [(r.clock, r.evaluate.get(metric.name, math.nan)) for r in run.of(method)]
-        if finite := [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]:
-            curves[method] = finite
-    if not curves:
-        return None
-    longest = max(points[-1][0] for points in curves.values())
-    unit, scale = next(((unit, scale) for unit, scale in _UNITS if longest >= 2 * scale), _UNITS[-1])
-    with drawing(f"Line chart of {metric.axis} against simulated time, by method") as figure:
-        axes = figure.axes[0]
-        for method, points in curves.items():
-            x, y = [time / scale for time, _ in points], [value for _, value in points]
-            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
-        axes.set_title(f"{metric.axis} against simulated time")
-        axes.set_xlabel(f"simulated time [{unit}]")
-    return figure.markup
 
 
 def _busy(run: RunData, uses: Mapping[str, FleetUse]) -> Markup:

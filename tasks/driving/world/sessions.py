@@ -3,20 +3,45 @@
 Row ``t`` of a history holds the state ``S_t`` and the control ``C_t`` that led to it, so both are known at time ``t``
 and ``S_{t+1} = step(S_t, C_{t+1})``. The controls of row 0 are zero. Outcomes are the quantities of APFL, Figures 8 and
 9, and collisions.
+
+Files have the schema of the recorded human-robot trials of Schmerling et al. (ICRA 2018). There is one row per step:
+``trial, trial_name, block, time_of_day_s, human_ahead_at_end, step, t``, then ``x y vx vy ax ay`` of the robot (suffix
+``r``) and the human (``h``), in m, m/s and m/s². In files **x runs along the road and y across it**, as in the
+recordings; everywhere else in this package it is the reverse. ``block`` is the node: a driver. Simulated files add
+``split`` (train, test), ``session``, ``lane_change_start`` (a step, or -1), ``throttle_r steer_r throttle_h steer_h``
+and, with a gray car, its six columns (``g``). The controls and accelerations of a row are those that led to its state,
+zero in row 0; a heading is ``atan2(vy, vx)``.
+
+``world.json`` beside the files holds what a node needs to simulate its driver again.
 """
 
-from dataclasses import dataclass
+import json
+import lzma
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
-from .drivers import Driver, lane_change_control
-from .dynamics import DT, FRICTION, quantise, stage_cost, step
-from .scenarios import InitialStates, Scenario
+from .traffic import (
+    DT,
+    FRICTION,
+    SCENARIOS,
+    Driver,
+    InitialStates,
+    Scenario,
+    lane_change_control,
+    quantise,
+    stage_cost,
+    step,
+    velocity,
+)
 
 ROBOT, HUMAN, GRAY = 0, 1, 2
 """Indices of the cars."""
@@ -119,14 +144,7 @@ def simulate(
         other sessions.
     tau : int
         Steps between calls of the policy (APFL: 3).
-
-    Raises
-    ------
-    ValueError
-        ``tau < 1``, or the policy's answer does not have the shape ``[S, tau, 2]``.
     """
-    if tau < 1:
-        raise ValueError(f"tau = {tau}: must be at least 1")
     count, rows = len(initial), scenario.max_steps + 1
     states = initial.states.new_zeros(count, rows, scenario.cars, 4)
     controls = initial.states.new_zeros(count, rows, scenario.cars, 2)
@@ -152,7 +170,7 @@ def simulate(
         if t == rows - 1 or bool((length <= t + 1).all()):
             break
         if t % tau == 0:
-            plan = _checked(policy(Observation(states[:, : t + 1], controls[:, : t + 1])), (count, tau, 2))
+            plan = quantise(policy(Observation(states[:, : t + 1], controls[:, : t + 1])))
         gray = now[:, GRAY] if scenario.gray_car else None
         human, memory = driver.control(now[:, HUMAN], now[:, ROBOT], gray, memory, noise[:, t], scenario.human_lane)
         phase_1 = torch.stack((plan[:, t % tau].to(now), human), dim=1)
@@ -176,12 +194,6 @@ def _noise(driver: Driver, initial: InitialStates, steps: int, seed: int) -> Ten
     ]
     array = np.array(draws, dtype=np.float32).reshape(len(draws), steps)
     return torch.from_numpy(array).to(initial.states)
-
-
-def _checked(plan: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    if tuple(plan.shape) != shape:
-        raise ValueError(f"the policy returned controls of shape {tuple(plan.shape)}: must be {shape}")
-    return quantise(plan)
 
 
 CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
@@ -225,3 +237,96 @@ def collided(sessions: Sessions) -> Tensor:
     offset = (sessions.states[:, :, ROBOT + 1 :, :2] - sessions.states[:, :, None, ROBOT, :2]).abs()
     touching = (offset[..., 0] < CAR_WIDTH) & (offset[..., 1] < CAR_LENGTH)
     return (touching.any(dim=2) & sessions.valid).any(dim=1)
+
+
+WORLD_FILE = "world.json"
+
+
+@dataclass(frozen=True)
+class World:
+    """The content of ``world.json``: scenario, seed of initial states and noise, and the driver of each block."""
+
+    scenario: Scenario
+    seed: int
+    drivers: Mapping[int, Driver]
+
+
+def write_sessions(folder: Path, block: int, sessions: Sessions) -> Path:
+    """Write the sessions of a ``block``'s driver, replacing an existing file, and return its path.
+
+    It is ``folder/driver-<block>.csv.xz``. Trials are numbered from ``1000 * block``; held-out sessions are the test.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"driver-{block:02d}.csv.xz"
+    lines = [",".join(_header(sessions.scenario.cars))]
+    for index in range(len(sessions)):
+        lines.extend(_rows(sessions, index, block))
+    with lzma.open(path, "wt", encoding="utf-8", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+def write_world(folder: Path, world: World) -> Path:
+    """Write ``folder/world.json`` and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = {str(block): asdict(driver) for block, driver in world.drivers.items()}
+    text = json.dumps({"scenario": world.scenario.name, "seed": world.seed, "blocks": blocks}, indent=2)
+    path = folder / WORLD_FILE
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def read_world(folder: Path) -> World | None:
+    """Read ``world.json`` in ``folder``; return ``None`` if there is no such file (recorded trials).
+
+    Raises
+    ------
+    DataError
+        The file is malformed.
+    """
+    path = folder / WORLD_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        drivers = {int(block): Driver(**taste) for block, taste in content["blocks"].items()}
+        return World(SCENARIOS[content["scenario"]], int(content["seed"]), drivers)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise DataError(
+            f"{path}: expected a scenario ({', '.join(SCENARIOS)}), a seed and blocks of drivers: {error!r}"
+        ) from error
+
+
+def _header(cars: int) -> list[str]:
+    motion = [f"{name}{car}" for car in "rhg"[:cars] for name in ("x", "y", "vx", "vy", "ax", "ay")]
+    recorded = ["trial", "trial_name", "block", "time_of_day_s", "human_ahead_at_end", "step", "t"]
+    added = ["split", "session", "lane_change_start", "throttle_r", "steer_r", "throttle_h", "steer_h"]
+    return [*recorded, *motion[:12], *added, *motion[12:]]
+
+
+def _rows(sessions: Sessions, index: int, block: int) -> list[str]:
+    split = "test" if sessions.held_out[index] else "train"
+    length, session = int(sessions.length[index]), int(sessions.session[index])
+    states, controls = sessions.states[index, :length], sessions.controls[index, :length]
+    human_ahead = int(states[-1, HUMAN, 1] > states[-1, ROBOT, 1])
+    start = int(sessions.lane_change_start[index])
+    name = f"{sessions.scenario.name}-{block:02d}-{session:03d}"
+    trial = f"{1000 * block + session},{name},{block},-1,{human_ahead}"
+    motion = _motion(states)
+    lines = []
+    for row_number in range(length):
+        cars = [",".join(f"{value:.4f}" for value in car) for car in motion[row_number]]
+        pedals = ",".join(f"{value:.2f}" for value in controls[row_number, :2].flatten().tolist())
+        row = [trial, f"{row_number},{row_number * DT:.1f}", *cars[:2], f"{split},{session},{start}", pedals, *cars[2:]]
+        lines.append(",".join(row))
+    return lines
+
+
+def _motion(states: Tensor) -> list[list[list[float]]]:
+    """``[T][cars][6]``: x, y, vx, vy, ax, ay in the order of the file, from ``states [T, cars, 4]``."""
+    speeds = velocity(states)
+    accelerations = torch.zeros_like(speeds)
+    accelerations[1:] = (speeds[1:] - speeds[:-1]) / DT
+    values = torch.cat((states[..., :2].flip(-1), speeds.flip(-1), accelerations.flip(-1)), dim=-1)
+    rows: list[list[list[float]]] = values.tolist()
+    return rows

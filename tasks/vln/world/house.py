@@ -15,10 +15,8 @@ from scipy.sparse.csgraph import dijkstra
 from fedapps.base.seeding import generator
 
 from .catalogue import draw_style
-from .furnishing import Item, furnish
-from .plan import Plan, draw_plan
-from .sight import Bools, Floats, is_clear, walls_of
-from .viewpoints import Spot, connect, place_spots
+from .furnishing import Item, Spot, connect, furnish, place_spots
+from .plan import Bools, Floats, Plan, draw_plan, is_clear, walls_of
 
 EYE = (1.4, 1.6)  # metres above the ground
 MOVES = (4, 6)

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .buildings import Buildings, Walls, roof_line
-from .city import View, Visit, look
-from .conditions import Conditions
-from .furniture import ASPECT, CAR, SIZE
-from .network import Network
-from .noise import Bools, Floats, Ints
+from .city import ASPECT, CAR, SIZE, View, Visit, look
+from .network import Buildings, Network, Walls, roof_line
+from .styles import Bools, Conditions, Floats, Ints
 from .surfaces import WallPoints, paint_facades, paint_ground, paint_sky
 
 FAR = 1e5  # depth in metres of a column that meets no wall

@@ -4,11 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .buildings import Buildings
-from .conditions import Light
-from .network import Network
-from .noise import Bools, Floats, Ints, hashed
-from .styles import Style
+from .network import Buildings, Network
+from .styles import Bools, Floats, Ints, Light, Style, hashed
 
 HILL = np.array([0.30, 0.38, 0.34], np.float32)
 ASPHALT = np.array([0.31, 0.31, 0.32], np.float32)

@@ -1,27 +1,112 @@
 """Writes simulated cities as a data set for visual place recognition, in the layout of Mapillary Street-Level
-Sequences.
+Sequences (Warburg et al., CVPR 2020).
+
 The images of Mapillary require a licence, and these stand in for them: cities differ by continent, and every street is
 driven in several seasons, light and traffic conditions and with several cameras, while its houses stay the same.
+
+A city has the folders ``query`` and ``database``. Each contains ``images/<key>.jpg`` and three tables whose first,
+unnamed column counts the rows:
+
+* ``raw.csv``: key, lon, lat, ca (compass angle, degrees), captured_at (a date), pano;
+* ``postprocessed.csv``: key, easting, northing (UTM, metres), unique_cluster, control_panel, night, view_direction;
+* ``seq_info.csv``: key, sequence_key, frame_number.
 """
 
+import csv
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from fedapps.base.seeding import derive_seed, generator
 
 from .city import City, draw_city, near, visit
-from .files import SIDES, Frame, write_picture, write_tables
 from .network import Drive, draw_drives, draw_poses, draw_routes
 from .rendering import render
-from .styles import CONTINENTS, NAMES
+from .styles import CONTINENTS, NAMES, Floats
+
+SIDES = ("query", "database")
+RAW = ("", "key", "lon", "lat", "ca", "captured_at", "pano")
+POSTPROCESSED = ("", "key", "easting", "northing", "unique_cluster", "control_panel", "night", "view_direction")
+SEQUENCES = ("", "key", "sequence_key", "frame_number")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A row of the three tables. ``heading`` is in degrees; ``cluster`` numbers the places of a city."""
+
+    key: str
+    easting: float
+    northing: float
+    heading: float
+    captured_at: str
+    cluster: int
+    control_panel: bool
+    night: bool
+    sequence: str
+    number: int
+
+
+def write_picture(folder: Path, key: str, picture: NDArray[np.uint8], quality: int) -> None:
+    """Write ``picture [H, W, 3]`` as ``images/<key>.jpg`` into ``folder``, which must contain ``images``."""
+    Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=quality, subsampling=0)
+
+
+def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: bool) -> None:
+    """Write the three tables of ``frames``, with positions in metres of a UTM zone, into ``folder``."""
+    places = np.array([(frame.easting, frame.northing) for frame in frames]).reshape(-1, 2)
+    longitude, latitude = to_degrees(places[:, 0], places[:, 1], zone, southern)
+    degrees = zip(longitude.tolist(), latitude.tolist(), strict=True)
+    raw = [
+        (f.key, f"{lon:.8f}", f"{lat:.8f}", f"{f.heading:.2f}", f.captured_at, False)
+        for f, (lon, lat) in zip(frames, degrees, strict=True)
+    ]
+    processed = [
+        (f.key, f"{f.easting:.3f}", f"{f.northing:.3f}", f.cluster, f.control_panel, f.night, "Forward") for f in frames
+    ]
+    _write(folder / "raw.csv", RAW, raw)
+    _write(folder / "postprocessed.csv", POSTPROCESSED, processed)
+    _write(folder / "seq_info.csv", SEQUENCES, [(f.key, f.sequence, f.number) for f in frames])
+
+
+def _write(path: Path, header: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows((number, *row) for number, row in enumerate(rows))
+
+
+AXIS, FLATTENING = 6378137.0, 1 / 298.257223563  # WGS 84
+SCALE, EAST, SOUTH = 0.9996, 500_000.0, 10_000_000.0
+
+
+def to_degrees(easting: Floats, northing: Floats, zone: int, southern: bool) -> tuple[Floats, Floats]:
+    """Return longitude and latitude in degrees of positions in UTM ``zone`` (1 to 60).
+
+    In the south, ``northing`` includes the false northing of 10,000 km. The result is accurate to a millimetre within
+    the zone: Krüger's series in the third flattening n, up to its third power.
+    """
+    n = FLATTENING / (2 - FLATTENING)
+    radius = SCALE * AXIS / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
+    up = (np.asarray(northing, np.float64) - SOUTH * southern) / radius
+    across = (np.asarray(easting, np.float64) - EAST) / radius
+    betas = (n / 2 - 2 * n**2 / 3 + 37 * n**3 / 96, n**2 / 48 + n**3 / 15, 17 * n**3 / 480)
+    deltas = (2 * n - 2 * n**2 / 3 - 2 * n**3, 7 * n**2 / 3 - 8 * n**3 / 5, 56 * n**3 / 15)
+    xi = up - sum(b * np.sin(2 * j * up) * np.cosh(2 * j * across) for j, b in enumerate(betas, 1))
+    eta = across - sum(b * np.cos(2 * j * up) * np.sinh(2 * j * across) for j, b in enumerate(betas, 1))
+    chi = np.arcsin(np.sin(xi) / np.cosh(eta))
+    latitude = chi + sum(d * np.sin(2 * j * chi) for j, d in enumerate(deltas, 1))
+    longitude = np.arctan2(np.sinh(eta), np.cos(xi))
+    return np.degrees(longitude) + (6 * zone - 183), np.degrees(latitude)
+
 
 logger = logging.getLogger(__name__)
-
 WORLD_FILE = "world.json"
 SIGHT = 130.0  # metres around a drive within which the city is rendered
 MOST_CITIES = sum(len(names) for names in NAMES.values())
@@ -60,7 +145,7 @@ class StreetWorld:
     Raises
     ------
     ValueError
-        A parameter is out of range.
+        There are too many cities, or images are too small.
     """
 
     cities: int = 16
@@ -75,22 +160,11 @@ class StreetWorld:
     quality: int = 90
 
     def __post_init__(self) -> None:
-        self._check("cities", self.cities >= 1, "at least 1")
-        self._check("test_cities", self.test_cities >= 0, "at least 0")
         if self.cities + self.test_cities > MOST_CITIES:
             total = f"cities + test_cities = {self.cities} + {self.test_cities}"
             raise ValueError(f"{total}: must be at most {MOST_CITIES}; increase kilometres instead")
-        self._check("size", min(self.size) >= 16, "at least 16 pixels each way")
-        self._check("drives", self.drives >= 1, "at least 1")
-        self._check("more_drives", self.more_drives >= 0, "at least 0")
-        self._check("night", 0 <= self.night <= 1, "between 0 and 1")
-        self._check("quality", 1 <= self.quality <= 95, "between 1 and 95")
-        for name in ("kilometres", "route", "spacing"):
-            self._check(name, getattr(self, name) > 0, "positive")
-
-    def _check(self, name: str, right: bool, allowed: str) -> None:
-        if not right:
-            raise ValueError(f"{name} = {getattr(self, name)}: must be {allowed}")
+        if min(self.size) < 16:
+            raise ValueError(f"size = {self.size}: must be at least 16 pixels each way")
 
     def enough_for(self, nodes: int, metres: float = 240.0) -> "StreetWorld":
         """Return the same world with about ``metres`` of street for each of ``nodes``.
@@ -98,8 +172,6 @@ class StreetWorld:
         With the default ``metres``, FedVPR's Proximity split (Section 4.1) finds about as many valid clients as nodes
         at a radius of 50 m, and half as many at 100 m.
         """
-        if nodes < 1:
-            raise ValueError(f"nodes = {nodes}: must be at least 1")
         return replace(self, kilometres=nodes * metres / 1000 / self.cities)
 
     def names(self) -> dict[str, tuple[str, str]]:
@@ -116,7 +188,7 @@ class StreetWorld:
 def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
     """Write the cities of ``world`` into ``folder`` and return their folders.
 
-    :mod:`fedapps.tasks.vpr.world.files` describes ``<folder>/<train_val or test>/<city>/<query or database>``.
+    This module describes ``<folder>/<train_val or test>/<city>/<query or database>``.
     ``<folder>/world.json``, written last, records that everything is simulated, the ``seed`` and parameters, and each
     city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
     Progress is logged every ten seconds.
@@ -160,15 +232,15 @@ def _drive(
     folder: Path, city: City, path: np.ndarray, centre: np.ndarray, drive: Drive, world: StreetWorld, seed: int
 ) -> list[Frame]:
     labels = ("streets.drive", city.name, drive.side, drive.route, drive.number)
-    rng, own = generator(seed, *labels), derive_seed(seed, *labels)
+    rng, drive_seed = generator(seed, *labels), derive_seed(seed, *labels)
     lane = 0.5 * city.style.road * (-1 if city.style.left_hand else 1)
     poses = draw_poses(path, lane, world.spacing, rng)
     read = poses.position + rng.uniform(-1, 1, size=2) + np.clip(rng.normal(0, 0.4, size=poses.position.shape), -1, 1)
-    seen = visit(near(city, poses.position, SIGHT), drive.conditions, own)
+    seen = visit(near(city, poses.position, SIGHT), drive.conditions, drive_seed)
     frames = []
     for number, (position, heading) in enumerate(zip(poses.position, poses.heading.tolist(), strict=True)):
-        key = f"{derive_seed(own, 'key', number):016x}"
-        picture = render(seen, position, heading, world.size, generator(own, "noise", number))
+        key = f"{derive_seed(drive_seed, 'key', number):016x}"
+        picture = render(seen, position, heading, world.size, generator(drive_seed, "noise", number))
         write_picture(folder, key, picture, world.quality)
         easting, northing = (centre + read[number]).tolist()
         frames.append(
@@ -181,7 +253,7 @@ def _drive(
                 cluster=drive.route,
                 control_panel=drive.conditions.camera.panel > 0,
                 night=drive.conditions.night,
-                sequence=f"{own:016x}",
+                sequence=f"{drive_seed:016x}",
                 number=number,
             )
         )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies.records import TooFewRepliesError
 from small_runs import run_inline
 from text_world import write_world
 from tiny_encoder import encoder_folder

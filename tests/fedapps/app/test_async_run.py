@@ -5,8 +5,8 @@ from itertools import count
 from math import isfinite
 
 import pytest
+from fedapps.strategies.loop import RoundLoop
 from fedapps.strategies.optimizers import SGD
-from fedapps.strategies.rounds.loop import RoundLoop
 from small_runs import LQR, run_inline, with_changes
 from toys import same_bits
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fedapps.clients.rules import RulesError
 from fedapps.strategies import epsilon
-from fedapps.tasks.images.published import PUBLISHED
+from fedapps.tasks.images.options import PUBLISHED
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from image_files import write_folders

@@ -8,12 +8,12 @@ from fedapps.strategies import TooFewRepliesError
 from fedapps.tasks.lqr.task import LqrOptions, LqrTask
 from small_runs import LQR
 
+from fedapps.base.errors import RunFailedError
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import Simulation, conclude, launch
-from fedapps.launch.runner import RunFailedError
-from fedapps.runs.refused import RefusedNodesError
 from fedapps.runs.run_folder import RunFolder, read_config
+from fedapps.runs.tables import RefusedNodesError
 
 
 def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worlds, monkeypatch, capsys):

@@ -7,7 +7,7 @@ import fedapps.strategies.algorithms.apfl
 import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
-from fedapps.strategies.rounds.snapshots import under
+from fedapps.strategies.records import under
 from fedapps.tasks.lqr.world import write_world
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file

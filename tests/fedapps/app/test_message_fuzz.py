@@ -22,7 +22,7 @@ from drawn_houses import run_keys, saved, speaking, task_with, write_world
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import wire
-from fedapps.strategies.rounds.records import RunEndedError
+from fedapps.strategies.records import RunEndedError
 from fedapps.tasks.base import Task
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.vln.task import VlnTask

@@ -18,7 +18,7 @@ from fedapps.app.disclosure import SEND_ERRORS, NodeFailedError
 from fedapps.app.server_app import initial_arrays
 from fedapps.base.options import option_fields
 from fedapps.config.parsing import parse
-from fedapps.deployment.node_options import check_options
+from fedapps.deployment.supernode import check_options
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 LIMITS = [MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS]

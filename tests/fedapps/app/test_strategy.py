@@ -28,7 +28,7 @@ from fedapps.tasks.profiles import PrivateParameters
 from fedapps.app.strategy import build_strategy, shared_names, tracked_metric
 from fedapps.config.parsing import parse
 from fedapps.config.run_config import RunConfig
-from fedapps.methods.one_node import FirstNode
+from fedapps.methods.baselines import FirstNode
 from fedapps.registry.methods import method_class, method_names
 
 GIVEN = {

@@ -2,8 +2,8 @@
 
 import pytest
 from drawn_houses import message_of, run_keys, speaking, task_with, write_world
-from fedapps.strategies.rounds.snapshots import under
-from fedapps.tasks.vln.weights import load_speaker
+from fedapps.strategies.records import under
+from fedapps.tasks.vln.speaker import load_speaker
 from safetensors.numpy import load_file
 from small_runs import run_inline
 from toys import same_bits

@@ -9,7 +9,7 @@ import random
 
 import pytest
 import torch
-from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.privacy.audit import ATTACKERS
 from fedapps.tasks.text.privacy import SHARINGS
 from tiny_encoder import encoder_folder
 

@@ -4,13 +4,13 @@ import itertools
 import json
 from dataclasses import replace
 
-from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.privacy.audit import ATTACKERS
 from fedapps.tasks.text.privacy import SHARINGS, TextSubject
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.audit import AuditPlan
-from fedapps.audit.jobs import finished
+from fedapps.audit.plan import AuditPlan
+from fedapps.audit.run import finished
 from fedapps.audit.text import audit_text, row_line, statement
 
 PLAN = AuditPlan(

@@ -8,13 +8,16 @@ import json
 import lzma
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 from fedapps.tasks.base import DataError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.base.rows import json_lines
-from fedapps.base.tables import read_table, refuse_spellings, stream_rows
+from fedapps.base.tables import columns_of, find_tables, read_table, refuse_spellings, stream_rows, table_names
 
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
 CSV = 'name,size,comment\nball,3,"round, ""red"""\n\nbox,4.5,"two\nlines"\n'
@@ -134,7 +137,11 @@ def test_optional_columns_can_be_required_later(tmp_path):
         ("a.csv", "a,b,a\n1,2,3\n", r"a\.csv, line 1: column a occurs twice; keep or rename one of the two$"),
         ("a.jsonl", "7\n", r"a\.jsonl, line 1: '7'; expected a JSON object of names and values$"),
         ("a.jsonl", "a\n", r"a\.jsonl, line 1: 'a' is not JSON"),
-        ("a.txt", "a\n1\n", r"a\.txt: unknown format; expected a file name that ends in \.csv, \.tsv, \.jsonl"),
+        (
+            "a.txt",
+            "a\n1\n",
+            r"a\.txt: unknown format; expected a file name that ends in \.parquet, \.csv, \.tsv, \.jsonl",
+        ),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path, name, text, message):
@@ -201,3 +208,77 @@ def test_labels_that_are_one_word_are_refused_with_their_rows(other):
 
 def test_labels_that_are_different_words_are_accepted():
     refuse_spellings(["sport", "sports", "sport", "Ärger", "Arger", "1", "01"], "a.csv", "")
+
+
+# -- Parquet -------------------------------------------------------------------------------------------------------
+
+
+def parquet(path, **columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def of_hub(path, labels):
+    """A file as the hub has it: numbers of classes, whose names are in the metadata."""
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["good", "bad"])})
+    Dataset.from_dict({"text": ["x"] * len(labels), "label": labels}, features=features).to_parquet(str(path))
+    return path
+
+
+def test_parquet_gives_the_columns_of_the_other_formats(tmp_path):
+    path = parquet(tmp_path / "a.parquet", name=["ball", "box"], size=[3.0, 4.5], more=[[1], [2]])
+    table = read_table(path, ["size", "name"], ["weight"])
+    assert (table.texts("name"), table.lines, table.names) == (["ball", "box"], [1, 2], ("name", "size", "more"))
+    np.testing.assert_array_equal(table.numbers("size"), [3.0, 4.5])
+    assert "weight" not in table
+    rows = list(stream_rows(path, ["name"]))
+    assert [(row.location, row.cells) for row in rows] == [
+        (f"{path}, row 1", {"name": "ball"}), (f"{path}, row 2", {"name": "box"}),
+    ]  # fmt: skip
+
+
+def test_classes_of_the_hub_have_their_names(tmp_path):
+    table = read_table(of_hub(tmp_path / "a.parquet", [1, 0]), ["label"])
+    assert (table.texts("label"), table.classes) == (["bad", "good"], {"label": ("good", "bad")})
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: path.write_bytes(b"PAR1?PAR1"), r"a\.parquet: cannot be read as a Parquet file"),
+        (lambda path: parquet(path, name=["x"]), r"a\.parquet: no column label; found name \(see label-column\)"),
+        (
+            lambda path: parquet(path, label=[1, None]),
+            r"a\.parquet, row 2, column label: None; expected a string or a num",
+        ),
+        (lambda path: parquet(path, label=[[1]]), r"a\.parquet, row 1, column label: \[1\]; expected a string"),
+        (lambda path: parquet(path, label=pyarrow.array([], "int64")), r"a\.parquet: has no rows"),
+        (lambda path: of_hub(path, [0, -1]), r"a\.parquet, row 2, column label: -1; expected a class from 0 to 1"),
+    ],
+)
+def test_parquet_files_that_are_wrong(tmp_path, write, message):
+    write(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / "a.parquet", ["label"], hint="see label-column")
+
+
+def test_files_are_found_in_each_format_and_as_on_the_hub(tmp_path):
+    assert find_tables(tmp_path, table_names("train")) == []
+    parts = [parquet(tmp_path / "data" / f"train-0000{part}-of-00002.parquet", a=[1]) for part in (0, 1)]
+    (tmp_path / "train_old.csv").touch()
+    assert find_tables(tmp_path, table_names("train")) == parts
+    parquet(tmp_path / "other" / "train-00000-of-00001.parquet", a=[1])
+    with pytest.raises(DataError, match=r"Parquet files of train in several folders .*data, .*other\); set data-dir"):
+        find_tables(tmp_path, table_names("train"))
+    plain = written(tmp_path, "train.csv.gz", "a\n1\n")
+    with pytest.raises(DataError, match=r"has train\.csv\.gz and train-00000.*keep one of them, or name it in text\.x"):
+        find_tables(tmp_path, table_names("train"), "text.x")
+    assert find_tables(tmp_path, ["train.csv"]) == [plain]
+
+
+def test_the_names_of_columns(tmp_path):
+    assert columns_of(written(tmp_path, "a.csv", "a,b\n1,2\n")) == ("a", "b")
+    assert columns_of(written(tmp_path, "a.jsonl.gz", '{"a": 1, "b": 2}\n')) == ("a", "b")
+    assert columns_of(parquet(tmp_path / "a.parquet", a=[1], b=[2])) == ("a", "b")
+    assert columns_of(written(tmp_path, "b.csv", "a,b\n")) == ()

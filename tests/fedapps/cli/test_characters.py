@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.base.console import accept_all_text, text_environment
+from fedapps.base.errors import accept_all_text, text_environment
 from fedapps.base.processes import flower_environment
 from fedapps.cli.commands import main
 

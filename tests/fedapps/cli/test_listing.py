@@ -12,8 +12,7 @@ from fedapps.cli.commands import main
 from fedapps.cli.listing import keys_text, task_text
 from fedapps.config.keys import all_keys, described
 from fedapps.config.recipe_files import recipes
-from fedapps.config.trackers import TRACKERS
-from fedapps.registry.classes import stated
+from fedapps.registry import TRACKERS, stated
 from fedapps.registry.methods import METHODS, method_names
 from fedapps.registry.tasks import own_tasks, task_class, task_names
 

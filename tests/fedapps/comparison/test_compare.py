@@ -10,14 +10,14 @@ from unittest.mock import ANY
 import pytest
 
 import fedapps.comparison.compare
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.errors import RunFailedError
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests
 from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of, worst_tenth
 from fedapps.config.recipe_files import RECIPES
-from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import task_class
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.comparisons import Comparison, Curve

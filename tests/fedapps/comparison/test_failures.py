@@ -6,15 +6,22 @@ import pytest
 from fedapps.strategies import DivergedError
 
 import fedapps.comparison.compare
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.cli.commands import main
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
-from fedapps.comparison.failures import about_failures, complete_rows, failed_row, finished_rows, with_counts
 from fedapps.comparison.matrix import Plan, Vary
-from fedapps.comparison.summary import summarise, table_of
+from fedapps.comparison.summary import (
+    about_failures,
+    complete_rows,
+    failed_row,
+    finished_rows,
+    summarise,
+    table_of,
+    with_counts,
+)
 from fedapps.config.recipe_files import RECIPES
 from fedapps.report.comparison_tables import comparison_text
-from fedapps.results.comparison_result import ComparisonResult
+from fedapps.results import ComparisonResult
 from fedapps.runs.comparisons import FailedRun
 
 TINY = {"rounds": 1, "epochs": 1, "evaluate-every": 1}

@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import t
 
 import fedapps.comparison.compare
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.compare import compare_recipe
-from fedapps.comparison.held_out import held_out_row, held_out_table
+from fedapps.comparison.significance import held_out_row, held_out_table
 from fedapps.config.recipe_files import RECIPES
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.comparisons import Comparison

@@ -10,7 +10,7 @@ from striped_places import write_places
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.nodes import NodesFound, RecipeNodes, node_counts, nodes_figure, nodes_text, write_nodes
+from fedapps.comparison.nodes import NodesOfConfig, RecipeNodes, node_counts, nodes_figure, nodes_text, write_nodes
 from fedapps.config.parsing import ConfigError
 from fedapps.config.recipe_files import recipes
 
@@ -79,7 +79,7 @@ def node(key, labels, **groups):
 
 
 def test_examples_are_counted_by_class():
-    found = NodesFound(Classified(), Path(), [node("a", [0, 2, 2]), node("b", [1])], ())
+    found = NodesOfConfig(Classified(), Path(), [node("a", [0, 2, 2]), node("b", [1])], ())
     assert node_counts(found) == {
         "a": {"class 0": 1, "class 1": 0, "class 2": 2},
         "b": {"class 0": 0, "class 1": 1, "class 2": 0},
@@ -87,15 +87,15 @@ def test_examples_are_counted_by_class():
 
 
 def test_without_classes_they_are_counted_under_the_group_of_the_node():
-    found = NodesFound(LqrTask(), Path(), [node("a", [0, 1], city="oslo", zone="x"), node("b", [1], zone="y")], ())
+    found = NodesOfConfig(LqrTask(), Path(), [node("a", [0, 1], city="oslo", zone="x"), node("b", [1], zone="y")], ())
     assert node_counts(found) == {"a": {"city oslo": 2}, "b": {"city none": 1}}
-    assert node_counts(NodesFound(LqrTask(), Path(), [node("a", [0, 1])], ())) == {"a": {"examples": 2}}
+    assert node_counts(NodesOfConfig(LqrTask(), Path(), [node("a", [0, 1])], ())) == {"a": {"examples": 2}}
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
     parts = {0.1: [node("lagos", [0, 0, 1]), node("oslo", [2])], 10.0: [node("lagos", [0, 1]), node("oslo", [1, 2])]}
-    found = {value: NodesFound(Classified(), Path(), nodes, ()) for value, nodes in parts.items()}
+    found = {value: NodesOfConfig(Classified(), Path(), nodes, ()) for value, nodes in parts.items()}
     path = tmp_path / f"nodes.{suffix}"
     figure = nodes_figure(RecipeNodes(Vary("text.alpha", (0.1, 10.0)), found), path)
     assert path.stat().st_size > 1000
@@ -110,7 +110,7 @@ def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
 
 
 def test_a_hundred_nodes_are_drawn_without_their_names(tmp_path):
-    found = {None: NodesFound(Classified(), Path(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
+    found = {None: NodesOfConfig(Classified(), Path(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
     figure = nodes_figure(RecipeNodes(None, found), tmp_path / "nodes.png")
     assert not figure.axes[0].get_yticklabels()
     assert figure.axes[0].get_ylabel() == "100 nodes"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_runs import recipe_runs
 
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import Claim, Setting, checked_claims, paper_claims, paper_of, paper_tables
 from fedapps.config.recipe_files import packaged_keys, recipe_comparison

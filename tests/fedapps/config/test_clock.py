@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.sim.devices.availability import AlwaysOn, DayNight, OnOff, Trace
+from fedapps.sim.devices import AlwaysOn, DayNight, OnOff, Trace
 from small_runs import LQR
 
 from fedapps.config.clock import SimulatedTime, devices_of

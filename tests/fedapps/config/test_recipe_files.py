@@ -8,8 +8,15 @@ from recipe_runs import recipe_runs
 
 from fedapps.comparison.matrix import Vary
 from fedapps.config.parsing import parse
-from fedapps.config.pipelines import StageRun
-from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipe_comparison, recipe_name, recipes
+from fedapps.config.recipe_files import (
+    RECIPES,
+    StageRun,
+    read_pipeline,
+    read_recipe,
+    recipe_comparison,
+    recipe_name,
+    recipes,
+)
 
 
 def test_recipes_are_listed_with_their_first_line():

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 from fedapps.strategies import epsilon
 from fedapps.tasks.lqr.world import write_world
-from fedapps.tasks.text.world import write_examples
+from fedapps.tasks.text.sources import write_examples
 
 from fedapps.app.server_app import initial_arrays
-from fedapps.base.report.formats import format_bytes
+from fedapps.base.report.numbers import format_bytes
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.launch.dry_run import KEPT_VERSIONS
+from fedapps.launch.estimate import KEPT_VERSIONS
 
 ROBOT = ["lqr", "--set", "collect-after=0"]
 

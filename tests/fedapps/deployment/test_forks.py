@@ -43,7 +43,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-P", "-m", "fedapps.deployment.forks", "probe", "no_such_module", "colorsys"]
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.flower_command", "probe", "no_such_module", "colorsys"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as process:
         yield process
 
@@ -89,7 +89,7 @@ def test_the_server_ends_with_its_standard_input(server: subprocess.Popen[str], 
 def test_a_fork_has_what_is_imported_and_without_it_the_command_is_started(tmp_path: Path) -> None:
     code = """
 import json, os, signal, sys
-from fedapps.deployment.forks import Fork
+from fedapps.deployment.flower_command import Fork
 
 def serve():
     print("colorsys" in sys.modules, *map(json.loads, sys.stdin), flush=True)

@@ -8,7 +8,7 @@ import pytest
 from fedapps.base.processes import free_port
 from fedapps.cli.commands import main
 from fedapps.deployment.credentials import make_certificates, make_key_pair
-from fedapps.deployment.node_options import check_options
+from fedapps.deployment.supernode import check_options
 
 
 @pytest.fixture

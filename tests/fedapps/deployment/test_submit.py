@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedapps.deployment.flwr_commands import deploy, run_config_text
-from fedapps.launch.runner import RunFailedError
+from fedapps.base.errors import RunFailedError
+from fedapps.deployment.fleet import deploy, run_config_text
 
 RECIPE = Path("lane-swap-tuned")  # has a base
 FEDERATED = {"methods": "fedavg,apfl"}
@@ -57,7 +57,7 @@ def test_the_run_is_submitted_to_the_federation(
         assert (Path(command[2]) / "fedapps" / "app" / "client_app.py").exists()
         return subprocess.CompletedProcess(command, len(commands) - 1)
 
-    monkeypatch.setattr("fedapps.deployment.flwr_commands.subprocess.run", run)
+    monkeypatch.setattr("fedapps.deployment.processes.subprocess.run", run)
     given = FEDERATED | {"num-nodes": 3}
     assert deploy(RECIPE, federation, given, stream=True) == 0
     assert commands[0][3:-1] == [*named, "--stream", "--run-config"]

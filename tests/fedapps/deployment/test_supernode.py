@@ -13,7 +13,7 @@ from flwr.common.config import parse_config_args
 
 from fedapps.base.processes import free_port
 from fedapps.deployment import supernode
-from fedapps.deployment.forks import LIBRARIES
+from fedapps.deployment.flower_command import LIBRARIES
 from fedapps.deployment.supernode import SuperNode
 
 

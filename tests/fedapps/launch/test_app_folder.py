@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.launch.app_folder import APP, app_folder
+from fedapps.launch.inputs import APP, app_folder
 
 BESIDE = ("strategies", "clients", "tasks", "sim")
 BUNDLE = """
 import sys, tomllib
 from flwr.cli.build import build_fab_from_disk
-from fedapps.launch.app_folder import app_folder
+from fedapps.launch.inputs import app_folder
 with app_folder() as app:
     open(sys.argv[1], "wb").write(build_fab_from_disk(app))
 print(app.exists())

@@ -11,10 +11,9 @@ from small_runs import LQR
 
 from fedapps.audit import run as audit
 from fedapps.comparison import compare
-from fedapps.launch.launch import launch
+from fedapps.launch.launch import Runner, launch
 from fedapps.launch.plan import new_folder
 from fedapps.launch.recipe import launch_recipe
-from fedapps.launch.runner import Runner
 from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning import tune
 

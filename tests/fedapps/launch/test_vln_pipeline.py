@@ -80,7 +80,7 @@ def test_a_kill_in_augmented_training_resumes_there(tmp_path, monkeypatch):
     assert subprocess.run(python, check=False, env=known).returncode == -signal.SIGKILL
     folder = tmp_path / "cut" / "pipe"
     before = {path: path.stat().st_mtime_ns for stage in ("agent", "speaker") for path in (folder / stage).rglob("*")}
-    monkeypatch.setattr("fedapps.tasks.vln.labelling.label_paths", None)  # every house has its labels
+    monkeypatch.setattr("fedapps.tasks.vln.nodes.label_paths", None)  # every house has its labels
     assert run_pipeline(recipe, tmp_path / "cut", *settings("cut"), "resume=true") == 0
     assert before == {path: path.stat().st_mtime_ns for path in before}, "finished stages"
     for stage in ("agent", "speaker", "augmented"):

@@ -62,7 +62,7 @@ TABLE = {
         "test_fedbabu_without_fine_tuning_is_fedavg_below_a_frozen_head", HEADS,
     ),
     "fedbn": Evidence(
-        "fedbn", "test_two_rounds_by_hand", "test_without_normalisation_nothing_is_private_as_in_fedavg",
+        "partial", "test_two_rounds_by_hand", "test_without_normalisation_nothing_is_private_as_in_fedavg",
         "test_what_stays_and_what_travels_is_the_whole_model",
     ),
     "ifca": Evidence(

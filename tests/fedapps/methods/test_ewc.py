@@ -15,12 +15,12 @@ from toy_nodes import node as node_of
 from toys import arrays_of, federate, same_bits
 
 from fedapps.config.parsing import ConfigError, parse
+from fedapps.methods.baselines import StlPart
 from fedapps.methods.continual import EwcState
 from fedapps.methods.ewc import EwcPart
 from fedapps.methods.fedcurv import FisherPrior
 from fedapps.methods.fedprox import Proximal
 from fedapps.methods.l2_transfer import L2TransferPart
-from fedapps.methods.local import StlPart
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import build_method
 

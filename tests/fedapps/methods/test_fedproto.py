@@ -7,8 +7,8 @@ import pytest
 import torch
 from fedapps.clients.guard import Guard
 from fedapps.strategies import FedProto, Profile, Reply, to_record
-from fedapps.strategies.aggregation.mean import StreamingMean
-from fedapps.strategies.rounds.snapshots import nested
+from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.records import nested
 from fedapps.strategies.wire import FEDPROTO_GLOBAL, FEDPROTO_LOCAL
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.profiles import ModelRoles

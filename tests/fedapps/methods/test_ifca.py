@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fedapps.strategies.algorithms.ifca import drawn
 from fedapps.strategies.arrays import Buffers
-from fedapps.strategies.rounds.snapshots import nested
+from fedapps.strategies.records import nested
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method

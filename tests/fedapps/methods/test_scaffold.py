@@ -13,8 +13,8 @@ from quadratics import Federation, QuadraticTask
 
 from fedapps.base.options import with_values
 from fedapps.config.run_config import RunConfig
+from fedapps.methods.base import StrategyParts
 from fedapps.methods.scaffold import Scaffold, ScaffoldOptions, ScaffoldPart
-from fedapps.methods.strategy_parts import StrategyParts
 
 TWO = QuadraticTask([1.0, 2.0], [[4.0], [-2.0]])
 NUMBERS = st.floats(-4, 4, width=32)

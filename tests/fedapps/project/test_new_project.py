@@ -22,7 +22,7 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from fedapps.base.text_files import flattened
 from fedapps.cli.commands import main
 from fedapps.cli.parser import command_parser
-from fedapps.deployment.flwr_commands import run_config_text
+from fedapps.deployment.fleet import run_config_text
 from fedapps.registry import methods, tasks
 
 #: The options of ``fedapps new`` by kind of project.

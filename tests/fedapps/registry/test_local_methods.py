@@ -11,8 +11,7 @@ import pytest
 
 from fedapps.cli.commands import main
 from fedapps.methods.fedprox import FedProx
-from fedapps.registry.local_methods import named, use_file
-from fedapps.registry.methods import METHODS, method_class, method_names
+from fedapps.registry.methods import METHODS, method_class, method_names, named, use_file
 
 METHOD = """
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.report.caveats import SIGNIFICANT, about_claims, about_tests, needed_seeds, smallest_p
+from fedapps.report.comparison_tables import SIGNIFICANT, about_claims, about_tests, needed_seeds, smallest_p
 
 
 def test_the_smallest_p_by_hand():

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
-from report_pages import labels, page, write_lines
-from report_pages import section as report_section
+from report_pages import labels, page, section, write_lines
 
 from fedapps.base.report.metrics import columns, main_metric
 from fedapps.report import ReportError, read_run, write_report
-from fedapps.report.sections.clusters import clusters_of, section
+from fedapps.report.sections.clusters import clusters, clusters_of
 
 RECALL = "test.recall_at_1"
 
@@ -44,7 +43,7 @@ def folder_with(folder: Path, nodes: list[Any], rows: list[Any]) -> Path:
 
 
 def shown(folder: Path) -> str:
-    return report_section(unescape(page(folder)), "clusters")
+    return section(unescape(page(folder)), "clusters")
 
 
 def test_lines_are_means_over_nodes(tmp_path: Path) -> None:
@@ -148,7 +147,7 @@ def test_there_is_no_section_without_both_models(tmp_path: Path, nodes: list[Any
 
 def test_there_is_no_section_without_evaluations(tmp_path: Path) -> None:
     line = {"method": "h-fl", "round": 1, "strategy": {"averaged": None}}
-    assert section(read_run(folder_with(tmp_path, NODES, [line]))) is None
+    assert clusters(read_run(folder_with(tmp_path, NODES, [line]))) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from report_pages import comparison, estimate, headline, node_line, page, paired
 from fedapps.base.report.metrics import describe
 from fedapps.registry.methods import METHODS
 from fedapps.report import read_run
-from fedapps.report.gain import gain_of, role_of
+from fedapps.report.sections.headline import gain_of, role_of
 
 SPACE = "\N{NO-BREAK SPACE}"
 

@@ -8,7 +8,7 @@ import pytest
 from browser_pages import dom_of, in_a_browser
 from markupsafe import Markup
 
-from fedapps.base.report.formats import format_bytes, format_duration, format_number
+from fedapps.base.report.numbers import format_bytes, format_duration, format_number
 from fedapps.base.report.sections import part, render
 from fedapps.base.report.tables import Table, text_columns
 from fedapps.report.sections import FOLDER

@@ -5,7 +5,7 @@ from pathlib import Path
 from report_pages import node_line, page, round_line, section, write_finished_run, write_lines
 
 from fedapps.report import read_run
-from fedapps.report.sections import timings
+from fedapps.report.sections.details import timings
 
 
 def write_timed(folder: Path) -> Path:
@@ -29,4 +29,4 @@ def test_means_of_the_phases_are_shown_and_small_phases_count_as_other(tmp_path)
 
 
 def test_without_timings_there_is_no_section(tmp_path):
-    assert timings.section(read_run(write_finished_run(tmp_path))) is None
+    assert timings(read_run(write_finished_run(tmp_path))) is None

@@ -8,12 +8,11 @@ from report_pages import page, section
 
 import fedapps.comparison.summary
 from fedapps.base.options import key_of
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import Simulation, launch
-from fedapps.launch.references import add_references, find_references
+from fedapps.launch.launch import Simulation, add_references, find_references, launch
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table

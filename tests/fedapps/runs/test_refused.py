@@ -1,6 +1,6 @@
 """Nodes of which a run has used nothing."""
 
-from fedapps.runs.refused import refused_nodes
+from fedapps.runs.tables import refused_nodes
 
 
 def refusal(node, phase="train", reason="no data", answered=True):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedapps.base.atomic import UnwritableError
-from fedapps.runs.releases import ReleaseLedger
+from fedapps.runs.lines import ReleaseLedger
 
 
 @pytest.fixture

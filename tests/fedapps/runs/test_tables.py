@@ -4,12 +4,10 @@ from textwrap import fill
 
 import pytest
 
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import Estimate, number
 from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import parse
-from fedapps.report.caveats import about_tests
-from fedapps.report.comparison_tables import comparison_text
+from fedapps.report.comparison_tables import about_tests, comparison_text
 from fedapps.runs.comparisons import Comparison, PairedTest
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table

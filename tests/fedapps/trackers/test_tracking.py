@@ -11,9 +11,9 @@ from tracked_runs import SMALL, cut_and_resumed, expected
 
 from fedapps.base.options import option
 from fedapps.config.parsing import ConfigError, parse, read
-from fedapps.config.trackers import TRACKERS
+from fedapps.registry import TRACKERS
 from fedapps.runs.tracking import plain, round_values
-from fedapps.trackers.base import TrackedRecord, Tracker
+from fedapps.trackers import TrackedRecord, Tracker
 
 RECORDS = {}
 

@@ -4,10 +4,9 @@ import re
 
 import pytest
 import torch
-from fedapps.tasks.lqr.task import LqrTask
-from fedapps.tasks.lqr.trained import LqrTrained
+from fedapps.tasks.answers import Network
+from fedapps.tasks.lqr.task import LqrTask, LqrTrained
 from fedapps.tasks.lqr.world import A
-from fedapps.tasks.network import Network
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
@@ -15,7 +14,7 @@ from fedapps.tasks.trained import Origin
 from huggingface_hub import ModelCard
 
 import fedapps
-from fedapps.trained.card import card
+from fedapps.trained.export import card
 from fedapps.trained.formats import Onnx, Safetensors, Written
 from fedapps.trained.programs import Difference
 

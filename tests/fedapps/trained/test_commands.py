@@ -13,11 +13,10 @@ import pytest
 from trained_runs import last_evaluation
 
 import fedapps
+from fedapps.base.report.numbers import mean_and_interval, over_examples, share_interval
 from fedapps.cli.commands import main
 from fedapps.runs.run_folder import RunFolder
-from fedapps.trained.evaluate import evaluate_run, evaluation_text
-from fedapps.trained.intervals import mean_and_interval, over_examples, share_interval
-from fedapps.trained.predict import PredictionFiles
+from fedapps.trained.evaluate import PredictionFiles, evaluate_run, evaluation_text
 
 
 @pytest.fixture(scope="module")

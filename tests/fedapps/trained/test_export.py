@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from fedapps.tasks.answers import Network
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.model_folder import StoredModel
-from fedapps.tasks.network import Network
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.networks import SplitEmbedding
 from fedapps.tasks.text.task import TextTask

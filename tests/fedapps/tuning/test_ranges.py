@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedapps.base.search import Choices, Range
+from fedapps.base.options import Choices, Range
 from fedapps.config.parsing import parse
-from fedapps.tuning.ranges import GivenRange, current_settings, search_spaces, tuned_label
+from fedapps.tuning.plan import GivenRange, current_settings, search_spaces, tuned_label
 
 LQR = {"task": "lqr", "num-nodes": 3, "collect-after": 0, "learning-rate": 0.02}
 RATE = Range(0.002, 0.2, log=True)

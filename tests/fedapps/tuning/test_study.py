@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.base.search import Choices, Range
+from fedapps.base.options import Choices, Range
 from fedapps.config.run_config import read_limits, written_limits
 from fedapps.tuning.study import FEWEST, RANDOM_TRIALS, Final, Study, Trial, best_trial, finalists, median_limits
 

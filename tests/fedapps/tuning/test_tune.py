@@ -9,16 +9,15 @@ from fedapps.tasks.lqr import world as lqr
 
 import fedapps.tuning.trials
 import fedapps.tuning.tune
+from fedapps.base.errors import RunFailedError
 from fedapps.cli.commands import main
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
-from fedapps.launch.runner import RunFailedError
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
-from fedapps.tuning.results import tuning_text
 from fedapps.tuning.study import FEWEST
-from fedapps.tuning.tune import tune_recipe
+from fedapps.tuning.tune import tune_recipe, tuning_text
 
 LQR = RECIPES / "lqr.toml"
 METHODS = ("sfl", "fedprox", "untrained")

@@ -128,9 +128,17 @@ def test_the_state_survives_a_restart():
     assert same_bits(arrays_of(message.content["adaptive.rates"]), before.rates)
 
 
-@pytest.mark.parametrize("options", [{"power": 0.0}, {"power": float("nan")}, {"granularity": "layer"}])
-def test_bad_parameters_are_refused(options):
-    with pytest.raises(ValueError, match="granularity must be 'tensor' or 'parameter', power above 0"):
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"granularity": "layer"}, "granularity = 'layer': must be 'tensor' or 'parameter'"),
+        ({"power": 0.0}, r"power = 0\.0: must be finite and above 0"),
+        ({"power": float("nan")}, "power = nan"),
+        ({"power": float("inf")}, "power = inf"),
+    ],
+)
+def test_bad_parameters_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
         AdaptiveRates(**options)
 
 
@@ -201,22 +209,3 @@ def test_ratios_lie_in_the_unit_interval_and_ignore_the_scale(one, other, granul
         assert [rate.shape for rate in rates.values()] == [one.shape, other.shape]
     scaled = adaptive_rates({"a": one * 8, "b": other * 8}, granularity, power)
     np.testing.assert_allclose(np.concatenate([rate.ravel() for rate in scaled.values()]), values, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"granularity": "layer"}, "granularity = 'layer'"),
-        ({"power": 0.0}, r"power = 0\.0"),
-        ({"power": float("inf")}, "power = inf"),
-    ],
-)
-def test_ranges(options, match):
-    with pytest.raises(ValueError, match=match):
-        adaptive_rates(SIGMA, **options)
-
-
-@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
-def test_deviations_must_be_finite_and_not_negative(bad):
-    with pytest.raises(ValueError, match=r"deviation\['w'\]"):
-        adaptive_rates({"w": np.array([1.0, bad])})

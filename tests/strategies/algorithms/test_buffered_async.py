@@ -9,13 +9,12 @@ from between_rounds import between
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.algorithms.buffered_async import BufferedAsync
 from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.closing import Closing, Staleness
 from fedapps.strategies.compression import Int8
-from fedapps.strategies.nodes.samplers import FixedNodes, UniformFraction
 from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.closing import Closing, Staleness
-from fedapps.strategies.rounds.records import TooFewRepliesError
-from fedapps.strategies.rounds.snapshots import nested, under
+from fedapps.strategies.records import TooFewRepliesError, nested, under
+from fedapps.strategies.samplers import FixedNodes, UniformFraction
 from grouped import MemoryCheckpoints, PowerCutError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

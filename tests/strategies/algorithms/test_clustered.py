@@ -7,10 +7,10 @@ import pytest
 from fedapps.strategies import Each
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg, ProfileFeatures, UpdateSketch
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.nodes.samplers import FixedPerCluster, UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.rounds.snapshots import nested, under
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.records import nested, under
+from fedapps.strategies.samplers import FixedPerCluster, UniformFraction
 from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,12 +6,12 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.robust import Median
 from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.nodes.samplers import ProportionalToSize, UniformFraction
 from fedapps.strategies.optimizers import Adam
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.robust import Median
+from fedapps.strategies.samplers import ProportionalToSize, UniformFraction
 from flwr.app import ConfigRecord
 from grouped import assert_resumes_alike, grouped_app
 from hypothesis import given, settings

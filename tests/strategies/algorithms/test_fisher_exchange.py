@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import DropSchedule, Sampler
+from fedapps.strategies.records import TooFewRepliesError
 from fedapps.strategies.replies import count_bytes
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies.samplers import DropSchedule, Sampler
 from fisher_nodes import FOUND, START, SURE, published, staged, stages, steady, trained
 from flwr.app import ConfigRecord
 from grouped import MemoryCheckpoints

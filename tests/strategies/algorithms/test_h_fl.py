@@ -5,9 +5,9 @@ import pytest
 from city_nodes import START, add, city, evaluate, place, received
 from fedapps.strategies import Each
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
-from fedapps.strategies.nodes.admission import Admission
-from fedapps.strategies.nodes.samplers import FixedPerCluster
 from fedapps.strategies.optimizers import SGD, Momentum
+from fedapps.strategies.profiles import Admission
+from fedapps.strategies.samplers import FixedPerCluster
 from grouped import grid_of, grouped_app
 from toys import arrays_of, federate, record_of
 

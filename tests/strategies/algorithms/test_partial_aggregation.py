@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
+from fedapps.strategies.algorithms.partial import PartialAggregation
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies.records import TooFewRepliesError
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,9 +112,7 @@ def test_private_names_in_a_reply_are_refused():
 
 def test_the_summary_tells_what_travels_and_what_stays(monkeypatch):
     lines = []
-    monkeypatch.setattr(
-        "fedapps.strategies.algorithms.partial_aggregation.log", lambda level, text, *of: lines.append(text % of)
-    )
+    monkeypatch.setattr("fedapps.strategies.algorithms.partial.log", lambda level, text, *of: lines.append(text % of))
     start = ArrayRecord({**record_of(START), **record_of({"passes": np.zeros((), np.int64)})})
     run(PartialAggregation(shared=["encoder.*"]), lambda *a: add_partition(*a), start)
     assert lines == [

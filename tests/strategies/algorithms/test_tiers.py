@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from fedapps.strategies.algorithms.tiers import capped
+from fedapps.strategies.algorithms.h_fl import capped
 from hypothesis import given
 from hypothesis import strategies as st
 

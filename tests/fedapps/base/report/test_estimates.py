@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from fedapps.base.report.estimates import Estimate
+from fedapps.base.report.numbers import Estimate
 
 
 def test_an_interval_by_hand():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedapps.base.report.figures import drawing, panels_per_row, scale_bar, small_multiples
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import plot_styles
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.base.errors import headline_of
-from fedapps.base.report.formats import ColumnFormat, format_number
+from fedapps.base.report.numbers import ColumnFormat, format_number
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedapps.base.report.formats import format_bytes, format_duration, format_number
 from fedapps.base.report.metrics import columns, describe, main_metric, measures
+from fedapps.base.report.numbers import format_bytes, format_duration, format_number
 
 
 @pytest.mark.parametrize(

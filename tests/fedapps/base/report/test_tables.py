@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedapps.base.report.estimates import Estimate
-from fedapps.base.report.metrics import describe
-from fedapps.base.report.palette import plot_styles
+from fedapps.base.report.metrics import describe, plot_styles
+from fedapps.base.report.numbers import Estimate
 from fedapps.base.report.sections import part
 from fedapps.base.report.tables import Cell, Column, Strong, Table, metric_columns, text_columns
 

@@ -1,0 +1,1 @@
+"""numpy-client: A NumPyClient of your own on a task of fedapps."""

@@ -1,1 +1,0 @@
-"""How fast simulated devices compute and send, and when they are on."""

@@ -1,1 +1,0 @@
-"""Combining what the nodes of a round send: their arrays and their metrics."""

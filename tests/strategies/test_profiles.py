@@ -1,0 +1,148 @@
+"""Profiles: what is read of what nodes say of themselves, and keys that are claimed twice."""
+
+import logging
+
+import pytest
+from fedapps.strategies.profiles import Profile, in_key_order, with_distinct_keys
+from fedapps.strategies.registry import ProfileQueries
+from flwr.app import ConfigRecord, Error, RecordDict
+from flwr.common.constant import ErrorCode
+from hypothesis import given
+from hypothesis import strategies as st
+from profile_grid import ProfileGrid
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+
+@pytest.fixture
+def warnings():
+    records = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = logging.getLogger("flwr")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+def query(grid, nodes):
+    """The profiles that nodes send to one query."""
+    queries = ProfileQueries()
+    queries.ask(nodes)
+    return queries.receive(grid)
+
+
+def test_profiles_are_read():
+    grid = ProfileGrid(
+        {
+            7: {
+                "key": "car-2",
+                "num-examples": 40,
+                "group.city": "oslo",
+                "group.seen": "no",
+                "colour": "red",
+            },
+            9: {"key": "car-1"},
+        }
+    )
+    assert query(grid, [9, 7]) == [
+        Profile(7, "car-2", 40, {"city": "oslo", "seen": "no"}),
+        Profile(9, "car-1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Error(0, "no query"),
+        RecordDict(),
+        RecordDict({"other": ConfigRecord({"key": "a"})}),
+        {"key": ""},
+        {"key": 3},
+    ],
+    ids=["error", "nothing", "other record", "empty key", "number"],
+)
+def test_a_node_without_a_profile_takes_part_under_its_id(answer, warnings):
+    assert query(ProfileGrid({12: answer}), [12]) == [Profile(12, "node-12")]
+    assert len(warnings) == 1
+    assert "node 12" in warnings[0]
+
+
+def test_who_is_silent_or_gone_tells_nothing(warnings):
+    grid = ProfileGrid({2: Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 3: {"key": "a"}})
+    assert query(grid, [1, 2, 3]) == [Profile(3, "a")]
+    assert warnings == ["node 2 sent no profile and takes no part: gone"]
+
+
+@pytest.mark.parametrize("examples", [-1, True, 2.5, "9"])
+def test_a_number_of_examples_that_is_none_is_unknown(examples):
+    (profile,) = query(ProfileGrid({1: {"key": "a", "num-examples": examples}}), [1])
+    assert profile == Profile(1, "a", None)
+
+
+def test_a_node_says_why_it_has_no_data(warnings):
+    grid = ProfileGrid({1: {"key": "a", "num-examples": 0, "no-data": "no such folder"}, 2: {"key": "b", "no-data": 3}})
+    assert query(grid, [1, 2]) == [Profile(1, "a", 0, {}, "no such folder"), Profile(2, "b")]
+    assert warnings == ["node a has no data for this run and is left out: no such folder"]
+
+
+@pytest.mark.parametrize(("stated", "own"), [(True, True), (False, False), (1, False), ("yes", False)])
+def test_a_node_says_that_its_data_are_its_own(stated, own):
+    (profile,) = query(ProfileGrid({1: {"key": "car", "own-data": stated}}), [1])
+    assert profile.own_data == own
+
+
+def test_groups_are_kept_without_a_key():
+    (profile,) = query(ProfileGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
+    assert profile == Profile(1, "node-1", None, {"city": "lima"})
+
+
+def test_a_key_claimed_twice_is_told_apart():
+    claims = [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a"), Profile(4, "b")]
+    assert with_distinct_keys(claims) == [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a#3"), Profile(4, "b")]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "a#2", "node-1"]), min_size=1, max_size=8))
+def test_keys_are_always_distinct(claims):
+    profiles = with_distinct_keys([Profile(node, key) for node, key in enumerate(claims, 1)])
+    assert len({profile.key for profile in profiles}) == len(profiles) == len(claims)
+    assert profiles == in_key_order(profiles[::-1])
+
+
+def test_nobody_is_asked_where_there_is_nobody():
+    assert query(None, []) == []
+
+
+def test_profiles_can_stand_in_sets():
+    assert len({Profile(1, "a", 3, {"x": "y"}), Profile(1, "a", 3, {"x": "y"})}) == 1
+
+
+@pytest.mark.parametrize(
+    "key", ["a" * 201, "a\nb", "a\x1b[2J", "a\u202eb"], ids=["long", "lines", "escape", "backwards"]
+)
+def test_a_key_that_is_no_name_is_not_used(key, warnings):
+    assert query(ProfileGrid({1: {"key": key}}), [1]) == [Profile(1, "node-1")]
+    assert warnings == ["node 1 answered without a valid key in the record 'profile'"]
+
+
+def test_a_key_may_look_like_a_path_and_speak_any_language():
+    keys = ["../etc/passwd", "a/b", "żółw", "東京 2", "🚗"]
+    grid = ProfileGrid({node: {"key": key} for node, key in enumerate(keys, 1)})
+    assert {profile.key for profile in query(grid, range(1, 6))} == set(keys)
+
+
+def test_groups_are_few_and_short(warnings):
+    many = {f"group.{index:04d}": "x" for index in range(1000)}
+    odd = {"group.long": "x" * 201, "group." + "x" * 201: "a", "group.lines": "a\nb", "group.empty": ""}
+    grid = ProfileGrid({1: {"key": "a", **many}, 2: {"key": "b", **odd}})
+    first, second = query(grid, [1, 2])
+    assert list(first.groups) == [f"{index:04d}" for index in range(32)]
+    assert second.groups == {"empty": ""}
+    assert warnings == ["node a reports 1000 groups: all but the first 32 are ignored"]
+
+
+def test_words_of_a_megabyte_are_cut(warnings):
+    grid = ProfileGrid({1: Error(0, "x" * 1_000_000), 2: {"key": "b", "no-data": "x" * 1_000_000}})
+    profiles = query(grid, [1, 2])
+    assert [len(profile.no_data) < 5000 for profile in profiles] == [True, True]
+    assert [len(warning) < 5000 for warning in warnings] == [True, True]

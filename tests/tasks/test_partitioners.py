@@ -1,0 +1,122 @@
+"""Who gets which examples."""
+
+import numpy as np
+import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.partitioners import apportion, deal, dirichlet_shares, flower_partition, label_shares
+from fedapps.tasks.text.options import PARTITIONS
+from hypothesis import given
+from hypothesis import strategies as st
+
+labellings = st.lists(st.integers(0, 4), min_size=1, max_size=120).map(np.array)
+
+
+def dealt(labels, num_nodes, alpha, seed=0):
+    rng = np.random.default_rng(seed)
+    return deal(labels, dirichlet_shares(labels, 5, num_nodes, alpha, rng), rng)
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "parts"),
+    [
+        (10, [0.5, 0.25, 0.25], [5, 3, 2]),  # 5, 2.5, 2.5: of equal remainders the first
+        (3, [0.7, 0.2, 0.1], [2, 1, 0]),  # 2.1, 0.6, 0.3
+        (0, [0, 0, 0], [0, 0, 0]),
+        (4, [0, 7, 1], [0, 4, 0]),  # 3.5 and 0.5
+    ],
+)
+def test_apportioning_by_hand(total, weights, parts):
+    np.testing.assert_array_equal(apportion(total, np.array(weights)), parts)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=20), st.floats(0, 1))
+def test_no_part_is_larger_than_what_is_left(left, share):
+    total = int(share * sum(left))
+    parts = apportion(total, np.array(left))
+    assert parts.sum() == total
+    assert (parts >= 0).all()
+    assert (parts <= left).all()
+
+
+def test_exhausted_labels_are_made_up_for_from_the_rest():
+    """Both nodes want label 0 only; the second gets what is left of it, then the others as 2 : 1 are left."""
+    labels = np.array([0] * 9 + [1] * 4 + [2] * 2 + [3])
+    parts = deal(labels, np.array([[1.0, 0, 0, 0], [1.0, 0, 0, 0]]), np.random.default_rng(0))
+    counts = [np.bincount(labels[part], minlength=4).tolist() for part in parts]
+    assert counts == [[8, 0, 0, 0], [1, 4, 2, 1]]
+
+
+@given(labellings, st.integers(1, 20), st.sampled_from([0.01, 1.0, 100.0]), st.integers(0, 3))
+def test_every_example_goes_to_at_most_one_node_and_nodes_are_of_equal_size(labels, num_nodes, alpha, seed):
+    if num_nodes > len(labels):
+        with pytest.raises(DataError, match=f"examples are too few for {num_nodes} nodes: decrease num-nodes"):
+            dealt(labels, num_nodes, alpha, seed)
+        return
+    parts = dealt(labels, num_nodes, alpha, seed)
+    assert {len(part) for part in parts} == {len(labels) // num_nodes}
+    together = np.concatenate(parts)
+    assert len(set(together.tolist())) == len(together)
+    assert all((np.diff(part) > 0).all() for part in parts)
+    again = dealt(labels, num_nodes, alpha, seed)
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+
+
+def test_one_node_gets_everything():
+    labels = np.array([3, 0, 0, 1])
+    np.testing.assert_array_equal(dealt(labels, 1, 1.0)[0], range(4))
+
+
+def test_a_huge_alpha_gives_every_node_the_labels_of_the_whole():
+    labels = np.repeat(np.arange(5), [100, 200, 300, 400, 0])
+    shares = label_shares(labels, dealt(labels, 10, 1e9), 5)
+    np.testing.assert_allclose(shares, np.tile([0.1, 0.2, 0.3, 0.4, 0], (10, 1)), atol=0.011)
+
+
+def test_the_smaller_alpha_the_fewer_labels_per_node():
+    labels = np.tile(np.arange(5), 400)
+
+    def largest(alpha):
+        return label_shares(labels, dealt(labels, 20, alpha), 5).max(axis=1).mean()
+
+    assert 0.2 <= largest(1e6) < 0.22 < largest(5.0) < largest(0.1)
+
+
+def test_shares_have_the_moments_of_the_dirichlet_distribution():
+    """Mean p, variance p (1 - p) / (alpha + 1); a label that nobody has has none."""
+    labels = np.repeat([0, 1, 3], [50, 30, 20])
+    shares = dirichlet_shares(labels, 4, 20_000, 2.0, np.random.default_rng(0))
+    p = np.array([0.5, 0.3, 0, 0.2])
+    np.testing.assert_allclose(shares.mean(axis=0), p, atol=0.01)
+    np.testing.assert_allclose(shares.var(axis=0), p * (1 - p) / 3, atol=0.005)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_test_examples_are_dealt_as_the_training_examples_were():
+    labels, test = np.tile(np.arange(5), 400), np.tile(np.arange(5), 100)
+    shares = label_shares(labels, dealt(labels, 10, 0.5), 5)
+    np.testing.assert_allclose(label_shares(test, deal(test, shares, np.random.default_rng(1)), 5), shares, atol=0.04)
+
+
+@pytest.mark.parametrize("name", PARTITIONS[1:])
+def test_partitions_of_flower_datasets(name):
+    labels = np.repeat(np.arange(4), 50)
+    parts = flower_partition("text", name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
+    together = np.concatenate(parts)
+    assert len(set(together.tolist())) == len(together)
+    if name != "linear":
+        assert len(together) == 200
+    if name == "iid":
+        assert {len(part) for part in parts} == {40}
+        assert all(len(set(labels[part])) == 4 for part in parts)
+    if name == "pathological":
+        assert all(len(set(labels[part])) == 2 for part in parts)
+    again = flower_partition("text", name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
+
+
+def test_partitions_that_cannot_be():
+    labels = np.zeros(3, dtype=int)
+    with pytest.raises(DataError, match=r"text\.partition = 'iid' of 3 examples over 5 nodes"):
+        flower_partition("text", "iid", labels, 5, alpha=1.0, classes_per_node=1, seed=0)
+    with pytest.raises(DataError, match=r"text\.partition = 'pathological' of 3 examples"):
+        flower_partition("text", "pathological", labels, 3, alpha=1.0, classes_per_node=9, seed=0)
