@@ -19,7 +19,8 @@ from torch import nn
 
 from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
-from fedapps.clients.settings import Arrays, clipping_norm, read_arrays
+from fedapps.clients.arrays import Arrays
+from fedapps.clients.settings import clipping_norm, read_arrays
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import CentralPrivacy, epsilon
