@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from fedapps.tasks.base import Batch
@@ -33,9 +34,9 @@ from fedapps.tasks.images.task import ImagesTask
 
 from benchmarks.environments import environment
 from benchmarks.pfl import REQUIREMENT as PFL
-from fedapps import open_run
-from fedapps.base.report.formats import number
+from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
+from fedapps.results import RunResult
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2): what a child leaves behind becomes our child, so that we can count it
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -185,7 +186,7 @@ def ours(nodes: int, method: str, engine: str, rounds: int, seed: int) -> Cost:
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "fedapps", "run", "images-digits", "--engine", engine, "--output-dir", folder]
         cost, _ = measured([*command, *words])
-        run = open_run(next(path for path in Path(folder).iterdir() if path.is_dir()))
+        run = RunResult(next(path for path in Path(folder).iterdir() if path.is_dir()))
         return replace(cost, accuracy=float(run.metrics["test.global_accuracy"].iloc[0]))
 
 
@@ -214,7 +215,7 @@ def write_job(path: Path, nodes: int, method: str, rounds: int, seed: int) -> No
         )
         task.make_world(Path(folder), nodes, 0)
         data = [task.load_node(Path(folder), node, nodes) for node in range(nodes)]
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for node, one in enumerate(data):
         arrays[f"x{node}"], arrays[f"y{node}"] = _flat(one.splits["train"])
     arrays["x"], arrays["y"] = _flat(data[0].extra["common"])  # type: ignore[arg-type]

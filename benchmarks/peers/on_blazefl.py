@@ -12,7 +12,8 @@ class Selector:
 
     def select_model(self, name: str) -> nn.Module:
         """Return a new network."""
-        return network()
+        model: nn.Module = network()
+        return model
 
 
 class Nodes:

@@ -22,7 +22,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the shared model on the images of one node."""
     images, labels = nodes[int(context.node_config["partition-id"])]
     model, criterion = network(), torch.nn.CrossEntropyLoss()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for _ in range(epochs):
         for batch_of in torch.randperm(len(images)).split(batch):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from torch import nn
 
@@ -22,10 +22,10 @@ from fedapps.clients.local_part import LocalPart, composed
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
-from fedapps.clients.settings import LocalTraining, RoundSettings, check_real
+from fedapps.clients.settings import LocalTraining, RoundSettings, read_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.methods.base import Method
-from fedapps.strategies.arrays import from_record, to_record
+from fedapps.strategies.arrays import shared_record, to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
@@ -264,11 +264,5 @@ def _disk_state(root: Path, *names: str) -> DiskState:
 
 def received_arrays(message: Message) -> dict[str, np.ndarray]:
     """The shared parameters in a message. Raise ``ValueError`` if it has none."""
-    record = message.content.get(ARRAYS)
-    if not isinstance(record, ArrayRecord):
-        others = ", ".join(message.content.array_records) or "none"
-        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {others}")
     with timed("decode"):
-        arrays = from_record(record)
-    check_real(ARRAYS, arrays)
-    return arrays
+        return read_arrays(ARRAYS, shared_record(message.content))

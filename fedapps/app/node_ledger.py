@@ -66,8 +66,9 @@ class NodeLedger:
         self.rules = rules
 
     def spent(self) -> Spent:
-        """What has left; nothing without a file."""
-        return self._read(self.path.read_bytes()) if self.path.exists() else Spent()
+        """What has left; nothing without a file. Raises ``UnwritableError`` if there is one that cannot be read."""
+        with naming_errors(self.path):
+            return self._read(self.path.read_bytes()) if self.path.exists() else Spent()
 
     def check(self, noise: float, count: int = 1) -> None:
         """Check that the budget has room for ``count`` ≥ 0 further updates with a noise multiplier above 0.

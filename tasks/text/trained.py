@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn.functional import softmax
 
 from fedapps.base.errors import DataError
+from fedapps.base.rows import lines_of, with_kind
 from fedapps.base.seeding import torch_seed
-from fedapps.base.tables import lines_of, stream_rows, with_kind
+from fedapps.base.tables import stream_rows
 
 from .encoder_network import Transformer, merged
 from .networks import OwnRows, SplitEmbedding

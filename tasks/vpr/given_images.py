@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from fedapps.base.errors import DataError
-from fedapps.base.tables import FORMATS, read_table
+from fedapps.base.rows import FORMATS
+from fedapps.base.tables import read_table
 from fedapps.base.text_files import COMPRESSIONS, found_in
 
 from .datasets import read_images

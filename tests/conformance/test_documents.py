@@ -77,7 +77,7 @@ def unknown_in(words: list[str]) -> list[str]:
     unknown = [] if given.command == "supernode" else others
     if given.command == "predict":  # the others are its inputs
         unknown = [word for word in others if word.startswith("--")]
-    recipe, _, stage = (getattr(given, "recipe", "") or "").partition(":")
+    recipe, _, stage = str(getattr(given, "recipe", None) or "").partition(":")
     # A recipe of the reader's own may set keys of the reader's own task.
     known = recipe in recipes() and (
         not stage or stage in getattr(read_pipeline(RECIPES / f"{recipe}.toml"), "stages", ())
@@ -119,7 +119,7 @@ def run_configs(text: str) -> list[dict[str, Any]]:
         if words[0] == "make":
             continue
         given, _ = command_parser().parse_known_args(words[words.index("fedapps") + 1 :])
-        if given.command not in ("run", "compare", "tune") or given.recipe not in recipes():
+        if given.command not in ("run", "compare", "tune") or str(given.recipe) not in recipes():
             continue
         if read_pipeline(RECIPES / f"{given.recipe}.toml") is None:
             methods = {"methods": given.methods} if getattr(given, "methods", None) else {}

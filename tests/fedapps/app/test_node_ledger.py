@@ -2,12 +2,14 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from fedapps.clients.rules import NodeRules, RulesError
 from fedapps.strategies import epsilon
 
 from fedapps.app.node_ledger import LEDGER, NodeLedger, Spent
+from fedapps.base.atomic import UnwritableError
 
 
 def rules(**keys):
@@ -44,6 +46,11 @@ def test_damaged_and_missing_lines_count_with_the_least_noise_that_is_allowed(tm
     assert ledger.spent().count == 10**12
     (tmp_path / LEDGER).write_bytes(b'{"noise": NaN, "number": 1}\n')
     assert ledger.spent().epsilon(1e-5) == float("inf")
+
+
+def test_a_ledger_that_cannot_be_read_is_named():
+    with pytest.raises(UnwritableError, match=f"^x{{256}}/{LEDGER} cannot be written"):
+        NodeLedger(Path("x" * 256), NodeRules()).spent()
 
 
 def test_workers_of_one_node_take_turns(tmp_path):
