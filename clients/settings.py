@@ -212,4 +212,5 @@ class RoundSettings:
         settings, training = with_config(self, config), with_config(self.training, config)
         if settings.held_out_epochs >= 0:
             training = training.for_epochs(settings.held_out_epochs)
-        return replace(settings, training=training, untrained=tuple(names_in(config, UNTRAINED)))
+        untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
+        return replace(settings, training=training, untrained=untrained)

@@ -156,7 +156,7 @@ class Update:
     phase: Phase
     named: Mapping[str, nn.Parameter]
     optimizer: torch.optim.Optimizer
-    take: Callable[[], None]
+    take: Callable[[], object]
 
     @property
     def rate(self) -> float:
@@ -381,13 +381,16 @@ def _scaled_step(
     optimizer: torch.optim.Optimizer,
     named: Mapping[str, nn.Parameter],
     rates: Mapping[str, Tensor] | None,
-) -> Callable[[], None]:
+) -> Callable[[], object]:
     """The optimizer's step with each parameter's change scaled by its rate; a rate of 1 changes nothing, exactly."""
     scaled = [
         (parameter, rates[name].to(parameter))
         for name, parameter in named.items()
         if rates is not None and name in rates and not bool((rates[name] == 1).all())
     ]
+
+    if not scaled:
+        return optimizer.step
 
     def step() -> None:
         with torch.no_grad():

@@ -17,6 +17,7 @@ from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
+from fedapps.clients.local_part import LocalPart, composed
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
@@ -111,7 +112,7 @@ class Node:
             task,
             self._data(task, pooled=True) if pooled else own,
             state,
-            parts=[part.read(self.round_config, self.message.content) for part in self.method.local_parts()],
+            parts=[part.read(self.round_config, self.message.content) for part in self.work.parts],
             collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
@@ -225,6 +226,7 @@ class _Work:
     method: Method
     task: Task
     training: LocalTraining
+    parts: tuple[LocalPart, ...]
     source: DataSource
     guard: Guard
     keeps: bool
@@ -247,6 +249,7 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
         method,
         config.task_of(method),
         method.training(config.run_of(label or "").training),
+        composed(method.local_parts()),
         config.run.source(config.task, node.node_config),
         Guard.of(node.node_config, [one.private(config.task).patterns for one in methods]),
         keeps_models(node.node_config),
