@@ -275,12 +275,16 @@ def run_phase(
 
 
 def trained_parameters(model: nn.Module, phase: Phase) -> dict[str, nn.Parameter]:
-    """The parameters that a phase trains, by name. Raises ``ValueError`` if there are none."""
+    """The parameters that a phase trains, by name. Raises ``ValueError`` if there are none, or if rates do not fit."""
     every = "*" in phase.trainable
     named = {name: p for name, p in model.named_parameters() if every or matches(name, phase.trainable)}
     if not named:
         known = ", ".join(name for name, _ in model.named_parameters())
         raise ValueError(f"trainable = {list(phase.trainable)}: matches no parameter; the model has {known}")
+    for name, rate in (phase.rates or {}).items():
+        if name in named and rate.shape not in ((), named[name].shape):
+            shape = list(named[name].shape)
+            raise ValueError(f"rates: {name!r} is {list(rate.shape)}: must be one number or {shape}, as the parameter")
     return named
 
 

@@ -216,6 +216,11 @@ def test_a_pattern_that_matches_nothing_is_an_error():
         train(toy_model(), phase(trainable=["tail.*"]))
 
 
+def test_rates_in_another_shape_than_their_parameter_are_named():
+    with pytest.raises(ValueError, match=r"rates: 'encoder\.weight' is \[9\]: must be one number or \[.*\], as the"):
+        train(toy_model(), phase(rates={"encoder.weight": torch.zeros(9)}))
+
+
 def test_an_unknown_optimizer_is_an_error():
     with pytest.raises(ValueError, match=r"optimizer = 'Adam'.*'adam', 'adamw', 'rmsprop' or 'sgd'"):
         train(toy_model(), phase(optimizer="Adam"))
