@@ -285,6 +285,18 @@ def _one_step(seconds: Sequence[float]) -> int:
     return 1
 
 
+def inline_seconds(config: Config) -> float:
+    """Seconds of all rounds of all methods with all nodes, one after another.
+
+    Raises
+    ------
+    ValueError
+        If the first node does not train alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
+        return sum(Estimate.of(config, label, Path(folder)).run_seconds for label in config.methods)
+
+
 def inline_advice(config: Config, seconds: float) -> str:
     """That a run would take less time in one process; empty unless it is less than 1 / 1.3 of what it took in Ray.
 
@@ -297,11 +309,10 @@ def inline_advice(config: Config, seconds: float) -> str:
     """
     if seconds < _SHORT:
         return ""
-    with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
-        try:
-            inline = sum(Estimate.of(config, label, Path(folder)).run_seconds for label in config.methods)
-        except ValueError:  # the first node does not train alone
-            return ""
+    try:
+        inline = inline_seconds(config)
+    except ValueError:  # the first node does not train alone
+        return ""
     if inline * _SLOWER >= seconds:
         return ""
     in_ray, in_process = format_duration(seconds), format_duration(inline)
