@@ -173,6 +173,8 @@ class FleetData:
         """
         check_deployable(config)
         node_folders = _node_folders(folders) if folders else ()
+        if node_folders and all(config.unreported(folder) for folder in node_folders):
+            raise ValueError(config.unreported_text)
         count = (len(node_folders) or config.run.num_nodes) if nodes is None else nodes
         if count < 1:
             raise ValueError(f"--nodes {count}: must be at least 1")
