@@ -17,9 +17,9 @@ from torch import nn
 from fedapps.base.options import option
 from fedapps.base.seeding import torch_seed
 
-from .arrays import Arrays, load_arrays, matches, private_names
+from .arrays import load_arrays, matches, private_names
 from .rules import NodeRules
-from .settings import read_arrays, with_config
+from .settings import received_arrays, with_config
 from .state import Attempts, ContextState
 
 #: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
@@ -171,7 +171,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         kind = message.metadata.message_type.partition(".")[0]
         if kind not in ("train", "evaluate"):
             return call_next(message, context)
-        received = _received(message)
+        received = received_arrays(message)
         rounds = _Rounds.of(message)
         guard = Guard.of(context.node_config, also=private)
         guard.check_names(received)
@@ -197,13 +197,6 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         return reply
 
     return mod
-
-
-def _received(message: Message) -> Arrays:
-    record = message.content.get(ARRAYS)
-    if not isinstance(record, ArrayRecord):
-        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {', '.join(message.content) or 'none'}")
-    return read_arrays(ARRAYS, record)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from . import wire
@@ -24,6 +24,15 @@ from . import wire
 Arrays = dict[str, NDArray[Any]]
 #: The parts of a name that are numbers, such as those of layers.
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def shared_record(content: RecordDict) -> ArrayRecord:
+    """The record of the shared arrays in a message or a reply. Raises ``ValueError`` if there is none."""
+    record = content.get(wire.ARRAYS)
+    if not isinstance(record, ArrayRecord):
+        names = ", ".join(content) or "none"
+        raise ValueError(f"the message has no ArrayRecord {wire.ARRAYS!r}, only: {names}")
+    return record
 
 
 def from_record(record: ArrayRecord) -> Arrays:

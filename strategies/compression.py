@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, Buffers, from_record, in_blocks, to_record, views, without
+from .arrays import Arrays, Buffers, from_record, in_blocks, shared_record, to_record, views, without
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
@@ -354,7 +354,7 @@ def compressed(
     if (compression := requested(message)) is None:
         return call_next(message, context)
     untrained = wire.names_in(message.content.get(wire.CONFIG), wire.UNTRAINED)
-    received = without(views(message.content.array_records[wire.ARRAYS]), untrained)
+    received = without(views(shared_record(message.content)), untrained)
     reply = call_next(message, context)
     if not reply.has_error():
         compress_reply(reply, received, compression, memory_of(message, context), declared_buffers(message))
@@ -416,7 +416,7 @@ def compress_reply(
     ValueError
         The names or shapes of the parameters differ from those received, or a value is not finite.
     """
-    arrays = views(reply.content.array_records[wire.ARRAYS])
+    arrays = views(shared_record(reply.content))
     floats, before = buffers.parameters(arrays), buffers.parameters(received)
     if _form(floats) != _form(before):
         raise ValueError("the arrays of the reply differ from those received, so that their change is undefined")

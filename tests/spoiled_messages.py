@@ -102,7 +102,7 @@ def _other_array(array: Array, draw: Any) -> Array:
     number = draw(st.sampled_from(FLOATS + INTEGERS))
     with np.errstate(all="ignore"):
         if kind == "negative" and values.dtype.kind in "fi":
-            values = -values
+            values = np.asarray(-values)  # of an array without dimensions it is a scalar
         elif kind == "longer":
             values = np.concatenate([values.reshape(-1), values.reshape(-1)])
         elif kind == "flat":

@@ -7,7 +7,8 @@ parameters. The server gets its kind and an identifier, the details stay in the 
 import secrets
 import traceback
 from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from logging import ERROR
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,29 @@ class Disclosure:
             known[key] = cls(config, dict(context.node_config), context.run_id)
         return known[key]
 
-    @property
+    @cached_property
     def root(self) -> Path:
         """Where the node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
 
         The run config, which comes from the server, does not choose where a deployed node writes.
+
+        Raises
+        ------
+        UnwritableError
+            No folder can have the name in the node config, or this user may not look into it.
         """
-        if own := self.node_config.get("state-dir"):
-            return Path(str(own)).expanduser()
-        return self.run.folder(self._run_id) / "nodes" if self.simulated else Path(DEFAULT_STATE).expanduser()
+        own = str(self.node_config.get("state-dir") or "")
+        if self.simulated and not own:
+            return self.run.folder(self._run_id) / "nodes"
+        try:
+            folder = Path(own or DEFAULT_STATE).expanduser()
+            with suppress(FileNotFoundError):  # it is made when it is needed
+                folder.stat()
+        except (OSError, ValueError, RuntimeError) as error:  # a name that cannot be, and the home of an unknown user
+            raise UnwritableError(
+                f"node config state-dir = {own!r}: cannot be used ({error}); give a folder that this user may write"
+            ) from error
+        return folder
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""

@@ -20,11 +20,12 @@ from torch import nn
 from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.arrays import Arrays
-from fedapps.clients.settings import clipping_norm, read_arrays
+from fedapps.clients.settings import RoundSettings, clipping_norm, received_arrays, with_config
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
+from fedapps.methods.fedvc import FedVcPart
 from fedapps.strategies import CentralPrivacy, epsilon
-from fedapps.strategies.arrays import views
+from fedapps.strategies.arrays import shared_record, views, without
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -32,10 +33,8 @@ from fedapps.strategies.wire import (
     CONFIG,
     METRICS,
     NUM_EXAMPLES,
-    SERVER_ROUND,
     STATISTICS,
     UNTRAINED,
-    VIRTUAL_DRAW,
     names_in,
 )
 
@@ -104,7 +103,7 @@ def node_mod(run: RunConfig, message: Message, context: Context) -> Mod:
     if run.dp != "local":
         return on_floats(fixedclipping_mod)
     config = message.content.config_records.get(CONFIG, ConfigRecord())
-    labels = [int(str(config.get(key, 0))) for key in (SERVER_ROUND, VIRTUAL_DRAW)]
+    labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
     node = str(context.node_config.get("partition-id", context.node_id))
     return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
 
@@ -118,7 +117,7 @@ def hiding_outcome(call_next: Handler) -> Handler:
     """
 
     def hidden(message: Message, context: Context) -> Message:
-        received = message.content.array_records[ARRAYS]
+        received = shared_record(message.content)
         try:
             reply = call_next(message, context)
         except DivergedError as error:
@@ -126,7 +125,7 @@ def hiding_outcome(call_next: Handler) -> Handler:
         else:
             if reply.has_error():
                 return reply
-            why = unreleasable(views(reply.content.array_records[ARRAYS]), views(received))
+            why = unreleasable(views(shared_record(reply.content)), views(received))
             if not why:
                 return reply
         log(WARNING, "%s: only noise leaves this node", why)
@@ -225,12 +224,10 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     """
 
     def guarded(message: Message, context: Context, call_next: Handler) -> Message:
-        received = message.content[ARRAYS]
-        assert isinstance(received, ArrayRecord)
+        received = received_arrays(message)
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
-        left_out = names_in(config, UNTRAINED)
-        sent = {name: array for name, array in read_arrays(ARRAYS, received).items() if name not in left_out}
+        sent = without(received, names_in(config, UNTRAINED))
         parameters = _parameters(sent, config)
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:
@@ -263,7 +260,7 @@ def _returned(reply: Message, sent: Arrays) -> Arrays:
     beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != ARRAYS]
     if beside:
         raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
-    arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
+    arrays = {name: array.numpy() for name, array in shared_record(reply.content).items()}
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
     if reason := unreleasable(arrays, sent):

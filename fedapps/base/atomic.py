@@ -171,11 +171,11 @@ def remove_leftovers(folder: Path) -> None:
     Raises
     ------
     UnwritableError
-        A leftover cannot be removed.
+        The folder cannot be read, or a leftover cannot be removed.
     """
-    if not folder.is_dir():
-        return
-    for owner in map(_MARKED.fullmatch, os.listdir(folder)):  # faster than a glob: a node looks for each message
+    with naming_errors(folder):  # a list is faster than a glob: a node looks for each message
+        names = os.listdir(folder) if folder.is_dir() else []
+    for owner in map(_MARKED.fullmatch, names):
         path = folder / owner[0] if owner else folder
         if owner and owner[1] == _host() and owner[3] and not still_runs(int(owner[2]), owner[3]):
             with naming_errors(path):

@@ -235,7 +235,7 @@ def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]
 
     try:
         schema = pyarrow.parquet.read_schema(path)
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
     return tuple(schema.names), schema.metadata or {}
 
@@ -247,7 +247,7 @@ def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
 
     try:
         return pyarrow.parquet.read_table(path, columns=list(columns))
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
 
 

@@ -141,6 +141,8 @@ def _check_port(host: str, port: str) -> None:
 
 
 _NODE_CONFIG = "--node-config"
+#: What Flower takes for a key: it leaves out others without an error, such as ``#`` and an empty one.
+_CONFIG_KEY = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
 #: Memory of the process that has imported them, with the CUDA build of torch.
 _PRELOADED_BYTES = 800_000_000
@@ -220,8 +222,11 @@ def _as_text(path: Path) -> str:
         if not isinstance(value, (bool, int, float, str)) or value in (inf, -inf) or value != value:
             allowed = "must be a finite number, a string, true or false"
             raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: {allowed}")
-        if any(mark.isspace() or mark in "='\"" for mark in key):
-            raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: must have no space, quote or equals sign")
+        if not _CONFIG_KEY.fullmatch(key):
+            allowed = "must be of letters from A to Z, digits, hyphens and underscores, with dots between its parts"
+            raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: {allowed}")
+        if beside := sorted(other for other in flat if other.startswith(f"{key}.")):
+            raise ValueError(f"{_NODE_CONFIG} {path}: {key} is a value and has keys of its own: {', '.join(beside)}")
         pairs.append(f"{key}={_quoted(value) if isinstance(value, str) else json.dumps(value)}")
     return " ".join(pairs)
 

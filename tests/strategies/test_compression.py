@@ -24,7 +24,7 @@ from fedapps.strategies.compression import (
     requested,
 )
 from fedapps.strategies.replies import shared_arrays
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -286,6 +286,13 @@ def test_nodes_compress_only_where_the_server_asks():
 def test_a_request_that_cannot_be_met_is_an_error(config, message):
     with pytest.raises(ValueError, match=message):
         requested(Message(RecordDict({"config": ConfigRecord(config)}), 1, "train"))
+
+
+def test_without_arrays_in_the_message_there_is_nothing_to_compress():
+    config = ConfigRecord({"compression": "bf16"})
+    message = Message(RecordDict({"config": config}), 1, "train")
+    with pytest.raises(ValueError, match="the message has no ArrayRecord 'arrays', only: config"):
+        compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: pytest.fail("it trains"))
 
 
 # -- hostile replies -----------------------------------------------------------------------------------------

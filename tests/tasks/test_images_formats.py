@@ -162,6 +162,13 @@ def parquet(folder, **named):
     write_parquet(folder / "train.parquet", *TRAIN, **named)
 
 
+def parquet_of_bytes(folder):
+    """The name of a column is not UTF-8."""
+    parquet(folder)
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"image", b"\x80mage"))
+
+
 @pytest.mark.parametrize(
     ("write", "options", "said"),
     [
@@ -181,6 +188,7 @@ def parquet(folder, **named):
             r"train\.csv, line 3, column label: ' '; expected the label of the image",
         ),
         (lambda folder: (folder / "train.parquet").write_bytes(b"PAR1?PAR1"), {}, r"cannot be read as a Parquet file"),
+        (parquet_of_bytes, {}, r"train\.parquet: cannot be read as a Parquet file: 'utf-8' codec"),
         (
             lambda folder: [parquet(folder / name) for name in ("letters", "digits")],
             {},

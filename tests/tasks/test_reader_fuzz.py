@@ -138,10 +138,8 @@ def vectors_as_text() -> Files:
 
 
 def vectors_in_binary() -> Files:
-    body = b"".join(
-        w.encode() + b" " + np.array(v, "<f4").tobytes() + b"\n" for w, v in VECTORS.items() if " " not in w
-    )
-    return {"a.bin": b"2 3\n" + body}
+    words = {word: np.array(numbers, "<f4") for word, numbers in VECTORS.items() if " " not in word}
+    return {"a.bin": b"2 3\n" + b"".join(word.encode() + b" " + v.tobytes() + b"\n" for word, v in words.items())}
 
 
 def vectors_of_gensim() -> Files:
@@ -185,17 +183,9 @@ def read_vocabularies(folder: Path) -> None:
 
 
 def images() -> Files:
-    return {
-        "a.png": image("PNG"),
-        "b.jpg": image("JPEG"),
-        "c.tif": image("TIFF", "I;16"),
-        "d.tif": image("TIFF", compression="tiff_lzw"),
-        "e.gif": image("GIF", "P"),
-        "f.webp": image("WEBP", "RGBA"),
-        "g.bmp": image("BMP", "L"),
-        "h.ppm": image("PPM"),
-        "i.png": image("PNG", "LA"),
-    }
+    kinds = {"PNG": "LA", "JPEG": "RGB", "TIFF": "I;16", "GIF": "P", "WEBP": "RGBA", "BMP": "L", "PPM": "RGB"}
+    files = {f"a.{kind.lower()}": image(kind, mode) for kind, mode in kinds.items()}
+    return files | {"b.png": image("PNG"), "b.tiff": image("TIFF", compression="tiff_lzw")}
 
 
 def read_images(folder: Path) -> None:
@@ -220,18 +210,16 @@ def place_table() -> Files:
 
 
 def streets() -> Files:
-    files: dict[str, bytes] = {}
+    files = {"continents.csv": table(("city", "continent"), ("atlantis", "lost"))}
     for role in ("query", "database"):
-        folder = f"train_val/oslo/{role}"
-        files[f"{folder}/raw.csv"] = table(("key", "pano", "ca"), (f"{role}0", False, 90.5), (f"{role}1", True, ""))
-        files[f"{folder}/postprocessed.csv"] = table(
-            ("key", "easting", "northing"), (f"{role}0", 500.0, 9000.5), (f"{role}1", 510.0, 9000.0)
-        )
-        files[f"{folder}/seq_info.csv"] = table(
-            ("key", "sequence_key", "frame_number"), (f"{role}0", role, 1), (f"{role}1", role, 2)
-        )
-        files[f"{folder}/images/{role}0.jpg"] = image("JPEG")
-    return files | {"continents.csv": table(("city", "continent"), ("atlantis", "lost"))}
+        folder, one, other = f"train_val/oslo/{role}", f"{role}0", f"{role}1"
+        positions = ("key", "easting", "northing"), (one, 500.0, 9000.5), (other, 510.0, 9000.0)
+        sequences = ("key", "sequence_key", "frame_number"), (one, role, 1), (other, role, 2)
+        files[f"{folder}/raw.csv"] = table(("key", "pano", "ca"), (one, False, 90.5), (other, True, ""))
+        files[f"{folder}/postprocessed.csv"] = table(*positions)
+        files[f"{folder}/seq_info.csv"] = table(*sequences)
+        files[f"{folder}/images/{one}.jpg"] = image("JPEG")
+    return files
 
 
 def tower() -> Files:
@@ -318,16 +306,14 @@ def read_all_houses(folder: Path) -> None:
 
 def objects() -> Files:
     boxes = {"houseA": {"v00": {"12": ["sofa", [3, 4], [[1, 2, 30, 40], [0, 5, 6, 7.5]]]}}}
+    positions = ("scan", "object_id", "x", "y", "z", "median_residual_deg"), ("houseA", "12", 1, 2.5, 0, 1.5)
+    rooms = ("scan", "viewpoint", "label_name_inferred", "split"), ("houseA", "v00", "kitchen", "train")
     return {
         "houseA_connectivity.json": json.dumps(graph_entries()).encode(),
         "bbox.json": json.dumps(boxes).encode(),
         "label_mpcat40.csv": table(("name", "mpcat40"), ("sofa", "sofa"), ("oak", "wall")),
-        "objects3d.csv": table(
-            ("scan", "object_id", "x", "y", "z", "median_residual_deg"), ("houseA", "12", 1, 2.5, 0, 1.5)
-        ),
-        "rooms.csv": table(
-            ("scan", "viewpoint", "label_name_inferred", "split"), ("houseA", "v00", "kitchen", "train")
-        ),
+        "objects3d.csv": table(*positions),
+        "rooms.csv": table(*rooms),
     }
 
 
@@ -380,14 +366,11 @@ def read_paths_in_hand(folder: Path) -> None:
 
 def scenes() -> Files:
     scene = {
-        "score": 79,
-        "identifier": "1",
+        "score": 79, "identifier": "1", "links": [[1, 2, "interact"]], "robot": {"id": 0},
         "room": [[-200, -100], [300, -100], [300, 400], [-200, 400], [-200, -100]],
         "humans": [{"id": 1, "xPos": 100, "yPos": 0, "orientation": 90}],
         "objects": [{"id": 2, "xPos": 0, "yPos": 300.5, "orientation": 180}],
-        "links": [[1, 2, "interact"]],
-        "robot": {"id": 0},
-    }
+    }  # fmt: skip
     return {"raw_data/a.json": lines(*(scene | {"identifier": str(n)} for n in range(4)))}
 
 
@@ -401,25 +384,9 @@ def read_scenes(folder: Path) -> None:
 
 def trials() -> Files:
     cars = [f"{quantity}{car}" for car in "rh" for quantity in ("x", "y", "vx", "vy", "ax", "ay")]
+    robot, human = (-6.1, 30, 0.5, 4, 0.25), (-1.8, 28, -0.5, 1, -0.75)
     rows = [
-        (
-            trial,
-            5,
-            step,
-            step / 10,
-            -140 + 3 * step,
-            -6.1,
-            30,
-            0.5,
-            4,
-            0.25,
-            -138 + 2.8 * step,
-            -1.8,
-            28,
-            -0.5,
-            1,
-            -0.75,
-        )
+        (trial, 5, step, step / 10, -140 + 3 * step, *robot, -138 + 2.8 * step, *human)
         for trial in range(2)
         for step in range(3)
     ]

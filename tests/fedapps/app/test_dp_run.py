@@ -119,6 +119,15 @@ def test_the_noise_of_a_node_has_the_deviation_that_the_keys_say(noise, clip):
     assert mod.clipping_norm == clip
 
 
+@pytest.mark.parametrize("key", ["server-round", "virtual-draw"])
+def test_a_message_whose_counts_are_no_integers_is_refused_by_their_key(key):
+    config = parse(SMALL | {"dp": "local", "weighting": "uniform"})
+    with flower_identity():
+        message = Message(RecordDict({"config": ConfigRecord({key: 0.0})}), 1, "train")
+    with pytest.raises(ValueError, match=rf"config {key} = 0\.0: must be of type int"):
+        node_mod(config.run, message, Context(1, 1, {}, RecordDict(), {}))
+
+
 def test_the_summary_tells_epsilon(run):
     methods = summary(run(dp="central-server", methods="sfl,local"))
     assert methods["sfl"]["final"]["epsilon_zero_out"] == epsilon(1.0, 2, 1e-5)

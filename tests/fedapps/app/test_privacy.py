@@ -74,6 +74,16 @@ def test_a_norm_that_would_reverse_or_release_an_update_is_refused_before_traini
         on_floats(fixedclipping_mod)(message, CONTEXT, lambda *_: pytest.fail("it trains"))
 
 
+def test_a_message_or_a_reply_without_arrays_is_an_error_that_names_them():
+    with pytest.raises(ValueError, match="the message has no ArrayRecord 'arrays', only: none"):
+        on_floats(local())(Message(RecordDict(), 2, "train"), CONTEXT, lambda *_: pytest.fail("it trains"))
+    message = Message(RecordDict({"arrays": record_of(SENT)}), 2, "train")
+    with pytest.raises(ValueError, match="the message has no ArrayRecord 'arrays', only: metrics"):
+        on_floats(local())(
+            message, CONTEXT, lambda *_: Message(RecordDict({"metrics": MetricRecord()}), reply_to=message)
+        )
+
+
 def test_flowers_mod_alone_leaves_an_array_without_dimensions_as_it_is():
     # when this fails, Flower has closed the gap that the docstring of on_floats names
     message = Message(RecordDict({"arrays": record_of({"scale": np.zeros(())})}), 2, "train")

@@ -17,7 +17,7 @@ from fedapps.app.disclosure import DEFAULT_STATE, Disclosure, NodeFailedError
 from fedapps.app.node import Node
 from fedapps.app.server_app import initial_arrays
 from fedapps.base import atomic
-from fedapps.base.atomic import temporary_name
+from fedapps.base.atomic import UnwritableError, temporary_name
 from fedapps.config.parsing import parse
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -179,6 +179,14 @@ def test_a_deployed_node_writes_only_into_its_own_folder(deployed, tmp_path):
     server.context.node_config.pop("state-dir")
     root = Disclosure.of(server.context).root
     assert root.is_relative_to(DEFAULT_STATE.replace("~", str(root.home())))
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "a\0b", "\ud800", "~nobody-here/x", "/dev/null/x"])
+def test_a_state_folder_that_cannot_be_is_refused_by_its_key(deployed, name):
+    server, _ = deployed
+    server.context.node_config["state-dir"] = name
+    with pytest.raises(UnwritableError, match=r"^node config state-dir = '.*': cannot be used \("):
+        _ = Disclosure.of(server.context).root
 
 
 def test_a_deployed_node_has_limits_that_no_server_changes(deployed, tmp_path):

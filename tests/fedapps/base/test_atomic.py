@@ -167,6 +167,11 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
         assert names(tmp_path) == [living.name]
 
 
+def test_a_folder_that_cannot_be_read_for_leftovers_is_named():
+    with pytest.raises(UnwritableError, match=r"^x{256} cannot be written"):
+        remove_leftovers(Path("x" * 256))
+
+
 def test_a_name_of_255_bytes_can_be_written(tmp_path):
     path = tmp_path / ("ü" * 127 + "x")
     write_whole(path, b"content")

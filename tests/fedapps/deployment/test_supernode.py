@@ -47,7 +47,11 @@ def test_a_node_config_in_a_file_is_read_as_every_file_that_people_write(tmp_pat
         (b"a = [1]", r"--node-config .*node\.toml: a = \[1\]: must be a finite number, a string, true or false"),
         (b"a = 1\nb = '\xe9'", r"node\.toml, line 2, byte 11: 0xe9 is not UTF-8"),
         (b"a" + b".a" * 99 + b" = 1", r"--node-config .*node\.toml: a\.a.*: tables are nested in more than 20 others"),
-        (b"'a b' = 1", r"the key 'a b': must have no space, quote or equals sign"),
+        (b"'a b' = 1", r"the key 'a b': must be of letters from A to Z, digits, hyphens and underscores"),
+        (b"'' = 1", "the key '': must be of letters"),
+        (b"'#' = 1", "the key '#': must be of letters"),
+        (b"'a.' = 1", r"the key 'a\.': must be of letters"),
+        (b"a = 1\n'a.b' = 2", r"a is a value and has keys of its own: a\.b"),
     ],
 )
 def test_a_node_config_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
