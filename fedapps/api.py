@@ -29,7 +29,7 @@ def run(
     recipe: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    engine: str = "ray",
+    engine: str = "auto",
     output_dir: str | Path = "runs",
     **keys: Any,
 ) -> RunResult | PipelineResult:
@@ -41,8 +41,9 @@ def run(
         Name of a recipe, or path of a run-config file; by default the app's config.
     overrides : mapping, optional
         Keys of the run config that override the recipe, such as ``{"lqr.horizon": 20}``.
-    engine : "ray" or "inline"
-        ``ray`` starts a SuperLink and runs the nodes in parallel; ``inline`` runs all nodes in this process.
+    engine : "auto", "inline" or "ray"
+        ``inline`` runs all nodes in this process; ``ray`` starts a SuperLink and runs the nodes in parallel; ``auto``
+        is the faster of the two.
     output_dir : str or Path
         Where the run folder is created.
     **keys
