@@ -230,11 +230,10 @@ def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]
 
     Raise :class:`DataError` if it is damaged.
     """
-    need("pyarrow", "images", str(path))
-    import pyarrow.parquet
-
+    pyarrow = need("pyarrow", "images", str(path))
+    parquet = need("pyarrow.parquet", "images", str(path))
     try:
-        schema = pyarrow.parquet.read_schema(path)
+        schema = parquet.read_schema(path)
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
     return tuple(schema.names), schema.metadata or {}
@@ -242,11 +241,10 @@ def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]
 
 def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
     """Return some columns of a Parquet file as a table of pyarrow. Raise :class:`DataError` if it is damaged."""
-    need("pyarrow", "images", str(path))
-    import pyarrow.parquet
-
+    pyarrow = need("pyarrow", "images", str(path))
+    parquet = need("pyarrow.parquet", "images", str(path))
     try:
-        return pyarrow.parquet.read_table(path, columns=list(columns))
+        return parquet.read_table(path, columns=list(columns))
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
 

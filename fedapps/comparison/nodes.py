@@ -22,6 +22,7 @@ from .matrix import Plan, Vary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -169,7 +170,7 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     If the task has no classes, each group of nodes has a colour, such as each city. Each value of the varied key has a
     panel.
     """
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
     counts = {value: node_counts(data) for value, data in nodes.of_values.items()}
     kinds = list(
@@ -177,11 +178,12 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     )
     tallest = max(len(of_value) for of_value in counts.values())
     size = (3.2 + 3.2 * len(counts), max(2.4, min(0.22 * tallest + 1.2, 40.0)))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
+    colours = matplotlib.colormaps["tab10" if len(kinds) <= 10 else "tab20"]
     for axes, (value, of_value) in zip(
         figure.subplots(1, len(counts), squeeze=False, sharex=True)[0], counts.items(), strict=True
     ):
-        _draw(axes, of_value, kinds)
+        _draw(axes, of_value, kinds, colours)
         axes.set_title(f"{nodes.vary.key} = {value}" if nodes.vary else "")
     if 1 < len(kinds) <= _MOST_KINDS:
         handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -190,10 +192,9 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str]) -> None:
-    from matplotlib import colormaps
-
-    colours = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
+def _draw(
+    axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], colours: "ListedColormap"
+) -> None:
     rows, begins = range(len(counts)), [0] * len(counts)
     for number, kind in enumerate(kinds):
         widths = [of_node.get(kind, 0) for of_node in counts.values()]
