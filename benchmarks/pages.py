@@ -91,9 +91,9 @@ def _wrapped(text: str) -> str:
     """The text with its paragraphs and lists at the width of all pages; tables, code and comments stay as they are."""
     parts = re.split(r"(```.*?```)", text.strip() + "\n", flags=re.DOTALL)
     for i, part in enumerate(parts[::2]):
-        blocks = re.split(r"(\n{2,}|\n$)", part)
+        blocks = re.split(r"(\n{2,}|\n$)", re.sub(r"\n{3,}", "\n\n", part))
         parts[2 * i] = "".join(block if _KEPT.match(block) else _refilled(block) for block in blocks)
-    return re.sub(r"\n{3,}", "\n\n", "".join(parts))
+    return "".join(parts)
 
 
 def _refilled(block: str) -> str:

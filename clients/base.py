@@ -232,8 +232,11 @@ class FederatedClient:
         PrivateParametersError
             A received parameter stays on this node.
         ValueError
-            A received parameter does not fit the model.
+            A received parameter does not fit the model, or the settings ask a task to collect that only learns from
+            given data.
         """
+        if settings.collect and not self.task.can_collect:
+            raise ValueError(f"config collect = True: task {self.task.name!r} only learns from given data")
         return self.evaluate_prepared(self.prepared_model(received, settings))
 
     def evaluate_prepared(self, prepared_model: PreparedModel) -> RoundResult:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from fedapps.strategies.arrays import shared_record
 from fedapps.strategies.wire import ARRAYS, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -20,7 +19,7 @@ from fedapps.base.seeding import torch_seed
 
 from .arrays import load_arrays, matches, private_names
 from .rules import NodeRules
-from .settings import read_arrays, with_config
+from .settings import received_arrays, with_config
 from .state import Attempts, ContextState
 
 #: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
@@ -172,7 +171,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         kind = message.metadata.message_type.partition(".")[0]
         if kind not in ("train", "evaluate"):
             return call_next(message, context)
-        received = read_arrays(ARRAYS, shared_record(message.content))
+        received = received_arrays(message)
         rounds = _Rounds.of(message)
         guard = Guard.of(context.node_config, also=private)
         guard.check_names(received)

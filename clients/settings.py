@@ -11,9 +11,10 @@ from math import isfinite
 from typing import Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
-from fedapps.strategies.arrays import from_record
-from fedapps.strategies.wire import CLIPPING_NORM, LAST_ROUND, UNTRAINED, names_in
-from flwr.app import ArrayRecord
+from fedapps.strategies.arrays import from_record, shared_record
+from fedapps.strategies.stopwatch import timed
+from fedapps.strategies.wire import ARRAYS, CLIPPING_NORM, LAST_ROUND, UNTRAINED, names_in
+from flwr.app import ArrayRecord, Message
 
 from fedapps.base.options import Around, allowed, key_of, option, within
 
@@ -88,6 +89,12 @@ def read_arrays(name: str, record: ArrayRecord) -> Arrays:
     arrays = from_record(record)
     check_real(name, arrays)
     return arrays
+
+
+def received_arrays(message: Message) -> Arrays:
+    """The shared arrays in a message. Raises ``ValueError`` if it has none, and as :func:`read_arrays`."""
+    with timed("decode"):
+        return read_arrays(ARRAYS, shared_record(message.content))
 
 
 def check_real(name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -205,4 +212,5 @@ class RoundSettings:
         settings, training = with_config(self, config), with_config(self.training, config)
         if settings.held_out_epochs >= 0:
             training = training.for_epochs(settings.held_out_epochs)
-        return replace(settings, training=training, untrained=tuple(names_in(config, UNTRAINED)))
+        untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
+        return replace(settings, training=training, untrained=untrained)

@@ -156,7 +156,7 @@ class Update:
     phase: Phase
     named: Mapping[str, nn.Parameter]
     optimizer: torch.optim.Optimizer
-    take: Callable[[], None]
+    take: Callable[[], object]
 
     @property
     def rate(self) -> float:
@@ -275,12 +275,16 @@ def run_phase(
 
 
 def trained_parameters(model: nn.Module, phase: Phase) -> dict[str, nn.Parameter]:
-    """The parameters that a phase trains, by name. Raises ``ValueError`` if there are none."""
+    """The parameters that a phase trains, by name. Raises ``ValueError`` if there are none, or if rates do not fit."""
     every = "*" in phase.trainable
     named = {name: p for name, p in model.named_parameters() if every or matches(name, phase.trainable)}
     if not named:
         known = ", ".join(name for name, _ in model.named_parameters())
         raise ValueError(f"trainable = {list(phase.trainable)}: matches no parameter; the model has {known}")
+    for name, rate in (phase.rates or {}).items():
+        if name in named and rate.shape not in ((), named[name].shape):
+            shape = list(named[name].shape)
+            raise ValueError(f"rates: {name!r} is {list(rate.shape)}: must be one number or {shape}, as the parameter")
     return named
 
 
@@ -381,13 +385,16 @@ def _scaled_step(
     optimizer: torch.optim.Optimizer,
     named: Mapping[str, nn.Parameter],
     rates: Mapping[str, Tensor] | None,
-) -> Callable[[], None]:
+) -> Callable[[], object]:
     """The optimizer's step with each parameter's change scaled by its rate; a rate of 1 changes nothing, exactly."""
     scaled = [
         (parameter, rates[name].to(parameter))
         for name, parameter in named.items()
         if rates is not None and name in rates and not bool((rates[name] == 1).all())
     ]
+
+    if not scaled:
+        return optimizer.step
 
     def step() -> None:
         with torch.no_grad():

@@ -339,8 +339,14 @@ def epsilon(
     return min(smallest, sampled_epsilon(noise / sensitivity, draws, delta, sampling_probability))
 
 
+#: Beyond it exponents lose their digits or overflow. The upper bound is then at most a millionth too large.
+_LARGEST_MU = 1e7
+
+
 def _unsampled(mu: float, delta: float) -> float:
     low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # upper bound from the Rényi divergence
+    if mu > _LARGEST_MU:
+        return high
     if delta_of(mu, 0.0) <= delta:
         return 0.0
     for _ in range(_STEPS):

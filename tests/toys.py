@@ -113,6 +113,10 @@ class ToyTask(Task):
             metrics["test.final"] = 1.0
         return Evaluation(metrics, {"outputs": model(test["x"]).numpy()})
 
+    @property
+    def can_collect(self) -> bool:
+        return True
+
     def collect(self, model: nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
         x = np.random.default_rng(seed).normal(size=(4, 2)).astype(np.float32)
         return {"x": x, "y": np.full((4, 1), float(torch.rand(())), dtype=np.float32)}

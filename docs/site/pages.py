@@ -29,7 +29,7 @@ MODULES = {
     "fedapps": ("fedapps.api", "fedapps.results", "fedapps.methods.base", "fedapps.trackers"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
                 "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
-    "tasks": ("fedapps.tasks.base", "fedapps.tasks.profiles", "fedapps.base.options", "fedapps.base.options",
+    "tasks": ("fedapps.tasks.base", "fedapps.tasks.profiles", "fedapps.base.options",
               "fedapps.tasks.trained", "fedapps.tasks.answers",
               *(task_class(name).trained_model.partition(":")[0] for name in own_tasks())),
 }  # fmt: skip

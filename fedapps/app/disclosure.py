@@ -8,7 +8,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from logging import ERROR
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ class Disclosure:
             known[key] = cls(config, dict(context.node_config), context.run_id)
         return known[key]
 
-    @property
+    @cached_property
     def root(self) -> Path:
         """Where the node keeps its private state: its own ``state-dir``, or in simulation the run's folder.
 

@@ -6,7 +6,6 @@ from logging import WARNING
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -18,13 +17,14 @@ from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
+from fedapps.clients.local_part import LocalPart, composed
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
-from fedapps.clients.settings import LocalTraining, RoundSettings, read_arrays
+from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.methods.base import Method
-from fedapps.strategies.arrays import shared_record, to_record
+from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
@@ -112,7 +112,7 @@ class Node:
             task,
             self._data(task, pooled=True) if pooled else own,
             state,
-            parts=[part.read(self.round_config, self.message.content) for part in self.method.local_parts()],
+            parts=[part.read(self.round_config, self.message.content) for part in self.work.parts],
             collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
@@ -226,6 +226,7 @@ class _Work:
     method: Method
     task: Task
     training: LocalTraining
+    parts: tuple[LocalPart, ...]
     source: DataSource
     guard: Guard
     keeps: bool
@@ -248,6 +249,7 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
         method,
         config.task_of(method),
         method.training(config.run_of(label or "").training),
+        composed(method.local_parts()),
         config.run.source(config.task, node.node_config),
         Guard.of(node.node_config, [one.private(config.task).patterns for one in methods]),
         keeps_models(node.node_config),
@@ -257,9 +259,3 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
 @lru_cache(maxsize=4096)
 def _disk_state(root: Path, *names: str) -> DiskState:
     return DiskState.of(root, *names)
-
-
-def received_arrays(message: Message) -> dict[str, np.ndarray]:
-    """The shared parameters in a message. Raise ``ValueError`` if it has none."""
-    with timed("decode"):
-        return read_arrays(ARRAYS, shared_record(message.content))

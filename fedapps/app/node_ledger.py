@@ -6,6 +6,7 @@ what the server got. A node without the file has spent nothing: keep it with the
 
 import fcntl
 import json
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -18,6 +19,8 @@ from fedapps.strategies import epsilon
 
 #: The file in the node's state folder.
 LEDGER = "releases.jsonl"
+#: More updates than can have left a node.
+_MOST_UPDATES = 10**15
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,12 @@ class Spent:
 
     def plus(self, noise: float, count: int = 1) -> Self:
         """With further updates of one noise multiplier."""
-        further = count / noise**2 if noise > 0 else inf
+        further = count / noise / noise if noise > 0 else inf
         return type(self)(self.count + count, self.squares + (further if count else 0.0))
 
     def epsilon(self, delta: float) -> float:
         """The ε of all updates together, where neighbouring runs differ in the updates that the node sends."""
-        if not self.count:
+        if not self.squares:
             return 0.0
         # Updates with noise z_k are together one with μ = √(Σ μ_k²), μ_k = 2/z_k: Dong, Roth and Su 2022, Cor. 3.3.
         return epsilon(1 / sqrt(self.squares), 1, delta, sensitivity=2.0)
@@ -137,5 +140,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(row, dict) and isinstance(row.get("noise"), float | int) and type(row.get("number")) is int
-    return row if whole else None
+    if not isinstance(row, dict) or not isinstance(row.get("noise"), float | int) or type(row.get("number")) is not int:
+        return None
+    return None if abs(row["noise"]) > sys.float_info.max or row["number"] > _MOST_UPDATES else row

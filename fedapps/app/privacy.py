@@ -20,12 +20,12 @@ from torch import nn
 from fedapps.base.errors import DivergedError
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.arrays import Arrays
-from fedapps.clients.settings import RoundSettings, clipping_norm, read_arrays, with_config
+from fedapps.clients.settings import RoundSettings, clipping_norm, received_arrays, with_config
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.fedvc import FedVcPart
 from fedapps.strategies import CentralPrivacy, epsilon
-from fedapps.strategies.arrays import shared_record, views
+from fedapps.strategies.arrays import shared_record, views, without
 from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -224,11 +224,10 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     """
 
     def guarded(message: Message, context: Context, call_next: Handler) -> Message:
-        received = shared_record(message.content)
+        received = received_arrays(message)
         config = message.content.config_records.get(CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
-        left_out = names_in(config, UNTRAINED)
-        sent = {name: array for name, array in read_arrays(ARRAYS, received).items() if name not in left_out}
+        sent = without(received, names_in(config, UNTRAINED))
         parameters = _parameters(sent, config)
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:

@@ -230,22 +230,20 @@ def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]
 
     Raise :class:`DataError` if it is damaged.
     """
-    pyarrow = need("pyarrow", "images", str(path))
-    parquet = need("pyarrow.parquet", "images", str(path))
-    try:
-        schema = parquet.read_schema(path)
-    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
-        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+    schema = _read_parquet(path, "read_schema")
     return tuple(schema.names), schema.metadata or {}
 
 
 def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
     """Return some columns of a Parquet file as a table of pyarrow. Raise :class:`DataError` if it is damaged."""
-    pyarrow = need("pyarrow", "images", str(path))
-    parquet = need("pyarrow.parquet", "images", str(path))
+    return _read_parquet(path, "read_table", columns=list(columns))
+
+
+def _read_parquet(path: Path, function: str, **options: Any) -> Any:
+    parquet, failures = need("pyarrow.parquet", "images", str(path)), need("pyarrow.lib", "images", str(path))
     try:
-        return parquet.read_table(path, columns=list(columns))
-    except (OSError, pyarrow.ArrowException) as error:
+        return getattr(parquet, function)(path, **options)
+    except (OSError, failures.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
 
 

@@ -142,7 +142,7 @@ def _check_port(host: str, port: str) -> None:
 
 _NODE_CONFIG = "--node-config"
 #: What Flower takes for a key: it leaves out others without an error, such as ``#`` and an empty one.
-_KEY = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
+_CONFIG_KEY = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
 #: Memory of the process that has imported them, with the CUDA build of torch.
 _PRELOADED_BYTES = 800_000_000
@@ -222,7 +222,7 @@ def _as_text(path: Path) -> str:
         if not isinstance(value, (bool, int, float, str)) or value in (inf, -inf) or value != value:
             allowed = "must be a finite number, a string, true or false"
             raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: {allowed}")
-        if not _KEY.fullmatch(key):
+        if not _CONFIG_KEY.fullmatch(key):
             allowed = "must be of letters from A to Z, digits, hyphens and underscores, with dots between its parts"
             raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: {allowed}")
         if beside := sorted(other for other in flat if other.startswith(f"{key}.")):

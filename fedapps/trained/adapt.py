@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedapps.app.node import choose_device, received_arrays
+from fedapps.app.node import choose_device
 from fedapps.app.round_config import new_node_config
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.arrays import matches
 from fedapps.clients.guard import Guard
 from fedapps.clients.new_node import NewNode
-from fedapps.clients.settings import RoundSettings
+from fedapps.clients.settings import RoundSettings, received_arrays
 from fedapps.clients.state import ContextState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig

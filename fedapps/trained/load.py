@@ -13,13 +13,14 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from fedapps.app.node import Node, choose_device, received_arrays
+from fedapps.app.node import Node, choose_device
 from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
 from fedapps.app.server_app import initial_model
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
 from fedapps.clients.local_part import LocalPart
+from fedapps.clients.settings import received_arrays
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
 from fedapps.sim.flower_internals import flower_identity

@@ -225,6 +225,12 @@ def test_the_next_stage_trains_on_what_was_collected(make):
     assert client.train_round(initial(), at(2, stage=0)).num_examples == 6
 
 
+def test_a_message_that_asks_a_task_to_collect_which_cannot_is_refused(make, monkeypatch):
+    monkeypatch.setattr(ToyTask, "can_collect", False)
+    with pytest.raises(ValueError, match="config collect = True: task 'toy' only learns from given data"):
+        make().evaluate_round(initial(), at(1, collect=True))
+
+
 def test_stages_add_up(make):
     client = make()
     client.evaluate_round(initial(), at(1, collect=True))

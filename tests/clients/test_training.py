@@ -1,5 +1,8 @@
 """Local training plans, against steps worked out by hand, and the learning rate that falls inside them."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +84,33 @@ def test_weight_decay_is_that_of_torchs_optimizer(name, reference):
         (2 * theirs.w**2).sum().backward()
         optimizer.step()
     assert mine.w.item() == pytest.approx(theirs.w.item(), rel=1e-6)
+
+
+STEPS = """
+import sys
+import torch
+from fedapps.clients.settings import LocalTraining
+from fedapps.clients.training import Phase, run_plan
+from fedapps.tasks.images.networks import check_network
+from fedapps.tasks.images.options import Options
+
+drawn = torch.get_rng_state()
+options = Options(dataset="cifar10", model="lenet")
+check_network(options, options.layout())
+assert torch.equal(torch.get_rng_state(), drawn)
+for name in ("adam", "adamw", "rmsprop", "sgd"):
+    training = LocalTraining(optimizer=name, steps=2)
+    model, batch = torch.nn.Linear(2, 1), {"x": torch.ones(3, 2)}
+    run_plan(model, [Phase(training)], lambda size: iter([batch]), lambda net, batch: net(batch["x"]).mean())
+print([name for name in ("torch._dynamo", "sympy", "matplotlib") if name in sys.modules])
+"""
+
+
+@pytest.mark.subprocesses
+def test_no_optimizer_and_no_check_of_a_network_imports_torchs_compiler():
+    """Its import takes as long as that of torch."""
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_one_step_of_adamw_by_hand():
@@ -184,6 +214,11 @@ def test_no_gradient_of_one_phase_reaches_the_next():
 def test_a_pattern_that_matches_nothing_is_an_error():
     with pytest.raises(ValueError, match=r"trainable = \['tail\.\*'\]: matches no parameter.*encoder\.weight"):
         train(toy_model(), phase(trainable=["tail.*"]))
+
+
+def test_rates_in_another_shape_than_their_parameter_are_named():
+    with pytest.raises(ValueError, match=r"rates: 'encoder\.weight' is \[9\]: must be one number or \[.*\], as the"):
+        train(toy_model(), phase(rates={"encoder.weight": torch.zeros(9)}))
 
 
 def test_an_unknown_optimizer_is_an_error():

@@ -280,6 +280,8 @@ def test_epsilon_is_the_smallest_and_below_the_renyi_bound(noise, rounds, delta)
 
 def test_no_noise_is_no_privacy_and_no_round_costs_nothing():
     assert epsilon(0.0, 1, 1e-5) == inf
+    assert epsilon(5e-324, 1, 1e-5) == inf
+    assert epsilon(1e-10, 1, 1e-5) == pytest.approx(0.5e20)
     assert epsilon(1.0, 0, 1e-5) == 0.0
     assert epsilon(1.0, 4, 1e-5) == epsilon(0.5, 1, 1e-5) == epsilon(1.0, 1, 1e-5, sensitivity=2.0)
     with pytest.raises(ValueError, match="delta = 0"):

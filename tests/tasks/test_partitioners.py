@@ -1,5 +1,8 @@
 """Who gets which examples."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
@@ -120,3 +123,20 @@ def test_partitions_that_cannot_be():
         flower_partition("text", "iid", labels, 5, alpha=1.0, classes_per_node=1, seed=0)
     with pytest.raises(DataError, match=r"text\.partition = 'pathological' of 3 examples"):
         flower_partition("text", "pathological", labels, 3, alpha=1.0, classes_per_node=9, seed=0)
+
+
+ALONE = """
+import sys
+import numpy as np
+from fedapps.tasks.partitioners import flower_partition
+flower_partition("text", "iid", np.zeros(4), 2, alpha=1.0, classes_per_node=1, seed=0)
+print("seaborn" in sys.modules)
+import flwr_datasets
+print(flwr_datasets.partitioner is sys.modules["flwr_datasets.partitioner"], "seaborn" in sys.modules)
+"""
+
+
+@pytest.mark.subprocesses
+def test_partitions_need_no_plots_and_leave_the_package_whole():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "True True"]

@@ -44,6 +44,12 @@ def test_damaged_and_missing_lines_count_with_the_least_noise_that_is_allowed(tm
     assert ledger.spent() == Spent().plus(4.0, 1).plus(4.0).plus(2.0)
     (tmp_path / LEDGER).write_bytes(b'{"noise": 4.0, "number": 1000000000000}\n\n[1]\n"x"\n{"noise": "1"}\n')
     assert ledger.spent().count == 10**12
+    for noise, number in (("Infinity", 1), (10**400, 1), (4.0, 2**63)):
+        (tmp_path / LEDGER).write_text(f'{{"noise": {noise}, "number": {number}}}\n')
+        assert ledger.spent() == Spent().plus(2.0)
+    (tmp_path / LEDGER).write_bytes(b'{"noise": 1e308, "number": 1}\n')
+    assert ledger.spent() == Spent(1, 0.0)
+    assert ledger.spent().epsilon(1e-5) == 0.0
     (tmp_path / LEDGER).write_bytes(b'{"noise": NaN, "number": 1}\n')
     assert ledger.spent().epsilon(1e-5) == float("inf")
 
