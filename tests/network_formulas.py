@@ -1,6 +1,7 @@
 """Networks of place recognition, and their backbones as formulas.
 
-A formula computes from a state with torchvision's names and images ``[b, 3, h, w]``."""
+A formula computes from a state with torchvision's names and images ``[b, 3, h, w]``.
+"""
 
 import torch
 from fedapps.tasks.vpr.networks import place_network

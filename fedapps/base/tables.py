@@ -230,16 +230,16 @@ def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]
 
     Raise :class:`DataError` if it is damaged.
     """
-    schema = _read_parquet(path, "read_schema")
+    schema = _from_parquet(path, "read_schema")
     return tuple(schema.names), schema.metadata or {}
 
 
 def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
     """Return some columns of a Parquet file as a table of pyarrow. Raise :class:`DataError` if it is damaged."""
-    return _read_parquet(path, "read_table", columns=list(columns))
+    return _from_parquet(path, "read_table", columns=list(columns))
 
 
-def _read_parquet(path: Path, function: str, **options: Any) -> Any:
+def _from_parquet(path: Path, function: str, **options: Any) -> Any:
     parquet, failures = need("pyarrow.parquet", "images", str(path)), need("pyarrow.lib", "images", str(path))
     try:
         return getattr(parquet, function)(path, **options)
