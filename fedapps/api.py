@@ -67,11 +67,10 @@ def run(
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
-    from .registry.methods import METHODS
 
     accept_all_text()
     if "methods" in keys:
-        keys["methods"] = named(keys["methods"], METHODS.own)
+        keys["methods"] = named(keys["methods"])
     keys_of_run = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
     from fedapps.results import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
@@ -142,7 +141,6 @@ def compare(
     from fedapps.results import ComparisonResult
 
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.methods import METHODS
 
     accept_all_text()
     if resume:
@@ -153,7 +151,7 @@ def compare(
         raise ValueError("recipe: name a recipe or a run-config file, or give the folder of a comparison as resume")
     folder = compare_recipe(
         Path(recipe),
-        methods=split_expressions(named(methods, METHODS.own)),
+        methods=split_expressions(named(methods)),
         seeds=seeds,
         first_seed=first_seed,
         engine=engine,
@@ -380,7 +378,7 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     ValueError
         If a key is given twice.
     """
-    from fedapps.base.text_files import flattened
+    from fedapps.base.text_files import flattened  # imports NumPy
 
     first = flattened(overrides or {})
     second = {".".join(map(key_of, key.split("."))): value for key, value in flattened(keywords).items()}
