@@ -29,7 +29,7 @@ def run(
     recipe: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    engine: str = "ray",
+    engine: str = "auto",
     output_dir: str | Path = "runs",
     **keys: Any,
 ) -> RunResult | PipelineResult:
@@ -41,8 +41,9 @@ def run(
         Name of a recipe, or path of a run-config file; by default the app's config.
     overrides : mapping, optional
         Keys of the run config that override the recipe, such as ``{"lqr.horizon": 20}``.
-    engine : "ray" or "inline"
-        ``ray`` starts a SuperLink and runs the nodes in parallel; ``inline`` runs all nodes in this process.
+    engine : "auto", "inline" or "ray"
+        ``inline`` runs all nodes in this process; ``ray`` starts a SuperLink and runs the nodes in parallel; ``auto``
+        is the faster of the two.
     output_dir : str or Path
         Where the run folder is created.
     **keys
@@ -66,11 +67,10 @@ def run(
 
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
-    from .registry.methods import METHODS
 
     accept_all_text()
     if "methods" in keys:
-        keys["methods"] = named(keys["methods"], METHODS.own)
+        keys["methods"] = named(keys["methods"])
     keys_of_run = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
     from fedapps.results import PipelineResult, RunResult  # imports Matplotlib, which a run needs only at its end
@@ -141,7 +141,6 @@ def compare(
     from fedapps.results import ComparisonResult
 
     from .comparison.compare import compare_recipe, resume_comparison
-    from .registry.methods import METHODS
 
     accept_all_text()
     if resume:
@@ -152,7 +151,7 @@ def compare(
         raise ValueError("recipe: name a recipe or a run-config file, or give the folder of a comparison as resume")
     folder = compare_recipe(
         Path(recipe),
-        methods=split_expressions(named(methods, METHODS.own)),
+        methods=split_expressions(named(methods)),
         seeds=seeds,
         first_seed=first_seed,
         engine=engine,
@@ -379,7 +378,7 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     ValueError
         If a key is given twice.
     """
-    from fedapps.base.text_files import flattened
+    from fedapps.base.text_files import flattened  # imports NumPy
 
     first = flattened(overrides or {})
     second = {".".join(map(key_of, key.split("."))): value for key, value in flattened(keywords).items()}

@@ -23,7 +23,8 @@ from fedapps.tuning.tune import resume_tuning, tune_recipe
 
 def new(arguments: argparse.Namespace) -> int:
     """Write a project and print its files."""
-    print(new_project(arguments.folder, task=arguments.task, method=arguments.method, deployment=arguments.deployment))
+    chosen = {name: getattr(arguments, name) for name in ("task", "method", "recipe", "deployment")}
+    print(new_project(arguments.folder, **chosen))
     return 0
 
 

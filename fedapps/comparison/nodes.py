@@ -23,6 +23,7 @@ from .matrix import Plan, Vary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -174,7 +175,7 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     If the task has no classes, each group of nodes has a colour, such as each city. Each combination of the
     values of the varied keys has a panel.
     """
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
     counts = {values: node_counts(data) for values, data in nodes.of_values.items()}
     kinds = list(
@@ -182,11 +183,12 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     )
     tallest = max(len(of_values) for of_values in counts.values())
     size = (3.2 + 3.2 * len(counts), max(2.4, min(0.22 * tallest + 1.2, 40.0)))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
+    colours = matplotlib.colormaps["tab10" if len(kinds) <= 10 else "tab20"]
     for axes, (values, of_values) in zip(
         figure.subplots(1, len(counts), squeeze=False, sharex=True)[0], counts.items(), strict=True
     ):
-        _draw(axes, of_values, kinds)
+        _draw(axes, of_values, kinds, colours)
         axes.set_title(point_title(dict(zip(nodes.keys, values, strict=True))))
     if 1 < len(kinds) <= _MOST_KINDS:
         handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -195,10 +197,9 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str]) -> None:
-    from matplotlib import colormaps
-
-    colours = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
+def _draw(
+    axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], colours: "ListedColormap"
+) -> None:
     rows, begins = range(len(counts)), [0] * len(counts)
     for number, kind in enumerate(kinds):
         widths = [of_node.get(kind, 0) for of_node in counts.values()]

@@ -154,7 +154,7 @@ def test_a_run_that_fails_is_an_error_that_names_it(tmp_path, worlds):
         ({"methods": ["magic"]}, r"methods: 'magic' is unknown"),
         ({"overrides": {"rounds": 2}, "rounds": 3}, r"rounds: given in overrides and as a keyword"),
         ({"recipe": "no-such-recipe"}, r"no recipe no-such-recipe: give a run-config file or one of "),
-        ({"engine": "steam"}, r"engine = 'steam': must be one of 'inline', 'ray'"),
+        ({"engine": "steam"}, r"engine = 'steam': must be one of 'auto', 'inline', 'ray'"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(tmp_path, given, message):

@@ -1,5 +1,6 @@
 """The task "images": the parts of nodes, common and own tests, metrics by hand, and what cannot be."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +150,9 @@ def test_a_deployed_node_keeps_the_splits_of_its_folder_and_holds_out_the_others
     assert len(node.extra["common"]["label"]) == 4
     assert node.extra["classes"] == ("cat", "dog", "owl")
     assert task.own_profile(folder) == node.profile()
+    assert task.has_common_test(folder)
+    shutil.rmtree(folder / "common")
+    assert not task.has_common_test(folder)
     (folder / "test").rename(tmp_path / "elsewhere")
     assert [task.load_own(folder).count(split) for split in SPLITS] == [14, 2, 4]
 
