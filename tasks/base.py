@@ -349,6 +349,14 @@ class Task(ABC):
             Files are missing or malformed, or the folder holds data for fewer nodes.
         """
 
+    def outline_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        """Return the data of one node as far as its size, labels and groups need, checked without reading all of it.
+
+        Tables of nodes and dry runs use it. Inputs may be placeholders of the right shape, and ``extra`` may lack
+        entries. By default it is :meth:`load_node`, whose parameters and errors it has.
+        """
+        return self.load_node(folder, partition, num_partitions)
+
     @abstractmethod
     def load_all(self, folder: Path) -> NodeData:
         """Read everything in ``folder`` as one node: the pooled data of centralised training, or a deployed node's own

@@ -140,7 +140,8 @@ def flower_partition(
         with catch_warnings(action="ignore", category=UserWarning):  # of draws that are repeated
             maker = makers[name]()
             maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
-            return [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
+            parts = (maker.load_partition(node).with_format("numpy")[:]["row"] for node in range(num_nodes))
+            return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
     except (ValueError, IndexError) as error:  # flwr-datasets raises these also for a node without examples
         split = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
         advice = f"; increase {task}.alpha, or decrease num-nodes" if name == "dirichlet" else ""
