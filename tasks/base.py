@@ -6,7 +6,7 @@ Tasks do not know Flower. The names that a task needs can all be imported from h
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -77,7 +77,16 @@ class Task(ABC):
         return type(self) is type(other) and self.options == other.options
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """The hash, kept because caches ask for it with every message; options do not change."""
         return hash((type(self), self.options))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the hash, which differs between processes."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     def under(self, privacy: PrivateParameters) -> Self:
         """Return the task as seen by the nodes of a method; most tasks return themselves.
