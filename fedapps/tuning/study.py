@@ -161,13 +161,15 @@ class Study:
         return {key: self._distribution(domain) for key, domain in space.items()}
 
     def _distribution(self, domain: Domain) -> "optuna.distributions.BaseDistribution":
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
+        of = self.optuna.distributions
+        made: optuna.distributions.BaseDistribution
         if isinstance(domain, Choices):
-            return CategoricalDistribution(domain.values)
-        if isinstance(domain.low, int) and isinstance(domain.high, int):
-            return IntDistribution(domain.low, domain.high, log=domain.log)
-        return FloatDistribution(domain.low, domain.high, log=domain.log)
+            made = of.CategoricalDistribution(domain.values)
+        elif isinstance(domain.low, int) and isinstance(domain.high, int):
+            made = of.IntDistribution(domain.low, domain.high, log=domain.log)
+        else:
+            made = of.FloatDistribution(domain.low, domain.high, log=domain.log)
+        return made
 
 
 def optuna_module() -> Any:

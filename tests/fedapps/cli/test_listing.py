@@ -9,7 +9,7 @@ import pytest
 
 from fedapps import methods
 from fedapps.cli.commands import main
-from fedapps.cli.listing import keys_text, task_text
+from fedapps.cli.descriptions import keys_text, task_text
 from fedapps.config.keys import all_keys, described
 from fedapps.config.recipe_files import recipes
 from fedapps.registry import TRACKERS, stated
@@ -168,6 +168,13 @@ def test_the_lines_of_methods_are_read_from_their_source_as_they_are():
         name: (own["summary"], own.get("aliases", {})) for name, own in stated(methods, ("summary", "aliases")).items()
     }
     assert read == {name: (kind.summary, kind.aliases) for name, kind in METHODS.own.items()}
+
+
+@pytest.mark.subprocesses
+def test_the_commands_that_run_import_what_only_audits_and_reports_compute_with_when_they_do():
+    code = "import sys, fedapps.cli.run_commands; print(sorted({'datasets', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.subprocesses

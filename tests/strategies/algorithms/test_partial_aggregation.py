@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from adding_nodes import add_partition
 from fedapps.strategies.algorithms.partial import PartialAggregation
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.records import TooFewRepliesError
@@ -18,12 +19,6 @@ START = {
     "encoder.b": np.array([0.5], np.float32),
     "head.w": np.array([[4.0]], np.float32),
 }
-
-
-def add_partition(partition, arrays, config):
-    """Node k adds k + 1 to everything, and has k + 1 examples."""
-    trained = {name: array + array.dtype.type(partition + 1) for name, array in arrays.items()}
-    return trained, {"num-examples": partition + 1, "loss": float(partition)}
 
 
 def run(strategy, train=add_partition, start=START, seen=None, **options):
@@ -86,7 +81,7 @@ def test_a_node_of_another_shape_is_refused_with_node_parameter_and_both_shapes(
         trained, metrics = add_partition(partition, arrays, config)
         return (trained if partition == 0 else trained | {"encoder.w": np.zeros((3, 5), np.float32)}), metrics
 
-    strategy = PartialAggregation(shared=["encoder.*"])
+    strategy = PartialAggregation(profiles=True, shared=["encoder.*"])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = run(strategy, train)
     assert [(refusal.node, refusal.reason) for refusal in strategy.report.refused] == [
@@ -96,7 +91,7 @@ def test_a_node_of_another_shape_is_refused_with_node_parameter_and_both_shapes(
     with pytest.raises(
         TooFewRepliesError, match=r"part-1: array shapes differ: encoder\.w is \[3, 5\] instead of \[2\]"
     ):
-        run(PartialAggregation(shared=["encoder.*"], min_replies=2), train)
+        run(PartialAggregation(profiles=True, shared=["encoder.*"], min_replies=2), train)
 
 
 def test_private_names_in_a_reply_are_refused():
