@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
+from fedapps.strategies import arrays
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
 from flwr.common.config import parse_config_args as parse_config_args
@@ -226,8 +227,6 @@ def direct_arrays() -> Iterator[None]:
     header each time. Apps that follow Flower's template call them in every message. Here both take the way of
     :mod:`fedapps.strategies.arrays`. Bytes, arrays and errors are the same.
     """
-    from fedapps.strategies import arrays  # a SuperNode needs none of the server's modules
-
     decode, encode = Array.numpy, Array.__dict__["from_numpy_ndarray"]
 
     def numpy(array: Array) -> NDArray[Any]:

@@ -1,7 +1,35 @@
-"""The backbones of place recognition as formulas, from a state with torchvision's names and images ``[b, 3, h, w]``."""
+"""Networks of place recognition, and their backbones as formulas.
+
+A formula computes from a state with torchvision's names and images ``[b, 3, h, w]``.
+"""
 
 import torch
+from fedapps.tasks.vpr.networks import place_network
 from torch.nn import functional
+
+
+def images(count, height=32, width=64, seed=0):
+    """Noise, uint8 ``[count, 3, height, width]``."""
+    drawn = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=drawn)
+
+
+def network(backbone="squeezenet1_1", pooling="gem", seed=0, **options):
+    """A network with drawn weights."""
+    torch.manual_seed(seed)
+    return place_network(backbone, pooling, **options)
+
+
+def trained_names(model):
+    """The names in the state that training changes."""
+    kept = {id(tensor) for module in model._kept for tensor in module.state_dict(keep_vars=True).values()}
+    return {name for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in kept}
+
+
+def published(model):
+    """The backbone's state under the names of the published file."""
+    state = model.state_dict()
+    return {name.partition(".")[2]: state[name].clone() for name in state if not name.startswith("pooling.")}
 
 
 def convolved(state, name, x, **more):

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import report_pages
-from safetensors.numpy import save_file
 
 METHODS = ["fedavg", "h-fl", "m-3", "m-4", "m-5", "cloud"]
 
@@ -43,14 +42,6 @@ def places(names: str = "Bonn", prefix: str = "places", **other: Any) -> dict[st
 def line(east: float, cities: str = "Bonn", prefix: str = "places") -> dict[str, Any]:
     """Four positions over 300 m, starting at ``east``."""
     return places(cities, prefix, position=np.array([[east + step, 0.0] for step in (0.0, 100.0, 200.0, 300.0)]))
-
-
-def save(folder: Path, method: str, node: str, arrays: dict[str, Any]) -> Path:
-    place = folder / "nodes" / "run-1a2b" / method / node
-    place.mkdir(parents=True)
-    path = place / "traces.safetensors"
-    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, path)
-    return path
 
 
 def write_run(folder: Path) -> None:

@@ -2,9 +2,13 @@
 
 import json
 import re
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
 
 from fedapps.report import write_report
 
@@ -54,6 +58,14 @@ def write_finished_run(folder: Path) -> Path:
     summary = {m: {"rounds": 3, "final": {"test.elbo": v}, "seconds": 90.0} for m, v in FINAL.items()}
     (folder / "summary.json").write_text(json.dumps({"name": "x", "task": "driving", "methods": summary}))
     return folder
+
+
+def save_traces(folder: Path, method: str, node: str, arrays: Mapping[str, Any]) -> Path:
+    """Write what a node traced in the last round of a method, and return the file."""
+    path = folder / "nodes" / "run-1a2b" / method / node / "traces.safetensors"
+    path.parent.mkdir(parents=True)
+    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, path)
+    return path
 
 
 def page(folder: Path) -> str:

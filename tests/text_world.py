@@ -4,8 +4,12 @@ import torch
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.sources import write_examples
+from fedapps.tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)
+#: A simulated corpus of four classes for six nodes.
+CORPUS = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
+CORPUS_NODES = 6
 SHARED = PrivateParameters()
 FEDRECON = PrivateParameters(("embedding*private",))
 FEDVOCAB = PrivateParameters(("embedding.*",))
@@ -29,6 +33,23 @@ def model_for(task, data, seed=0):
 def model_of(task, seed=0):
     torch.manual_seed(seed)
     return task.build_model().eval()
+
+
+def own_words(options):
+    """The task under a method that keeps the embedding private."""
+    return TextTask(options).under(FEDVOCAB)
+
+
+def words_of(data):
+    """The words of a node's vocabulary."""
+    return data.extra["vocabulary"].words
+
+
+def texts(data, split):
+    """The examples as words, as a set of (label, text)."""
+    part, words = data.splits[split], words_of(data)
+    rows = zip(part["ids"].tolist(), part["length"].tolist(), part["label"].tolist(), strict=True)
+    return {(label, " ".join(words[i] for i in ids[:length])) for ids, length, label in rows}
 
 
 def nodes_of(task, world):

@@ -10,7 +10,9 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 
 class DataError(ValueError):
@@ -42,27 +44,33 @@ def listed(names: Iterable[object], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
-def need(package: str, extra: str, purpose: str) -> None:
-    """Check that a package is installed, before it is imported.
+def need(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of a package that not every installation has.
 
     Parameters
     ----------
-    package : str
-        The name of its module.
+    module : str
+        Such as ``pyarrow.parquet``.
     extra : str
-        The extra of fedapps that installs it.
+        The extra of fedapps that installs the package.
     purpose : str
         What needs it, such as the key and its value.
+
+    Returns
+    -------
+    module
 
     Raises
     ------
     DataError
-        It is not installed.
+        The package is not installed.
     """
+    package = module.partition(".")[0]
     if find_spec(package) is None:
         raise DataError(
             f"{purpose} needs the package {package}, which is not installed: pip install 'fedapps[{extra}]'"
         )
+    return import_module(module)
 
 
 _ERRORS = "fedapps.readable"

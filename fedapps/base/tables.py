@@ -230,24 +230,20 @@ def parquet_columns(path: Path) -> tuple[tuple[str, ...], Mapping[bytes, bytes]]
 
     Raise :class:`DataError` if it is damaged.
     """
-    need("pyarrow", "images", str(path))
-    import pyarrow.parquet
-
-    try:
-        schema = pyarrow.parquet.read_schema(path)
-    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
-        raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
+    schema = _from_parquet(path, "read_schema")
     return tuple(schema.names), schema.metadata or {}
 
 
 def parquet_cells(path: Path, columns: Sequence[str]) -> Any:
     """Return some columns of a Parquet file as a table of pyarrow. Raise :class:`DataError` if it is damaged."""
-    need("pyarrow", "images", str(path))
-    import pyarrow.parquet
+    return _from_parquet(path, "read_table", columns=list(columns))
 
+
+def _from_parquet(path: Path, function: str, **options: Any) -> Any:
+    parquet, failures = need("pyarrow.parquet", "images", str(path)), need("pyarrow.lib", "images", str(path))
     try:
-        return pyarrow.parquet.read_table(path, columns=list(columns))
-    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+        return getattr(parquet, function)(path, **options)
+    except (OSError, failures.ArrowException, UnicodeDecodeError) as error:  # the last is of a column's name
         raise DataError(f"{path}: cannot be read as a Parquet file: {error}") from error
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from fedapps.base.options import key_of, matches, option_values, parse_options, under_prefix, with_values
 from fedapps.methods.base import Conflict, Method
 from fedapps.registry import TRACKERS, did_you_mean_or_install
-from fedapps.registry.expressions import read_expressions
+from fedapps.registry.expressions import read_expressions, shown_names
 from fedapps.registry.methods import (
     RUN_PREFIX,
     build_method,
@@ -247,6 +247,11 @@ def _methods(
             of_blocks += parse_options(method_class(name).Options, own, f"{name}.")[1]
         except ValueError as error:  # a package that cannot be imported
             errors.append(f"methods: {error}")
+    if not errors:
+        try:
+            shown_names(run.methods)
+        except ValueError as error:
+            errors.append(str(error))
     methods: dict[str, Method] = {}
     own_keys: dict[str, dict[str, Any]] = {}
     for expression in expressions:

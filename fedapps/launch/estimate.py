@@ -295,6 +295,18 @@ def _one_step(seconds: Sequence[float]) -> int:
     return 1
 
 
+def inline_seconds(config: Config) -> float:
+    """Seconds of all rounds of all methods with all nodes, one after another.
+
+    Raises
+    ------
+    ValueError
+        If the first node does not train alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
+        return sum(Estimate.of(config, label, Path(folder)).run_seconds for label in config.methods)
+
+
 def faster_engine(config: Config) -> tuple[str, str]:
     """The engine that takes less time for a simulation, and why.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from flwr.app import MetricRecord
@@ -93,10 +93,6 @@ def add_references(path: Path, references: References) -> None:
     RunFolder(path, "").save_references(references)
     if (path / "report.html").exists():
         write_report(path)
-
-
-if TYPE_CHECKING:
-    from fedapps.config.parsing import Config
 
 
 class Runner(ABC):

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]  # of Ray; pickles the classes of scripts and notebooks by value
+
 from fedapps import methods
 from fedapps.base.options import option_fields, option_values, parse_options, under_prefix
 from fedapps.methods.base import Method
@@ -56,7 +58,7 @@ def use_file(path: Path) -> None:
     os.environ[_VARIABLE] = joined
 
 
-def named(methods: str | Iterable[str | Method | type[Method]], known: Iterable[str]) -> str:
+def named(methods: str | Iterable[str | Method | type[Method]]) -> str:
     """Methods as the run config names them.
 
     Parameters
@@ -64,8 +66,6 @@ def named(methods: str | Iterable[str | Method | type[Method]], known: Iterable[
     methods : str, or iterable of str, Method or subclass of Method
         A class that is not installed becomes known in this process and in those that it starts. It can be defined in a
         script or a notebook.
-    known : iterable of str
-        The names of installed methods.
 
     Returns
     -------
@@ -74,13 +74,12 @@ def named(methods: str | Iterable[str | Method | type[Method]], known: Iterable[
     """
     if isinstance(methods, str):
         return methods
-    installed = set(known)
-    return ",".join(method if isinstance(method, str) else _expression(method, installed) for method in methods)
+    return ",".join(method if isinstance(method, str) else _expression(method) for method in methods)
 
 
-def _expression(source: Method | type[Method], installed: set[str]) -> str:
+def _expression(source: Method | type[Method]) -> str:
     method = source() if isinstance(source, type) else source
-    if method.name not in installed:
+    if method.name not in METHODS.own:
         _use_class(type(method))
     default = option_values(type(method).Options())
     changed = [(key, value) for key, value in option_values(method.options).items() if value != default[key]]
@@ -92,8 +91,6 @@ def _text(value: object) -> str:
 
 
 def _use_class(kind: type[Method]) -> None:
-    import cloudpickle  # type: ignore[import-untyped]  # of Ray; pickles the classes of scripts and notebooks by value
-
     global _folder
     _folder = _folder or tempfile.TemporaryDirectory(prefix="fedapps-methods-")
     content = cloudpickle.dumps(kind)
@@ -149,8 +146,6 @@ def _module(path: Path) -> ModuleType:
 
 
 def _unpickled(path: Path) -> Any:
-    import cloudpickle
-
     return cloudpickle.loads(path.read_bytes())
 
 

@@ -256,11 +256,7 @@ class _Session(TrackedRecord):
         self._finished = True
 
     def add_report(self, report: Path) -> None:
-        import wandb
-
-        artifact = wandb.Artifact(f"report-{self._id}", type="report")
-        artifact.add_file(str(report))
-        self._session.log_artifact(artifact)
+        self._session.log_artifact(str(report), name=f"report-{self._id}", type="report")
 
     def close(self) -> None:
         self._session.finish(exit_code=0 if self._finished else 1)

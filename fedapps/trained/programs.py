@@ -106,7 +106,6 @@ def write_torch(network: Network, path: Path) -> Difference:
 def write_onnx(network: Network, path: Path) -> Difference:
     """Write an ONNX model and run it back in onnxruntime. Raise ``ValueError`` as :func:`captured`."""
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as failures
 
     try:
         with _quiet():
@@ -124,6 +123,7 @@ def write_onnx(network: Network, path: Path) -> Difference:
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # where in the Python code it comes from
     program.save(path)
+    failures = onnxruntime.capi.onnxruntime_pybind11_state
 
     def run(inputs: Sequence[Tensor]) -> Sequence[np.ndarray]:
         named = dict(zip(network.input_names, (value.numpy() for value in inputs), strict=True))

@@ -161,13 +161,12 @@ class Study:
         return {key: self._distribution(domain) for key, domain in space.items()}
 
     def _distribution(self, domain: Domain) -> "optuna.distributions.BaseDistribution":
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
+        of = self.optuna.distributions
         if isinstance(domain, Choices):
-            return CategoricalDistribution(domain.values)
+            return of.CategoricalDistribution(domain.values)
         if isinstance(domain.low, int) and isinstance(domain.high, int):
-            return IntDistribution(domain.low, domain.high, log=domain.log)
-        return FloatDistribution(domain.low, domain.high, log=domain.log)
+            return of.IntDistribution(domain.low, domain.high, log=domain.log)
+        return of.FloatDistribution(domain.low, domain.high, log=domain.log)
 
 
 def optuna_module() -> Any:

@@ -316,10 +316,7 @@ class Options:
 
 def write_digits(folder: Path) -> None:
     """Write scikit-learn's 1,797 digits to ``train.npz``: ``images`` uint8 ``[n, 8, 8]`` and ``labels``."""
-    need("sklearn", "images", "images.dataset = 'digits'")
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
+    digits = need("sklearn.datasets", "images", "images.dataset = 'digits'").load_digits()
     images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
     np.savez(folder / "train.npz", images=images, labels=digits.target.astype(np.int64))
 
@@ -340,11 +337,9 @@ def fetch(name: str, columns: Columns, folder: Path) -> None:
     DataError
         The data set cannot be downloaded, or lacks a column.
     """
-    need("flwr_datasets", "images", f"images.dataset = {name!r}")
-    from flwr_datasets import FederatedDataset
-
+    library = need("flwr_datasets", "images", f"images.dataset = {name!r}")
     try:
-        federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
+        federated = library.FederatedDataset(dataset=name, partitioners={}, shuffle=False)
         examples_of = {"train": federated.load_split("train")}
         for split in ("validation", "test"):
             with suppress(ValueError):  # there is no such split

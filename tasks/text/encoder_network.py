@@ -47,18 +47,18 @@ def add_adapters(encoder: nn.Module, options: Options) -> None:
     DataError
         PEFT is not installed, or the encoder has no layers of the names in ``adapter_targets``.
     """
-    need("peft", "adapters", f"text.adapter = {options.adapter!r}")
-    from peft import IA3Config, LoraConfig, inject_adapter_in_model
-
+    peft = need("peft", "adapters", f"text.adapter = {options.adapter!r}")
     alpha: Any = options.adapter_alpha  # PEFT divides it by the rank, whole or not
     targets = _targets(encoder, options)
     if options.adapter == "lora":
-        config: Any = LoraConfig(r=options.adapter_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
+        config: Any = peft.LoraConfig(
+            r=options.adapter_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0
+        )
     else:
         inner = None if targets is None else [name for name in targets if name in _INNER]
-        config = IA3Config(target_modules=targets, feedforward_modules=inner)
+        config = peft.IA3Config(target_modules=targets, feedforward_modules=inner)
     try:
-        inject_adapter_in_model(config, encoder)
+        peft.inject_adapter_in_model(config, encoder)
     except ValueError as error:
         raise DataError(
             f"text.adapter-targets = {options.adapter_targets!r}: name layers of the encoder {options.model!r}, as "

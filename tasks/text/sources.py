@@ -157,12 +157,10 @@ def fetch(hub: HubDataset, train: str, folder: Path) -> None:
     DataError
         The data set cannot be downloaded, or lacks a split or a column.
     """
-    need("datasets", "text", "text.source = 'hub'")
-    from datasets import load_dataset
-
+    datasets = need("datasets", "text", "text.source = 'hub'")
     for name, split in (("train", train), ("test", hub.test)):
         try:
-            examples = load_dataset(hub.name, split=split)
+            examples = datasets.load_dataset(hub.name, split=split)
         except Exception as error:  # errors of the library, the client and the network have no common type
             raise DataError(
                 f"the data set {hub.name!r}, split {split!r}, cannot be downloaded from the Hugging Face hub "

@@ -99,10 +99,9 @@ def _renamed(name: str, names: dict[str, str]) -> str:
 
 def pretrained_tokenizer(vocabulary: TokenizerVocabulary, length: int) -> Any:
     """Return the tokenizer as one of the library, which cuts texts to ``length`` tokens."""
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer.from_str(vocabulary.tokenizer.to_str())
+    tokenizer = deepcopy(vocabulary.tokenizer)
     tokenizer.no_truncation()
     known = tokenizer.get_vocab()
     roles = {role: next(filter(known.__contains__, names), None) for role, names in _ROLES.items()}

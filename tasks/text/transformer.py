@@ -77,12 +77,9 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
     DataError
         There is no tokenizer, or it does not fit the encoder (:func:`fedapps.tasks.language.check_tokens`).
     """
-    need("transformers", "text", f"the encoder {name!r}")
-    from tokenizers import Tokenizer
-    from transformers import AutoTokenizer
-
+    library = _library(f"the encoder {name!r}")
     try:
-        loaded = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        loaded = library.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         content = json.loads(loaded.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         raise _unavailable(name, "tokenizer.json", error) from error
@@ -93,14 +90,14 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
     content["added_tokens"] = [
         token for token in content["added_tokens"] if token["content"] != loaded.mask_token or token["id"] < rows
     ]
-    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer = type(loaded.backend_tokenizer).from_str(json.dumps(content))
     check_tokens(tokenizer.get_vocab(), encoder, _subject(name))
     return TokenizerVocabulary(tokenizer)
 
 
 @lru_cache(maxsize=4)
 def _pretrained(name: str) -> Any:
-    need("transformers", "text", f"the encoder {name!r}")
+    _library(f"the encoder {name!r}")
     # The weights of a pooler that the file lacks are drawn, identically in every process.
     with torch_seed(0, "text", "pretrained"):
         try:
@@ -112,9 +109,7 @@ def _pretrained(name: str) -> Any:
 
 
 def _drawn(name: str) -> Any:
-    from transformers import AutoModel
-
-    return AutoModel.from_config(load_config(name), trust_remote_code=False)
+    return _library(f"the encoder {name!r}").AutoModel.from_config(load_config(name), trust_remote_code=False)
 
 
 @lru_cache(maxsize=16)
@@ -132,13 +127,16 @@ def longest_of(name: str) -> int | None:
 @lru_cache(maxsize=16)
 def load_config(name: str) -> Any:
     """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
-    need("transformers", "text", f"the encoder {name!r}")
-    from transformers import AutoConfig
-
+    library = _library(f"the encoder {name!r}")
     try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+        return library.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise _unavailable(name, "config.json", error) from error
+
+
+def _library(purpose: str) -> Any:
+    """The library transformers. Raise :class:`DataError` if it is not installed."""
+    return need("transformers", "text", purpose)
 
 
 def _subject(name: str) -> str:
@@ -203,27 +201,25 @@ def _of_config(facts: Mapping[str, Any], name: str) -> Any:
     Only what describes the network is taken from it, in the ranges in which the library builds one. Switches, such as
     that of the implementation of attention, and the names of code and files are left out.
     """
-    need("transformers", "text", f"facts.{name}")
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig, AutoModel, PreTrainedConfig
-    from transformers.models.auto import modeling_auto as families
-
+    library = _library(f"facts.{name}")
+    errors = need("huggingface_hub.errors", "text", f"facts.{name}")
+    families = library.models.auto.modeling_auto
     kind = field_of(facts, "model_type", str)
     known = families.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() | families.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.keys()
     if kind not in known:
         raise DataError(
             f"{name}.model_type = {shown(kind)}: must be a kind of text encoder of the library transformers"
         )
-    default = AutoConfig.for_model(kind)
-    settings = {field.name for field in fields(default)} - {field.name for field in fields(PreTrainedConfig)}
+    default = library.AutoConfig.for_model(kind)
+    settings = {field.name for field in fields(default)} - {field.name for field in fields(library.PreTrainedConfig)}
     values = {key: value for key, value in facts.items() if key in settings}
     try:
         for key, value in values.items():
             _check_setting(f"{name}.{key}", value, getattr(default, key))
         config = type(default)(**values)
         _check_config(config, name)
-        encoder = AutoModel.from_config(config, trust_remote_code=False)
-    except StrictDataclassError as error:
+        encoder = library.AutoModel.from_config(config, trust_remote_code=False)
+    except errors.StrictDataclassError as error:
         raise DataError(f"{name}: {error}") from error
     _embeddings(encoder, name)
     return encoder
@@ -231,8 +227,7 @@ def _of_config(facts: Mapping[str, Any], name: str) -> Any:
 
 def _check_setting(name: str, value: object, default: object) -> None:
     """Raise :class:`DataError` for a value of a configuration that is out of the range in which networks are built."""
-    from transformers.activations import ACT2FN
-
+    activations = _library(name).activations.ACT2FN
     if isinstance(value, dict | list):
         members = value.items() if isinstance(value, dict) else enumerate(value)
         for key, member in members:
@@ -243,7 +238,7 @@ def _check_setting(name: str, value: object, default: object) -> None:
         most = _MOST_WHOLE if isinstance(value, int) else _MOST
         if not least <= value <= most:
             raise DataError(f"{name} = {value!r}: must be from {least} to {most}")
-    elif isinstance(value, str) and default in ACT2FN and value not in ACT2FN:
+    elif isinstance(value, str) and default in activations and value not in activations:
         raise DataError(f"{name} = {shown(value)}: must be a name of an activation, such as {default!r}")
 
 

@@ -236,13 +236,11 @@ def _binary(path: Path, limit: int = 0) -> tuple[Sequence[str], np.ndarray]:
     """The words of a binary file, which may be duplicates, and their vectors; of word2vec only the first ``limit``."""
     if path.suffix in _SAVED:
         return _saved(path)
-    need("gensim", "vectors", f"the word vectors {path}")
+    gensim = need("gensim.models", "vectors", f"the word vectors {path}")
     if _starts_with(path, _FASTTEXT):
         raise DataError(f"{path}: a model of fastText, with vectors of parts of words; name the file .vec beside it")
     try:
-        from gensim.models import KeyedVectors
-
-        vectors = KeyedVectors.load_word2vec_format(
+        vectors = gensim.KeyedVectors.load_word2vec_format(
             str(path), binary=True, unicode_errors="replace", limit=limit or None
         )
     except (*UNREADABLE, *_UNPICKLABLE, AssertionError) as error:

@@ -199,14 +199,12 @@ def _read(path: Path, mtime: int, size: int, width: int) -> Vocabulary:
 
 def read_tokenizer(path: Path) -> TokenizerVocabulary:
     """Read the JSON of a tokenizer. Raise :class:`DataError` if it is none."""
-    need("tokenizers", "text", f"the tokenizer {path}")
-    from tokenizers import Tokenizer
-
+    tokenizers = need("tokenizers", "text", f"the tokenizer {path}")
     text = read_text(path)
     try:
         from_json(text)
         with panics_as_errors():
-            vocabulary = TokenizerVocabulary(Tokenizer.from_str(text))
+            vocabulary = TokenizerVocabulary(tokenizers.Tokenizer.from_str(text))
             (encoded,) = vocabulary.encode([_ANY], len(_ANY))  # without an unknown token, this is an error
             numbers = vocabulary.tokenizer.get_vocab().values()
         if not numbers or max(numbers) > _GAPS * (len(numbers) + 100):

@@ -85,10 +85,8 @@ def _arrays(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.nda
     kind = suffixes[-1] if suffixes else ""
     try:
         if kind in (".hdf5", ".h5"):
-            need("h5py", "vln", f"vln.feature-file = {str(path)!r}")
-            from h5py import File
-
-            with File(path) as file:
+            h5py = need("h5py", "vln", f"vln.feature-file = {str(path)!r}")
+            with h5py.File(path) as file:
                 yield from ((name, np.asarray(file[name], dtype=np.float32)) for name in wanted if name in file)
         elif kind == ".npz":
             yield from ((name, array.astype(np.float32)) for name, array in arrays_in(path, wanted))
@@ -294,8 +292,7 @@ class RoomClassifier:
 
 def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:
     """Fit the classifier by L-BFGS from zero weights, which draws no random number."""
-    from scipy.optimize import minimize  # slow to import, and a profile needs only the options
-    from scipy.special import logsumexp
+    from scipy import optimize, special  # slow to import, and a profile needs only the options
 
     labels = {label: row for row, label in enumerate(sorted({label for each in amounts for label in each}))}
     shape = len(labels) + 1, len(ROOMS)  # the last row is the bias
@@ -305,12 +302,14 @@ def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weight = flat.reshape(shape)
         logits = inputs @ weight
-        log_posterior = logits - logsumexp(logits, axis=1, keepdims=True)
+        log_posterior = logits - special.logsumexp(logits, axis=1, keepdims=True)
         penalised = np.vstack([weight[:-1], np.zeros((1, len(ROOMS)))])
         gradient = inputs.T @ (np.exp(log_posterior) - targets) / len(targets) + 2 * RIDGE * penalised
         return float(RIDGE * (penalised**2).sum() - (targets * log_posterior).sum() / len(targets)), gradient.ravel()
 
-    fitted = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    fitted = optimize.minimize(
+        loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
+    )
     weight = fitted.x.reshape(shape)
     return RoomClassifier(labels, weight[:-1], weight[-1])
 

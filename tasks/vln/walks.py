@@ -143,14 +143,12 @@ class CorpusCounts:
     """
 
     def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
-        need("sacrebleu", "vln", "the BLEU of a speaker")
-        from sacrebleu.metrics.bleu import BLEU
-
+        bleu = need("sacrebleu.metrics.bleu", "vln", "the BLEU of a speaker")
         most = max(map(len, references))
         columns: list[Any] = [
             [" ".join(of[index]) if index < len(of) else None for of in references] for index in range(most)
         ]
-        self._counter = BLEU(tokenize="none", smooth_method="none", force=True, references=columns)
+        self._counter = bleu.BLEU(tokenize="none", smooth_method="none", force=True, references=columns)
         self._shortest = sum(min(map(len, of)) for of in references)
 
     def statistics(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:

@@ -9,11 +9,10 @@ from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.callbacks import TrackedMetric
-from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.records import DivergedError, TooFewRepliesError
 from fedapps.strategies.robust import Krum, Median, MultiKrum, TrimmedMean
-from grouped import assert_resumes_alike, grouped_app
+from grouped import grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of
 
 from benchmarks.attacks import AttackedGrid, Gaussian, InnerProduct, LittleIsEnough, SignFlip
@@ -106,14 +105,6 @@ def test_one_node_with_a_wild_metric_and_count_neither_stops_a_run_nor_chooses_i
     strategy = BaseStrategy(aggregation=aggregation)
     federate(strategy, app, START, num_nodes=6, num_rounds=5, tracked=tracked, on_round=reports.append)
     assert [report.evaluate["accuracy"] for report in reports] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-
-
-@pytest.mark.parametrize("aggregation", ROBUST, ids=str)
-def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(aggregation):
-    def make():
-        return BaseStrategy(aggregation=aggregation, server_optimizer=Adam(0.05))
-
-    assert_resumes_alike(make, arithmetic_app(towards_target), START, num_nodes=NODES, num_rounds=4, cut=3)
 
 
 def test_every_cluster_is_aggregated_alone():

@@ -197,12 +197,6 @@ def test_one_stratum_does_not_disturb_another():
         assert [node for node in together if node in lagos] == alone
 
 
-def test_one_stratum_of_everybody_has_the_size_of_a_uniform_cohort():
-    nodes = [Profile(index, f"n{index}", None, {"all": "x"}) for index in range(10)]
-    sampler = StratifiedFraction("all", {"x": 0.35})
-    assert len(sampler.sample(nodes, 1, "train")) == len(UniformFraction(0.35).sample(nodes, 1, "train")) == 4
-
-
 def test_large_nodes_are_drawn_in_proportion():
     nodes = [Profile(0, "a", 10), Profile(1, "b", 30), Profile(2, "c", 60), Profile(3, "d", 0)]
     counts = Counter(keys(ProportionalToSize(1).sample(nodes, r, "train"))[0] for r in range(4000))

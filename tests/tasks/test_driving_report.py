@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_pages import node_line, page, section_names, write_finished_run, write_lines
-from safetensors.numpy import save_file
+from report_pages import node_line, page, save_traces, section_names, write_finished_run, write_lines
 
 from fedapps.report import ReportError, write_report
 
@@ -43,22 +42,16 @@ def trace(steps: int = 12) -> dict[str, Any]:
     }
 
 
-def save_trace(folder: Path, method: str, arrays: dict[str, Any]) -> None:
-    place = folder / "nodes" / "run-1a2b" / method / "driver-00"
-    place.mkdir(parents=True)
-    save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, place / "traces.safetensors")
-
-
 def test_paths_of_a_session_are_drawn_for_each_method(folder: Path) -> None:
-    save_trace(folder, "apfl", trace())
-    save_trace(folder, "sfl", {k: v for k, v in trace().items() if k.endswith(("robot", "human"))})
+    save_traces(folder, "apfl", "driver-00", trace())
+    save_traces(folder, "sfl", "driver-00", {k: v for k, v in trace().items() if k.endswith(("robot", "human"))})
     text = page(folder)
     assert "driver-00 under apfl; the lane change starts at step 7." in text
     assert "driver-00 under sfl; the lane change never starts." in text
 
 
 def test_a_trace_with_a_wrong_shape_is_reported(folder: Path) -> None:
-    save_trace(folder, "apfl", trace() | {"trace.0.human": np.zeros((5, 2))})
+    save_traces(folder, "apfl", "driver-00", trace() | {"trace.0.human": np.zeros((5, 2))})
     expected = r"run-1a2b/apfl/driver-00/traces.safetensors: 'trace.0.human' has shape \(5, 2\); it must be \(12, 2\)"
     with pytest.raises(ReportError, match=expected):
         write_report(folder)

@@ -51,13 +51,6 @@ def test_known_dynamics_turn_the_recorded_controls_into_the_recorded_path(world)
     torch.testing.assert_close(rolled, windows["human_path"], atol=0.02, rtol=0)
 
 
-def test_worlds_repeat_with_their_seed(world, tmp_path):
-    DrivingTask(SMALL).make_world(tmp_path, 3, seed=4)
-    names = sorted(path.name for path in world.iterdir())
-    assert names == sorted(path.name for path in tmp_path.iterdir())
-    assert all((world / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
-
-
 def test_learning_lowers_the_loss_and_beats_constant_velocity(world):
     task = DrivingTask(replace(SMALL, hidden=16))
     data, model = task.load_node(world, 0, 3), model_of(task)

@@ -256,14 +256,6 @@ def test_the_network_to_export_gives_the_forecast_controls():
     torch.testing.assert_close(controls, expected)
 
 
-def test_a_model_folder_forecasts_the_same(tmp_path):
-    trained = trained_on(SMALL, spread=3.0)
-    trained.save(tmp_path / "model")
-    again = DrivingTrained.read(tmp_path / "model", lambda name: DrivingTask)
-    assert isinstance(again, DrivingTrained)
-    np.testing.assert_array_equal(again.forecast(*straight()), trained.forecast(*straight()))
-
-
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of published datasets")
 def test_recorded_trials_are_forecast_from_their_file():
     file = Path(os.environ["FEDAPPS_DATA"]) / "driving" / "hitl_traffic_weaving.csv.xz"

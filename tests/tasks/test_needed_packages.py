@@ -53,6 +53,12 @@ def imported(folder: Path) -> set[str]:
                 modules |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 modules.add(node.module)
+            elif (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "need"
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                modules.add(str(node.args[0].value))
     tops = {name.partition(".")[0] for name in modules} - OWN - set(sys.stdlib_module_names)
     known = packages_distributions()
     return {known[top][0].lower().replace("_", "-") for top in tops}

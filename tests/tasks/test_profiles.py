@@ -48,6 +48,8 @@ SMALL = {
     ],
 }
 WORLD = {"vpr": {"world_cities": 3, "world_test_cities": 1, "world_metres": 160.0, "surplus": "draw"}}
+#: The files of worlds that are the same for every seed.
+FIXED = {"images": {"train.npz"}, "vln": {"scans.txt"}}
 CASES = [(name, {**given, **WORLD.get(name, {})}) for name, each in SMALL.items() for given in each]
 
 
@@ -106,6 +108,21 @@ def test_data_that_cannot_be_loaded_have_no_profile(worlds, tmp_path, name):
         with pytest.raises(DataError) as theirs:
             task.load_node(folder, 0, NODES)
         assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_world_repeats_with_its_seed(worlds, tmp_path, name):
+    given = next(given for case, given in CASES if case == name)
+    task = task_class(name)(task_class(name).Options(**given))
+    for folder, seed in (("again", 1), ("other", 2)):
+        task.make_world(tmp_path / folder, NODES, seed)
+    one, again, other = (contents(folder) for folder in (worlds(task), tmp_path / "again", tmp_path / "other"))
+    assert one == again
+    assert {path.name for path in one if one[path] == other.get(path)} == FIXED.get(name, set())
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 LOAD = """

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from fedapps.tasks.social.report_scenes import gaze, read_scene
 from matplotlib.axes import Axes
-from report_pages import labels, page, section, write_lines
-from safetensors.numpy import save_file
+from report_pages import labels, page, save_traces, section, write_lines
 
 from fedapps.report import ReportError
 
@@ -38,15 +37,8 @@ def scene(**other: Any) -> dict[str, Any]:
     }
 
 
-def save_scene(folder: Path, method: str, arrays: dict[str, Any], node: str = "client-1") -> Path:
-    place = folder / "nodes" / "run-1a2b" / method / node
-    place.mkdir(parents=True)
-    save_file({name: np.asarray(value) for name, value in arrays.items()}, place / "traces.safetensors")
-    return place / "traces.safetensors"
-
-
 def test_a_scene_is_read_as_it_was_written(tmp_path: Path) -> None:
-    found = read_scene(save_scene(tmp_path, "stl", scene()))
+    found = read_scene(save_traces(tmp_path, "stl", "client-1", scene()))
     assert found is not None
     assert (found.at_robot, found.truth) == (0.625, 0.75)
     np.testing.assert_array_equal(found.shown, [[np.nan, 0.625, 0.31], [np.nan] * 3])
@@ -69,9 +61,9 @@ def test_scenes_are_drawn_for_each_method_with_the_same_scale(folder: Path, monk
         return draw(axes, *grid, **how)
 
     monkeypatch.setattr(Axes, "pcolormesh", watched)
-    save_scene(folder, "fedavg", scene())
-    save_scene(folder, "stl", scene(score=[[0.0, 0.5, 0.82], [0.0, 0.0, 0.0]]))
-    save_scene(folder, "stl", scene(truth=np.array(0.25)), "client-2")
+    save_traces(folder, "fedavg", "client-1", scene())
+    save_traces(folder, "stl", "client-1", scene(score=[[0.0, 0.5, 0.82], [0.0, 0.0, 0.0]]))
+    save_traces(folder, "stl", "client-2", scene(truth=np.array(0.25)))
     shown = section(page(folder), "scenes")
     assert "stl 0.50, fedavg 0.62, rated 0.75" in shown
     assert "A scene of client-2, rated 0.25" in shown
@@ -81,12 +73,12 @@ def test_scenes_are_drawn_for_each_method_with_the_same_scale(folder: Path, monk
 
 def test_an_empty_room_can_be_drawn(folder: Path) -> None:
     nobody = {"humans": np.zeros((0, 3)), "objects": np.zeros((0, 3)), "links": np.zeros((0, 2), np.int64)}
-    save_scene(folder, "stl", scene(**nobody))
+    save_traces(folder, "stl", "client-1", scene(**nobody))
     assert "stl 0.62, rated 0.75" in section(page(folder), "scenes")
 
 
 def test_there_is_no_section_without_scenes(folder: Path) -> None:
-    save_scene(folder, "stl", {"something": np.zeros(3)})
+    save_traces(folder, "stl", "client-1", {"something": np.zeros(3)})
     assert '<section id="scenes"' not in page(folder)
 
 
@@ -101,4 +93,4 @@ def test_there_is_no_section_without_scenes(folder: Path) -> None:
 )
 def test_a_malformed_scene_is_reported(tmp_path: Path, other: dict[str, Any], message: str) -> None:
     with pytest.raises(ReportError, match=rf"^run-1a2b/stl/client-1/traces\.safetensors: {message}"):
-        read_scene(save_scene(tmp_path, "stl", scene(**other)))
+        read_scene(save_traces(tmp_path, "stl", "client-1", scene(**other)))

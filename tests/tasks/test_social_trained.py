@@ -113,14 +113,6 @@ def test_the_network_to_export_gives_the_scores(graph):
     np.testing.assert_allclose(100 * found.detach().numpy(), trained.score(scene), atol=1e-4)
 
 
-def test_a_model_folder_scores_the_same(tmp_path):
-    trained = trained_on(graph="relational")
-    trained.save(tmp_path / "model")
-    again = SocialTrained.read(tmp_path / "model", lambda name: SocialTask)
-    assert isinstance(again, SocialTrained)
-    assert again.score(EMPTY).tolist() == trained.score(EMPTY).tolist()
-
-
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of published datasets")
 def test_published_scenes_are_scored_from_their_file():
     file = participant_files(Path(os.environ["FEDAPPS_DATA"]) / "socnav1")["a"]

@@ -60,14 +60,6 @@ def test_half_of_the_scenes_are_rated_by_all_and_not_alike(folder):
     assert orders[0] != orders[1]
 
 
-def test_worlds_repeat_with_their_seed(folder, tmp_path):
-    written = write_world(tmp_path / "again", RATERS, seed=3, scenes=61)
-    assert [path.name for path in written] == ["a.json", "b.json", "c.json"]
-    assert all(path.read_bytes() == (folder / path.name).read_bytes() for path in written)
-    other = write_world(tmp_path / "other", RATERS, seed=4, scenes=61)
-    assert all(path.read_bytes() != (folder / path.name).read_bytes() for path in other)
-
-
 def test_a_world_without_scenes(tmp_path):
     with pytest.raises(ValueError, match="scenes = 0: must be at least 1"):
         write_world(tmp_path, RATERS, seed=0, scenes=0)

@@ -25,14 +25,8 @@ from text_world import (
     renamed,
     state,
     vectors,
-    write_world,
 )
 from tiny_encoder import encoder_folder
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("scores"))
 
 
 @pytest.fixture
@@ -46,10 +40,10 @@ class TestSameStart:
     """All nodes begin alike."""
 
     @pytest.mark.parametrize("glove", [False, True])
-    def test_a_word_has_the_same_vector_on_every_node(self, world, tmp_path, glove):
+    def test_a_word_has_the_same_vector_on_every_node(self, scores, tmp_path, glove):
         (tmp_path / "glove.txt").write_text("win 1 2 3 4\ngoals 5 6 7 8\n")
         task = TextTask(replace(SMALL, glove=str(tmp_path / "glove.txt") if glove else "")).under(FEDVOCAB)
-        nodes = nodes_of(task, world)
+        nodes = nodes_of(task, scores)
         assert len({node.extra["vocabulary"].words for node in nodes}) == NODES
         one, other = (vectors(model_for(task, node), node) for node in nodes[:2])
         common = set(one) & set(other)
@@ -61,19 +55,19 @@ class TestSameStart:
 
     @pytest.mark.parametrize("privacy", [SHARED, FEDVOCAB, FEDRECON, OWN_START])
     @pytest.mark.parametrize("file", [False, True])
-    def test_shared_parameters_begin_as_the_servers(self, world, words_file, privacy, file):
+    def test_shared_parameters_begin_as_the_servers(self, scores, words_file, privacy, file):
         task = TextTask(replace(SMALL, vocabulary_size=40, vocabulary_file=str(words_file) if file else ""))
         task = task.under(privacy)
         private = {SHARED: "none", FEDRECON: "embedding.private"}.get(privacy, "embedding.")
         server = state(model_of(task), private)
-        for node in nodes_of(task, world):
+        for node in nodes_of(task, scores):
             assert_equal(state(model_for(task, node), private), server)
 
-    def test_encoders_begin_alike_under_every_method(self, world):
+    def test_encoders_begin_alike_under_every_method(self, scores):
         encoders = []
         for privacy in (SHARED, FEDVOCAB, FEDRECON, OWN_START):
             task = TextTask(SMALL).under(privacy)
-            encoders.append(state(model_for(task, task.load_node(world, 0, NODES)), "embedding."))
+            encoders.append(state(model_for(task, task.load_node(scores, 0, NODES)), "embedding."))
         for encoder in encoders[1:]:
             assert_equal(encoder, encoders[0])
 
@@ -93,9 +87,9 @@ class TestSameStart:
 class TestDigitsOfTheirOwn:
     """FedRecon: all is shared but the vectors of digit words."""
 
-    def test_nodes_have_rows_for_their_own_digits_only(self, world):
+    def test_nodes_have_rows_for_their_own_digits_only(self, scores):
         task = TextTask(replace(SMALL, vocabulary_size=40)).under(FEDRECON)
-        nodes = nodes_of(task, world)
+        nodes = nodes_of(task, scores)
         everybody = {word for text in TEXTS for word in text.split()}
         for node in nodes:
             words = node.extra["vocabulary"].words
@@ -110,11 +104,11 @@ class TestDigitsOfTheirOwn:
         assert len({node.extra["vocabulary"].words for node in nodes}) == NODES
         assert model_of(task).embedding.private.shape == (1, 4)
 
-    def test_common_tests_are_in_the_nodes_own_numbers(self, world):
+    def test_common_tests_are_in_the_nodes_own_numbers(self, scores):
         """The test 'win 2050 goals': nobody has seen 2050."""
         task = TextTask(replace(SMALL, vocabulary_size=40)).under(FEDRECON)
         written = sorted([*TEXTS[:6], "win 2050 goals"])
-        for node in nodes_of(task, world):
+        for node in nodes_of(task, scores):
             words = node.extra["vocabulary"].words
             common = node.extra["common_test"]
             batch = translated(common.examples, common.translation)
@@ -127,19 +121,19 @@ class TestDigitsOfTheirOwn:
             assert found == expected
             assert ("win", DIGITS, "goals") in found
 
-    def test_unseen_digits_share_a_private_vector(self, world):
+    def test_unseen_digits_share_a_private_vector(self, scores):
         task = TextTask(SMALL).under(FEDRECON)
-        node = task.load_node(world, 0, NODES)
+        node = task.load_node(scores, 0, NODES)
         model, vocabulary = model_for(task, node), node.extra["vocabulary"]
         unknown = model.embedding(torch.tensor(vocabulary.encode(["31415"], 9)))
         assert torch.equal(unknown[0, 0], model.embedding.private[0])
 
-    def test_with_words_in_common_it_is_the_model_of_one_table(self, world, words_file):
+    def test_with_words_in_common_it_is_the_model_of_one_table(self, scores, words_file):
         """Digits of the file that are the node's too, so that both models have rows for the words of these texts."""
         words_file.write_text("win\n" + "\n".join(str(n) for n in [*range(8), *range(1990, 1998)]) + "\ngoals\nin\n")
         whole = TextTask(replace(SMALL, vocabulary_file=str(words_file)))
         split = whole.under(FEDRECON)
-        one, other = whole.load_all(world), split.load_all(world)
+        one, other = whole.load_all(scores), split.load_all(scores)
         assert isinstance(model_for(split, other).embedding, SplitEmbedding)
         texts = [text for text in TEXTS if all(w in other.extra["vocabulary"].words for w in text.split())]
         assert texts
@@ -150,9 +144,9 @@ class TestDigitsOfTheirOwn:
             logits.append(model_for(task, data)(torch.tensor(encoded), lengths))
         assert torch.equal(*logits)
 
-    def test_it_learns_and_is_evaluated(self, world):
+    def test_it_learns_and_is_evaluated(self, scores):
         task = TextTask(SMALL).under(FEDRECON)
-        node = task.load_node(world, 0, NODES)
+        node = task.load_node(scores, 0, NODES)
         model = model_for(task, node)
         (batch,) = task.examples(node, "train", 99)
         task.loss(model, batch).backward()
@@ -163,21 +157,21 @@ class TestDigitsOfTheirOwn:
         assert task.evaluate(model, node, seed=0, final=True).metrics["vocabulary.words"] == len(words)
 
     @pytest.mark.slow
-    def test_an_lstm_with_the_tokens_of_a_file(self, world, tmp_path):
+    def test_an_lstm_with_the_tokens_of_a_file(self, scores, tmp_path):
         renamed(encoder_folder(tmp_path), "tokenizer.json", {"two": "##1", "three": "7"})
         task = TextTask(replace(SMALL, vocabulary_file=str(tmp_path / "tokenizer.json"))).under(FEDRECON)
-        model = model_for(task, task.load_node(world, 0, NODES))
+        model = model_for(task, task.load_node(scores, 0, NODES))
         assert (model.embedding.weight.shape, model.embedding.private.shape) == ((6, 4), (2, 4))
         assert_equal(model.state_dict(), model_of(task).state_dict())
 
-    def test_digits_of_a_tokenizer_are_the_same_everywhere(self, world, tmp_path):
+    def test_digits_of_a_tokenizer_are_the_same_everywhere(self, scores, tmp_path):
         folder = renamed(encoder_folder(tmp_path), "tokenizer.json", {"two": "##1", "three": "7"})
         whole = TextTask(replace(SMALL, model=folder, max_length=8))
         split = whole.under(FEDRECON)
         server = model_of(split)
         assert server.embedding.word_embeddings.weight.shape == (6, 8)
         assert server.embedding.word_embeddings.private.shape == (2, 8)
-        node = split.load_node(world, 0, NODES)
+        node = split.load_node(scores, 0, NODES)
         model = model_for(split, node)
         assert_equal(state(model, "none"), state(server, "none"))
         (batch,) = split.examples(node, "train", 99)

@@ -7,27 +7,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options, PrivateWords, private_words, vocabulary_source
 from fedapps.tasks.text.task import TextTask
-
-SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
-NODES = 6
-FEDVOCAB = PrivateParameters(("embedding.*",))
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A simulated corpus of four classes for six nodes."""
-    folder = tmp_path_factory.mktemp("corpus")
-    TextTask(SMALL).make_world(folder, NODES, seed=2)
-    return folder
-
-
-def own_words(options):
-    """The task under a method that keeps the embedding private."""
-    return TextTask(options).under(FEDVOCAB)
-
-
-def words_of(data):
-    return data.extra["vocabulary"].words
+from text_world import CORPUS, CORPUS_NODES, FEDVOCAB, own_words, words_of
 
 
 @pytest.mark.parametrize(
@@ -99,17 +79,17 @@ def test_a_method_that_does_not_go_with_the_options_is_refused_at_once(options, 
         TextTask(options).under(PrivateParameters(private))
 
 
-def test_a_nodes_own_folder_cannot_tell_the_words_of_all_nodes(world):
+def test_a_nodes_own_folder_cannot_tell_the_words_of_all_nodes(corpus):
     with pytest.raises(DataError, match=r"text\.vocabulary: deployed nodes do not know the words"):
-        TextTask(replace(SMALL, glove="")).load_own(world)
-    task = own_words(SMALL)
-    assert words_of(task.load_own(world)) == words_of(task.load_all(world))
+        TextTask(replace(CORPUS, glove="")).load_own(corpus)
+    task = own_words(CORPUS)
+    assert words_of(task.load_own(corpus)) == words_of(task.load_all(corpus))
 
 
-def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(world, tmp_path):
+def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(corpus, tmp_path):
     (tmp_path / "glove.txt").write_text("".join(f"{word} " + "0.5 " * 11 + "1\n" for word in ("one", "two")))
-    task = TextTask(replace(SMALL, glove=str(tmp_path / "glove.txt")))
-    assert words_of(task.load_node(world, 0, NODES)) == ("<pad>", "<unk>", "one", "two")
+    task = TextTask(replace(CORPUS, glove=str(tmp_path / "glove.txt")))
+    assert words_of(task.load_node(corpus, 0, CORPUS_NODES)) == ("<pad>", "<unk>", "one", "two")
     assert task.build_model().embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
 
 
@@ -120,28 +100,28 @@ def test_vectors_that_are_not_there_are_told_by_their_own_key(tmp_path):
 
 
 def test_a_made_up_corpus_serves_all_that_differ_only_in_what_is_learned_from_it():
-    facts = TextTask(SMALL).world_options
-    assert TextTask(replace(SMALL, hidden=9, alpha=2.0, glove="g")).world_options == facts
-    assert TextTask(replace(SMALL, dataset="sst2")).world_options != facts
-    assert TextTask(replace(SMALL, world_examples=9)).world_options != facts
+    facts = TextTask(CORPUS).world_options
+    assert TextTask(replace(CORPUS, hidden=9, alpha=2.0, glove="g")).world_options == facts
+    assert TextTask(replace(CORPUS, dataset="sst2")).world_options != facts
+    assert TextTask(replace(CORPUS, world_examples=9)).world_options != facts
 
 
 def test_the_same_options_under_another_privacy_are_another_task():
-    task, other = TextTask(SMALL), TextTask(SMALL).under(FEDVOCAB)
-    assert task == TextTask(SMALL).under(PrivateParameters())
-    assert other == TextTask(SMALL).under(FEDVOCAB)
+    task, other = TextTask(CORPUS), TextTask(CORPUS).under(FEDVOCAB)
+    assert task == TextTask(CORPUS).under(PrivateParameters())
+    assert other == TextTask(CORPUS).under(FEDVOCAB)
     assert task != other
-    assert other != TextTask(SMALL).under(replace(FEDVOCAB, own_start=True))
-    assert len({task, other, TextTask(SMALL)}) == 2
-    assert other.options is SMALL
+    assert other != TextTask(CORPUS).under(replace(FEDVOCAB, own_start=True))
+    assert len({task, other, TextTask(CORPUS)}) == 2
+    assert other.options is CORPUS
     assert other.under(PrivateParameters()) == task
 
 
-def test_one_configuration_serves_methods_that_share_words_and_methods_that_do_not(world, tmp_path):
+def test_one_configuration_serves_methods_that_share_words_and_methods_that_do_not(corpus, tmp_path):
     (tmp_path / "words.txt").write_text("the\nof\n")
-    task = TextTask(replace(SMALL, vocabulary_file=str(tmp_path / "words.txt")))
-    assert words_of(task.load_node(world, 0, NODES)) == ("<pad>", "<unk>", "the", "of")
-    assert len(words_of(task.under(FEDVOCAB).load_node(world, 0, NODES))) > 10
+    task = TextTask(replace(CORPUS, vocabulary_file=str(tmp_path / "words.txt")))
+    assert words_of(task.load_node(corpus, 0, CORPUS_NODES)) == ("<pad>", "<unk>", "the", "of")
+    assert len(words_of(task.under(FEDVOCAB).load_node(corpus, 0, CORPUS_NODES))) > 10
 
 
 def test_the_papers_lengths_are_the_defaults():

@@ -5,37 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from fedapps.tasks.base import DataError
-from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.corpus import read_corpus
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
+from text_world import model_for, own_words, texts, words_of
 
-FEDVOCAB = PrivateParameters(("embedding.*",))
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
-
-
-def own_words(options):
-    """The task under a method that keeps the embedding private."""
-    return TextTask(options).under(FEDVOCAB)
-
-
-def model_of(task, data):
-    torch.manual_seed(0)
-    return task.build_model_for(data)
-
-
-def words_of(data):
-    return data.extra["vocabulary"].words
-
-
-def texts(data, split):
-    """The examples as words, as a set of (label, text)."""
-    part, words = data.splits[split], words_of(data)
-    rows = zip(part["ids"].tolist(), part["length"].tolist(), part["label"].tolist(), strict=True)
-    return {(label, " ".join(words[i] for i in ids[:length])) for ids, length, label in rows}
 
 
 def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
@@ -48,7 +25,7 @@ def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
     data = own_words(options).load_all(folder)
     assert (data.key, set(data.splits), data.groups) == ("bakery", {"train"}, {"most_frequent": "bad"})
     assert data.splits["train"]["label"].tolist() == [0, 1, 1]
-    metrics = own_words(options).evaluate(model_of(own_words(options), data), data, seed=0, final=True).metrics
+    metrics = own_words(options).evaluate(model_for(own_words(options), data), data, seed=0, final=True).metrics
     assert metrics == {"vocabulary.words": 5.0}
     (folder / "test.jsonl").write_text('{"says": "fine", "mood": "good"}\n')
     assert own_words(options).load_all(folder).count("test") == 1

@@ -10,34 +10,13 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.partitioners import predicts_for_own_shares
-from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.nodes import CommonTest, translated
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
+from text_world import CORPUS, CORPUS_NODES, model_for, own_words, texts, words_of
 from tiny_encoder import encoder_folder
 
-SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
-NODES = 6
-FEDVOCAB = PrivateParameters(("embedding.*",))
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A simulated corpus of four classes for six nodes."""
-    folder = tmp_path_factory.mktemp("corpus")
-    TextTask(SMALL).make_world(folder, NODES, seed=2)
-    return folder
-
-
-def own_words(options):
-    """The task under a method that keeps the embedding private."""
-    return TextTask(options).under(FEDVOCAB)
-
-
-def model_of(task, data):
-    torch.manual_seed(0)
-    return task.build_model_for(data)
 
 
 def learn(task, model, data, *, epochs, rate):
@@ -52,59 +31,48 @@ def learn(task, model, data, *, epochs, rate):
     return model.eval()
 
 
-def words_of(data):
-    return data.extra["vocabulary"].words
-
-
-def texts(data, split):
-    """The examples as words, as a set of (label, text)."""
-    part, words = data.splits[split], words_of(data)
-    rows = zip(part["ids"].tolist(), part["length"].tolist(), part["label"].tolist(), strict=True)
-    return {(label, " ".join(words[i] for i in ids[:length])) for ids, length, label in rows}
-
-
-def test_nodes_have_equally_many_examples_none_of_them_twice(world):
-    task = own_words(SMALL)
-    nodes = [task.load_node(world, k, NODES) for k in range(NODES)]
-    assert [node.key for node in nodes] == [f"client-{k:03d}" for k in range(NODES)]
+def test_nodes_have_equally_many_examples_none_of_them_twice(corpus):
+    task = own_words(CORPUS)
+    nodes = [task.load_node(corpus, k, CORPUS_NODES) for k in range(CORPUS_NODES)]
+    assert [node.key for node in nodes] == [f"client-{k:03d}" for k in range(CORPUS_NODES)]
     assert {(n.count("train"), n.count("validation"), n.count("test")) for n in nodes} == {(54, 6, 15)}
     seen = [
-        text for node in nodes for split in ("train", "validation") for text in texts_as_written(world, node, split)
+        text for node in nodes for split in ("train", "validation") for text in texts_as_written(corpus, node, split)
     ]
     assert len(set(seen)) == len(seen) == 360
     assert len({tuple(np.bincount(node.splits["train"]["label"], minlength=4)) for node in nodes}) > 1
-    again = own_words(SMALL).load_node(world, 2, NODES)
+    again = own_words(CORPUS).load_node(corpus, 2, CORPUS_NODES)
     assert torch.equal(again.splits["train"]["ids"], nodes[2].splits["train"]["ids"])
-    other = own_words(replace(SMALL, partition_seed=2)).load_node(world, 2, NODES)
+    other = own_words(replace(CORPUS, partition_seed=2)).load_node(corpus, 2, CORPUS_NODES)
     assert texts(other, "train") != texts(nodes[2], "train")
 
 
-def texts_as_written(world, node, split):
+def texts_as_written(corpus, node, split):
     """In one vocabulary for all, where no word is unknown."""
-    everybody = TextTask(replace(SMALL, vocabulary="shared", vocabulary_size=5000))
-    loaded = everybody.load_node(world, int(node.key[-3:]), NODES)
+    everybody = TextTask(replace(CORPUS, vocabulary="shared", vocabulary_size=5000))
+    loaded = everybody.load_node(corpus, int(node.key[-3:]), CORPUS_NODES)
     return texts(loaded, split)
 
 
-def test_a_vocabulary_has_the_words_of_its_nodes_training_texts_only(world):
-    task = own_words(SMALL)
-    nodes = [task.load_node(world, k, NODES) for k in range(NODES)]
-    assert len({words_of(node) for node in nodes}) == NODES
+def test_a_vocabulary_has_the_words_of_its_nodes_training_texts_only(corpus):
+    task = own_words(CORPUS)
+    nodes = [task.load_node(corpus, k, CORPUS_NODES) for k in range(CORPUS_NODES)]
+    assert len({words_of(node) for node in nodes}) == CORPUS_NODES
     for node in nodes:
         used = {word for _, text in texts(node, "train") for word in text.split()}
         assert used == set(words_of(node)[2:])
         assert "<unk>" in {word for _, text in texts(node, "validation") | texts(node, "test") for word in text.split()}
-    few = own_words(replace(SMALL, vocabulary_size=20, min_count=2)).load_node(world, 0, NODES)
+    few = own_words(replace(CORPUS, vocabulary_size=20, min_count=2)).load_node(corpus, 0, CORPUS_NODES)
     assert words_of(few) == words_of(nodes[0])[:22]
 
 
-def test_all_nodes_are_tested_on_the_same_examples_in_their_own_words(world):
-    task = own_words(SMALL)
-    nodes = [task.load_node(world, k, NODES) for k in (0, 1)]
+def test_all_nodes_are_tested_on_the_same_examples_in_their_own_words(corpus):
+    task = own_words(CORPUS)
+    nodes = [task.load_node(corpus, k, CORPUS_NODES) for k in (0, 1)]
     common = [node.extra["common_test"] for node in nodes]
     assert common[0].examples is common[1].examples
     assert common[0].examples["label"].tolist().count(3) > 0
-    written = [json.loads(line) for line in (world / "test.jsonl").read_text().splitlines()]
+    written = [json.loads(line) for line in (corpus / "test.jsonl").read_text().splitlines()]
     for node, test in zip(nodes, common, strict=True):
         batch = translated(test.examples, test.translation)
         index = {word: i for i, word in enumerate(words_of(node))}
@@ -112,42 +80,42 @@ def test_all_nodes_are_tested_on_the_same_examples_in_their_own_words(world):
         assert expected == sorted(
             ids[:length] for ids, length in zip(batch["ids"].tolist(), batch["length"].tolist(), strict=True)
         )
-    some = own_words(replace(SMALL, global_examples=7)).load_node(world, 0, NODES).extra["common_test"]
+    some = own_words(replace(CORPUS, global_examples=7)).load_node(corpus, 0, CORPUS_NODES).extra["common_test"]
     assert len(some.examples["label"]) == 7
 
 
-def test_a_vocabulary_in_a_file_or_of_all_is_the_same_everywhere(world, tmp_path):
-    (tmp_path / "words.txt").write_text("\n".join(words_of(own_words(SMALL).load_all(world))[2:50]))
-    file = replace(SMALL, vocabulary="file", vocabulary_file=str(tmp_path / "words.txt"))
-    for options, rows in ((file, 50), (replace(SMALL, vocabulary="shared", vocabulary_size=40), 42)):
+def test_a_vocabulary_in_a_file_or_of_all_is_the_same_everywhere(corpus, tmp_path):
+    (tmp_path / "words.txt").write_text("\n".join(words_of(own_words(CORPUS).load_all(corpus))[2:50]))
+    file = replace(CORPUS, vocabulary="file", vocabulary_file=str(tmp_path / "words.txt"))
+    for options, rows in ((file, 50), (replace(CORPUS, vocabulary="shared", vocabulary_size=40), 42)):
         task = TextTask(options)
-        nodes = [task.load_node(world, k, NODES) for k in range(2)]
+        nodes = [task.load_node(corpus, k, CORPUS_NODES) for k in range(2)]
         assert words_of(nodes[0]) == words_of(nodes[1])
         shapes = [
-            model.state_dict()["embedding.weight"].shape for model in (task.build_model(), model_of(task, nodes[0]))
+            model.state_dict()["embedding.weight"].shape for model in (task.build_model(), model_for(task, nodes[0]))
         ]
         assert shapes == [(rows, 12)] * 2
         assert nodes[0].extra["common_test"].translation is None
 
 
-def test_the_server_has_the_shared_part_of_every_nodes_model(world):
-    task = own_words(SMALL)
+def test_the_server_has_the_shared_part_of_every_nodes_model(corpus):
+    task = own_words(CORPUS)
     server = task.build_model().state_dict()
     for k in range(2):
-        data = task.load_node(world, k, NODES)
-        node = model_of(task, data).state_dict()
+        data = task.load_node(corpus, k, CORPUS_NODES)
+        node = model_for(task, data).state_dict()
         assert node["embedding.weight"].shape == (len(words_of(data)), 12)
         shared = {name: tensor.shape for name, tensor in node.items() if not name.startswith("embedding.")}
         assert shared == {name: tensor.shape for name, tensor in server.items() if not name.startswith("embedding.")}
 
 
-def test_learning_beats_guessing_on_both_tests(world):
-    task = own_words(SMALL)
-    data = task.load_all(world)
-    model = learn(task, model_of(task, data), data, epochs=12, rate=1e-2)
+def test_learning_beats_guessing_on_both_tests(corpus):
+    task = own_words(CORPUS)
+    data = task.load_all(corpus)
+    model = learn(task, model_for(task, data), data, epochs=12, rate=1e-2)
     assert task.evaluate(model, data, seed=0, final=True).metrics["test.local_accuracy"] > 0.6
-    node = task.load_node(world, 0, NODES)
-    model = learn(task, model_of(task, node), node, epochs=12, rate=1e-2)
+    node = task.load_node(corpus, 0, CORPUS_NODES)
+    model = learn(task, model_for(task, node), node, epochs=12, rate=1e-2)
     metrics = task.evaluate(model, node, seed=0, final=True).metrics
     assert metrics["test.local_accuracy"] > 0.4
 
@@ -169,11 +137,11 @@ def assert_accuracies(task, model, data, common, own):
 
 
 @pytest.fixture
-def saying_class_2(world):
+def saying_class_2(corpus):
     """A node's task, its model that always says class 2, and its data."""
-    task = own_words(replace(SMALL, glove=""))
-    data = task.load_node(world, 3, NODES)
-    model = model_of(task, data)
+    task = own_words(replace(CORPUS, glove=""))
+    data = task.load_node(corpus, 3, CORPUS_NODES)
+    model = model_for(task, data)
     with torch.no_grad():
         model.classifier.weight.zero_()
         model.classifier.bias.copy_(torch.tensor([0.0, 0, 1, 0]))
@@ -193,10 +161,10 @@ def test_texts_with_the_label_shares_of_the_node_are_predicted_for_these_shares(
 
 
 @pytest.mark.parametrize(("private", "times"), [(False, 2), (True, 3)])
-def test_a_model_that_nodes_share_is_tested_once_on_the_common_texts(world, private, times):
-    task = own_words(SMALL) if private else TextTask(SMALL)
-    nodes = [task.load_node(world, k, NODES) for k in (0, 0 if private else 1)]
-    model, tested = model_of(task, nodes[0]).eval(), []
+def test_a_model_that_nodes_share_is_tested_once_on_the_common_texts(corpus, private, times):
+    task = own_words(CORPUS) if private else TextTask(CORPUS)
+    nodes = [task.load_node(corpus, k, CORPUS_NODES) for k in (0, 0 if private else 1)]
+    model, tested = model_for(task, nodes[0]).eval(), []
     model.register_forward_hook(lambda module, given, out: tested.append(len(out)))
     before, again = (task.evaluate(model, node, seed=0, final=True).metrics for node in nodes)
     assert before["test.global_accuracy"] == again["test.global_accuracy"]
@@ -208,20 +176,20 @@ def test_a_model_that_nodes_share_is_tested_once_on_the_common_texts(world, priv
     assert tested.count(len(labels)) == times
 
 
-def test_word_vectors_start_the_embedding_and_their_share_is_told(world, tmp_path):
-    some = words_of(own_words(SMALL).load_node(world, 0, NODES))[2:12]
+def test_word_vectors_start_the_embedding_and_their_share_is_told(corpus, tmp_path):
+    some = words_of(own_words(CORPUS).load_node(corpus, 0, CORPUS_NODES))[2:12]
     (tmp_path / "glove.txt").write_text("".join(f"{w} {i} " + "0.5 " * 10 + "1\n" for i, w in enumerate(some)))
-    task = own_words(replace(SMALL, glove=str(tmp_path / "glove.txt")))
-    data = task.load_node(world, 0, NODES)
-    model = model_of(task, data)
+    task = own_words(replace(CORPUS, glove=str(tmp_path / "glove.txt")))
+    data = task.load_node(corpus, 0, CORPUS_NODES)
+    model = model_for(task, data)
     assert model.embedding.weight[2:12, 0].tolist() == list(range(10))
     share = task.evaluate(model, data, seed=0, final=False).metrics["vocabulary.in_glove"]
     assert share == pytest.approx(10 / (len(words_of(data)) - 2))
 
 
-def test_batches_and_examples_are_all_of_a_split_without_needless_padding(world):
-    task = own_words(SMALL)
-    data = task.load_node(world, 0, NODES)
+def test_batches_and_examples_are_all_of_a_split_without_needless_padding(corpus):
+    task = own_words(CORPUS)
+    data = task.load_node(corpus, 0, CORPUS_NODES)
     torch.manual_seed(0)
     for batches in (list(task.batches(data, "train", 16)), list(task.examples(data, "train", 16))):
         assert [len(batch["label"]) for batch in batches] == [16, 16, 16, 6]
@@ -235,31 +203,31 @@ def test_batches_and_examples_are_all_of_a_split_without_needless_padding(world)
         )
 
 
-def test_one_node_gets_everything_and_a_huge_alpha_equal_shares(world):
-    task = own_words(replace(SMALL, validation_share=0.0))
-    alone, everything = task.load_node(world, 0, 1), task.load_all(world)
+def test_one_node_gets_everything_and_a_huge_alpha_equal_shares(corpus):
+    task = own_words(replace(CORPUS, validation_share=0.0))
+    alone, everything = task.load_node(corpus, 0, 1), task.load_all(corpus)
     assert texts(alone, "train") == texts(everything, "train")
     assert texts(alone, "test") == texts(everything, "test")
     assert "validation" not in alone.splits
-    even = own_words(replace(SMALL, validation_share=0.0, alpha=1e9)).load_node(world, 4, NODES)
+    even = own_words(replace(CORPUS, validation_share=0.0, alpha=1e9)).load_node(corpus, 4, CORPUS_NODES)
     assert np.bincount(even.splits["train"]["label"]).tolist() == [15] * 4
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_partitions_of_flower_datasets(world, partition):
-    task = own_words(replace(SMALL, partition=partition, alpha=5.0))
-    nodes = [task.load_node(world, k, NODES) for k in range(NODES)]
+def test_partitions_of_flower_datasets(corpus, partition):
+    task = own_words(replace(CORPUS, partition=partition, alpha=5.0))
+    nodes = [task.load_node(corpus, k, CORPUS_NODES) for k in range(CORPUS_NODES)]
     assert sum(node.count("train") + node.count("validation") for node in nodes) == 360
     assert {node.count("test") for node in nodes} == {15}
 
 
-def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
-    task = TextTask(replace(SMALL, model=str(encoder_folder(tmp_path)), max_length=12))
-    data = task.load_node(world, 0, NODES)
+def test_a_transformer_learns_with_its_own_tokens(corpus, tmp_path):
+    task = TextTask(replace(CORPUS, model=str(encoder_folder(tmp_path)), max_length=12))
+    data = task.load_node(corpus, 0, CORPUS_NODES)
     assert words_of(data)[4] == "one"
     assert {int(ids[0]) for ids in data.splits["train"]["ids"]} == {2}
     assert isinstance(data.extra["common_test"], CommonTest)
-    model = learn(task, model_of(task, data), data, epochs=1, rate=1e-3)
+    model = learn(task, model_for(task, data), data, epochs=1, rate=1e-3)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert 0 <= metrics["test.global_accuracy"] <= 1
     assert "vocabulary.words" not in metrics
@@ -267,7 +235,7 @@ def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
         k: v.shape for k, v in model.state_dict().items()
     }
     with pytest.raises(DataError, match=r"text\.max-length = 128: must be at most 12 for the encoder"):
-        TextTask(replace(task.options, max_length=0)).load_node(world, 0, NODES)
+        TextTask(replace(task.options, max_length=0)).load_node(corpus, 0, CORPUS_NODES)
 
 
 @pytest.mark.slow
@@ -278,7 +246,7 @@ def test_a_node_learns_to_tell_news_from_real_vectors():
     chosen = Options(embedding_width=50, hidden=32, max_length=30, glove=glove, alpha=1e6, global_examples=600)
     task = own_words(chosen)
     data = task.load_node(folder / "agnews", 0, 25)
-    model = learn(task, model_of(task, data), data, epochs=2, rate=1e-2)
+    model = learn(task, model_for(task, data), data, epochs=2, rate=1e-2)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.global_accuracy"] > 0.6  # 0.65 to 0.75 with other seeds
     assert 0.4 < metrics["vocabulary.in_glove"] < 1

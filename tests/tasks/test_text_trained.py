@@ -16,7 +16,7 @@ from fedapps.tasks.text.trained import TextTrained
 from fedapps.tasks.trained import Origin, TrainedModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_world import FEDRECON, FEDVOCAB, NODES, OWN_START, SHARED, SMALL, TEXTS, model_for, model_of, write_world
+from text_world import FEDRECON, FEDVOCAB, NODES, OWN_START, SHARED, SMALL, TEXTS, model_for, model_of
 from tiny_encoder import encoder_folder
 from tokenizers import Tokenizer
 from torch import nn
@@ -26,15 +26,10 @@ from fedapps.registry.tasks import task_class
 FACTS = {"classes": ["0", "1"], "words": ["<pad>", "<unk>", "win", "loss", "tie", "goals", "in"]}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
-def trained(world, privacy=FEDVOCAB, options=SMALL, node=1):
+def trained(scores, privacy=FEDVOCAB, options=SMALL, node=1):
     """The untrained model of a node, as a run would leave it."""
     task = TextTask(options).under(privacy)
-    data = task.load_node(world, node, NODES)
+    data = task.load_node(scores, node, NODES)
     return TextTrained(task, model_for(task, data), task.facts(data), Origin(node=data.key), private=privacy, own=data)
 
 
@@ -49,8 +44,8 @@ class Says(nn.Module):
 # -- predictions ------------------------------------------------------------------------------------------------
 
 
-def test_predictions_by_hand(world):
-    model = trained(world)
+def test_predictions_by_hand(scores):
+    model = trained(scores)
     model.module = Says()
     four, five = model.vocabulary.words[4:6]
     found = model.predict([f"{four} unheard {four}", five, ""])
@@ -64,8 +59,8 @@ def test_predictions_by_hand(world):
     assert len(model.predict([])) == 0
 
 
-def test_own_label_shares_shift_the_predictions_of_a_model_with_adjusted_logits(world):
-    model = trained(world)
+def test_own_label_shares_shift_the_predictions_of_a_model_with_adjusted_logits(scores):
+    model = trained(scores)
     model.module = Says()
     adjust_logits(model.module.eval(), torch.tensor([0.0, 5.0], dtype=torch.float64))
     four = model.vocabulary.words[4]
@@ -94,9 +89,9 @@ def test_neither_order_nor_batches_matter(texts, batch_size):
     assert found.sum(axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-6)
 
 
-def test_the_accuracy_of_predictions_is_that_of_the_evaluation(world):
-    model = trained(world)
-    rows = [json.loads(line) for line in (world / "test.jsonl").read_text().splitlines()]
+def test_the_accuracy_of_predictions_is_that_of_the_evaluation(scores):
+    model = trained(scores)
+    rows = [json.loads(line) for line in (scores / "test.jsonl").read_text().splitlines()]
     found = model.predict([row["text"] for row in rows])
     right = sum(name == str(row["label"]) for name, row in zip(found.names, rows, strict=True))
     assert model.evaluate()["test.global_accuracy"] == right / len(rows)
@@ -105,8 +100,8 @@ def test_the_accuracy_of_predictions_is_that_of_the_evaluation(world):
 # -- inputs -----------------------------------------------------------------------------------------------------
 
 
-def test_texts_come_from_lines_tables_and_streams_in_their_order(world, tmp_path):
-    model = trained(world)
+def test_texts_come_from_lines_tables_and_streams_in_their_order(scores, tmp_path):
+    model = trained(scores)
     (tmp_path / "a.txt").write_text("win 1\n\n  loss 2  \n")
     (tmp_path / "b.csv").write_text('label,text\n0,"tie, 3"\n')
     (tmp_path / "c.jsonl").write_text('{"text": "win 4"}\n')
@@ -142,32 +137,32 @@ def test_columns_are_those_of_the_training_files(tmp_path):
 
 
 @pytest.mark.parametrize("privacy", [SHARED, FEDRECON, FEDVOCAB, OWN_START], ids=str)
-def test_the_vocabulary_goes_along_in_the_facts(world, tmp_path, privacy):
-    model = trained(world, privacy)
+def test_the_vocabulary_goes_along_in_the_facts(scores, tmp_path, privacy):
+    model = trained(scores, privacy)
     again = TrainedModel.read(model.save(tmp_path / "model"), task_class)
     assert again.vocabulary.words == model.own.extra["vocabulary"].words
     assert again.predict(TEXTS).probabilities.tolist() == model.predict(TEXTS).probabilities.tolist()
-    assert again.evaluate(again.data(world, 1, NODES)) == model.evaluate()
+    assert again.evaluate(again.data(scores, 1, NODES)) == model.evaluate()
 
 
-def test_the_file_of_initial_vectors_does_not(world, tmp_path):
+def test_the_file_of_initial_vectors_does_not(scores, tmp_path):
     glove = tmp_path / "glove.txt"
     glove.write_text("win 1 0 0 0\nloss 0 1 0 0\ngoals 0 0 1 0\n")
-    model = trained(world, options=replace(SMALL, glove=str(glove)))
+    model = trained(scores, options=replace(SMALL, glove=str(glove)))
     assert "vocabulary.in_glove" in model.evaluate()
     folder, metrics = model.save(tmp_path / "model"), model.evaluate()
     glove.unlink()
     again = TrainedModel.read(folder, task_class)
     del metrics["vocabulary.in_glove"]
-    assert again.evaluate(again.data(world, 1, NODES)) == metrics
+    assert again.evaluate(again.data(scores, 1, NODES)) == metrics
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])
-def test_the_tokenizer_and_the_configuration_of_an_encoder_do(world, tmp_path, kind):
+def test_the_tokenizer_and_the_configuration_of_an_encoder_do(scores, tmp_path, kind):
     encoder, other = (encoder_folder(tmp_path / name, of) for name, of in (("encoder", kind), ("other", "bert")))
     for number, (privacy, own) in enumerate(((SHARED, ""), (FEDVOCAB, ""), (OWN_START, str(other)))):
         options = replace(SMALL, model=str(encoder), max_length=8, own_starts=own)
-        model = trained(world, privacy, options)
+        model = trained(scores, privacy, options)
         folder, texts = model.save(tmp_path / f"{kind}-{number}"), ["one two threes", "nine"]
         saved = Tokenizer.from_file(str(folder / "files" / "tokenizer.json"))
         assert len(saved.encode("one two " * 9).ids) == 8
@@ -180,10 +175,10 @@ def test_the_tokenizer_and_the_configuration_of_an_encoder_do(world, tmp_path, k
                 there.rename(path)
 
 
-def test_the_facts_of_a_shared_model_need_data_only_where_the_words_are_theirs(world):
+def test_the_facts_of_a_shared_model_need_data_only_where_the_words_are_theirs(scores):
     with pytest.raises(DataError, match="the classes and the words of the model are those of the nodes' texts"):
         TextTask(SMALL).facts(None)
-    words = world / "words.txt"
+    words = scores / "words.txt"
     words.write_text("win\nloss\n")
     task = TextTask(replace(SMALL, vocabulary="file", vocabulary_file=str(words)))
     assert task.facts(None) == {"classes": ["0", "1"], "words": ["<pad>", "<unk>", "win", "loss"]}
@@ -192,8 +187,8 @@ def test_the_facts_of_a_shared_model_need_data_only_where_the_words_are_theirs(w
     assert model.module.embedding.weight.shape == (3, 4)
 
 
-def test_a_folder_with_test_texts_alone_can_be_evaluated(world, tmp_path):
-    model = trained(world)
+def test_a_folder_with_test_texts_alone_can_be_evaluated(scores, tmp_path):
+    model = trained(scores)
     lines = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
     Path(tmp_path, "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = model.predict(TEXTS)

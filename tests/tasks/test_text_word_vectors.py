@@ -13,7 +13,7 @@ from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.word_vectors import drawn_vectors, with_unknown
 from hypothesis import given
 from hypothesis import strategies as st
-from text_world import FEDRECON, FEDVOCAB, SHARED, SMALL, model_for, nodes_of, write_world
+from text_world import FEDRECON, FEDVOCAB, SHARED, SMALL, model_for, nodes_of
 
 from fedapps.base.seeding import derive_seed
 
@@ -75,15 +75,10 @@ def test_a_nodes_vocabulary_costs_little_again_and_again():
     assert min(took) < 0.05
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("scores"))
-
-
-def public_table(privacy, world, unknown):
+def public_table(privacy, scores, unknown):
     """The table with the unknown word, of the first node."""
     task = TextTask(replace(SMALL, unknown=unknown)).under(privacy)
-    data = nodes_of(task, world)[0]
+    data = nodes_of(task, scores)[0]
     return model_for(task, data).embedding.weight.detach()
 
 
@@ -106,18 +101,18 @@ def test_no_other_vector_changes(words, unknown):
 
 
 @pytest.mark.parametrize("privacy", [SHARED, FEDRECON, FEDVOCAB])
-def test_the_unknown_word_of_a_model(world, privacy):
-    drawn = public_table(privacy, world, "drawn")
-    assert torch.equal(public_table(privacy, world, "mean")[1], drawn[2:].mean(dim=0))
-    assert torch.equal(public_table(privacy, world, "zeros")[1], torch.zeros(4))
-    assert torch.equal(public_table(privacy, world, "zeros")[2:], drawn[2:])
+def test_the_unknown_word_of_a_model(scores, privacy):
+    drawn = public_table(privacy, scores, "drawn")
+    assert torch.equal(public_table(privacy, scores, "mean")[1], drawn[2:].mean(dim=0))
+    assert torch.equal(public_table(privacy, scores, "zeros")[1], torch.zeros(4))
+    assert torch.equal(public_table(privacy, scores, "zeros")[2:], drawn[2:])
 
 
-def test_the_table_of_digit_words_has_no_unknown_word(world):
+def test_the_table_of_digit_words_has_no_unknown_word(scores):
     tables = []
     for unknown in ("drawn", "zeros"):
         task = TextTask(replace(SMALL, unknown=unknown)).under(FEDRECON)
-        tables.append(model_for(task, nodes_of(task, world)[0]).embedding.private.detach())
+        tables.append(model_for(task, nodes_of(task, scores)[0]).embedding.private.detach())
     assert torch.equal(*tables)
 
 

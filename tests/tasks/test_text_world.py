@@ -43,14 +43,6 @@ def test_texts_have_common_words_own_words_and_numbers():
     assert Counter(own).most_common(1)[0][0] == f"w{COMMON + TOPIC}"
 
 
-def test_corpora_repeat_with_their_seed(tmp_path):
-    for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
-        write_corpus(tmp_path / folder, 2, 20, 10, seed)
-    for name in ("train.jsonl", "test.jsonl"):
-        first, again, other = ((tmp_path / folder / name).read_bytes() for folder in "abc")
-        assert first == again != other
-
-
 def test_examples_are_written_as_they_are(tmp_path):
     write_examples(tmp_path / "a.jsonl", ['é "\n', ""], ["x", 1])
     assert read(tmp_path / "a.jsonl") == [{"text": 'é "\n', "label": "x"}, {"text": "", "label": 1}]

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from drawn_houses import NAMES, THINGS, message_of, task_with, write_graph, write_world
+from drawn_houses import NAMES, THINGS, message_of, task_with, write_graph
 from fedapps.tasks.vln.agent import LEARNING
 from fedapps.tasks.vln.instructions import Vocabulary
 from fedapps.tasks.vln.options import Options
@@ -15,15 +15,10 @@ from fedapps.tasks.vln.task import VlnTask
 from fedapps.base.options import parse_options
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
 @pytest.fixture
-def damaged(world, tmp_path):
+def damaged(homes, tmp_path):
     """A world to damage."""
-    return shutil.copytree(world, tmp_path / "world")
+    return shutil.copytree(homes, tmp_path / "world")
 
 
 @pytest.fixture
@@ -99,18 +94,18 @@ def test_features_that_are_missing_or_of_another_width(damaged):
     assert task_with().load_node(damaged, 1, 3).count("train") == 12  # a house needs only its own
 
 
-def test_another_number_of_nodes(world, tmp_path):
-    said = message_of(task_with().load_node, world, 0, 2)
+def test_another_number_of_nodes(homes, tmp_path):
+    said = message_of(task_with().load_node, homes, 0, 2)
     assert said.endswith("are 3 houses (2 seen, 1 unseen), but num-nodes is 2: set num-nodes = 3")
-    assert "node 3 of 3: expected an index from 0 to 2" in message_of(task_with().load_node, world, 3, 3)
+    assert "node 3 of 3: expected an index from 0 to 2" in message_of(task_with().load_node, homes, 3, 3)
     write_graph(tmp_path, "houseA")
     assert "no house with paths" in message_of(task_with().load_all, tmp_path)
 
 
-def test_no_file_of_the_data_set(world):
+def test_no_file_of_the_data_set(homes):
     """The folder has Room-to-Room alone."""
     for load in (task_with(dataset="rxr").load_all, lambda folder: task_with(dataset="rxr").load_node(folder, 0, 3)):
-        said = message_of(load, world)
+        said = message_of(load, homes)
         assert "no house with paths for vln.houses = 'all'" in said
         assert "expected rxr_train_guide.jsonl, rxr_val_seen_guide.jsonl, rxr_val_unseen_guide.jsonl" in said
 
@@ -140,11 +135,11 @@ def test_options_that_do_not_go_together(changes, said):
     assert said in message_of(lambda: task_with(**changes))
 
 
-def test_a_vocabulary_that_has_no_room(world, words):
-    said = message_of(task_with(vocabulary_file=words, vocabulary_size=9).load_node, world, 0, 3)
+def test_a_vocabulary_that_has_no_room(homes, words):
+    said = message_of(task_with(vocabulary_file=words, vocabulary_size=9).load_node, homes, 0, 3)
     assert "vln.vocabulary-size = 9:" in said
     assert said.endswith(f"set vln.vocabulary-size = {2 + len(THINGS) + 4}")
-    assert "no such file" in message_of(task_with(vocabulary_file="nowhere").load_node, world, 0, 3)
+    assert "no such file" in message_of(task_with(vocabulary_file="nowhere").load_node, homes, 0, 3)
 
 
 def test_without_data_or_a_world_there_is_nothing(tmp_path):

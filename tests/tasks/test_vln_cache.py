@@ -68,11 +68,6 @@ def test_keys_differ_where_inputs_do(parts, data):
 # -- labels ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
 @pytest.fixture
 def task(tmp_path):
     return task_with(stage="pre-exploration", **speaking(tmp_path))
@@ -97,27 +92,27 @@ def with_options(task, **changes):
     return VlnTask(replace(task.options, **changes))
 
 
-def labels(task, world):
-    return task.load_node(world, 2, 3).extra["paths"]["train"]
+def labels(task, homes):
+    return task.load_node(homes, 2, 3).extra["paths"]["train"]
 
 
-def test_a_house_is_labelled_once(world, task, calls):
-    first, again = labels(task, world), labels(task, world)
+def test_a_house_is_labelled_once(homes, task, calls):
+    first, again = labels(task, homes), labels(task, homes)
     assert calls == [5]
     assert first == again
     assert {len(path.instructions) for path in first} == {1}
 
 
 def test_pooled_houses_have_the_labels_of_their_nodes(tmp_path, calls):
-    world = write_world(tmp_path / "world", seen=("houseA",), unseen=("houseC", "houseD"))
+    homes = write_world(tmp_path / "world", seen=("houseA",), unseen=("houseC", "houseD"))
     task = task_with(stage="pre-exploration", **speaking(tmp_path))
-    nodes = [task.load_node(world, partition, 3).extra["paths"]["train"] for partition in (1, 2)]
-    assert task.load_all(world).extra["paths"]["train"] == nodes[0] + nodes[1]
+    nodes = [task.load_node(homes, partition, 3).extra["paths"]["train"] for partition in (1, 2)]
+    assert task.load_all(homes).extra["paths"]["train"] == nodes[0] + nodes[1]
     assert calls == [5, 5]
 
 
-def test_other_inputs_are_other_labels(world, task, calls, tmp_path):
-    labels(task, world)
+def test_other_inputs_are_other_labels(homes, task, calls, tmp_path):
+    labels(task, homes)
     torch.manual_seed(7)
     other = saved(task_with(stage="speaker").build_model(), tmp_path / "other.safetensors")
     listeners = [saved(task_with().build_model(), tmp_path / f"listener-{number}.safetensors") for number in range(2)]
@@ -136,10 +131,10 @@ def test_other_inputs_are_other_labels(world, task, calls, tmp_path):
     ):
         before = len(calls)
         changed = with_options(task, **changes)
-        assert labels(changed, world) == labels(changed, world)
+        assert labels(changed, homes) == labels(changed, homes)
         assert len(calls) == before + 1, changes
     unchanged = len(calls)
-    labels(with_options(task, augmented_weight=0.1, hidden=8, learning="imitation"), world)
+    labels(with_options(task, augmented_weight=0.1, hidden=8, learning="imitation"), homes)
     assert len(calls) == unchanged
 
 
@@ -149,6 +144,6 @@ def test_another_graph_is_another_label(tmp_path, calls):
         worlds.append(write_world(tmp_path / name))
     graph = next(worlds[1].rglob("houseC_connectivity.json"))
     graph.write_text(graph.read_text().replace("6.0", "6.25"))
-    for world in worlds:
-        labels(task, world)
+    for homes in worlds:
+        labels(task, homes)
     assert calls == [5, 5]

@@ -11,31 +11,19 @@ from drawn_houses import (
     message_of,
     path_entry,
     saved,
-    speaking,
     task_with,
     write_graph,
-    write_world,
 )
 from fedapps.tasks.vln.dataset import main
 from fedapps.tasks.vln.instructions import Vocabulary
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
 @pytest.fixture
-def speaker(tmp_path):
-    return speaking(tmp_path)
-
-
-@pytest.fixture
-def own_folder(world, tmp_path):
+def own_folder(homes, tmp_path):
     """An unseen house: its graph and features, and no instructions."""
     folder = tmp_path / "own"
     write_graph(folder, "houseC")
-    shutil.copy(world / "features.npz", folder)
+    shutil.copy(homes / "features.npz", folder)
     return folder
 
 
@@ -63,12 +51,12 @@ def test_a_deployed_house_explores_without_a_word_of_its_people(own_folder, word
     assert (data.groups["seen"], data.count("train")) == ("true", 3)
 
 
-def test_the_words_of_a_folder_are_those_of_a_run_without_a_file(world, tmp_path, capsys):
+def test_the_words_of_a_folder_are_those_of_a_run_without_a_file(homes, tmp_path, capsys):
     file = tmp_path / "words.txt"
-    main([str(world), str(file), "--size", "30"])
-    shared = task_with().load_node(world, 0, 3).extra["vocabulary"]
+    main([str(homes), str(file), "--size", "30"])
+    shared = task_with().load_node(homes, 0, 3).extra["vocabulary"]
     assert Vocabulary.read(file) == shared
-    again = task_with(vocabulary_file=str(file)).load_node(world, 0, 3)
+    again = task_with(vocabulary_file=str(file)).load_node(homes, 0, 3)
     assert again.extra["vocabulary"] == shared
     with pytest.raises(SystemExit):
         main([str(tmp_path), str(file)])

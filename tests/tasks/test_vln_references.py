@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
+from drawn_houses import PATHS, path_entry, task_with, write_graph
 from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.vln.connectivity import read_graphs
 from fedapps.tasks.vln.dataset import Dataset
@@ -25,11 +25,6 @@ from fedapps.tasks.vln.walks import METRICS, bleu, bleu_statistics
 from flwr.app import MetricRecord
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
 def described(*texts):
     """A path with these instructions."""
     entry = path_entry("houseA", PATHS[0], 0)
@@ -39,8 +34,8 @@ def described(*texts):
 # -- walkers ---------------------------------------------------------------------------------------------------
 
 
-def test_the_shortest_path_is_the_ceiling(world):
-    found = task_with().references(world)
+def test_the_shortest_path_is_the_ceiling(homes):
+    found = task_with().references(homes)
     assert list(found) == ["random", "random walk", "forward", "shortest path"]
     for row in found.values():
         assert set(row) == {f"{split}.{metric}" for split in ("val_seen", "val_unseen") for metric in METRICS}
@@ -65,33 +60,33 @@ def test_a_walker_by_hand(tmp_path):
     assert found["val_unseen.sr"] == 0.5
 
 
-def test_references_cover_the_houses_that_are_nodes(world):
-    assert {name.partition(".")[0] for name in task_with(houses="seen").references(world)["forward"]} == {"val_seen"}
-    unseen = task_with(houses="unseen").references(world)
+def test_references_cover_the_houses_that_are_nodes(homes):
+    assert {name.partition(".")[0] for name in task_with(houses="seen").references(homes)["forward"]} == {"val_seen"}
+    unseen = task_with(houses="unseen").references(homes)
     assert {name.partition(".")[0] for name in unseen["forward"]} == {"val_unseen"}
-    assert unseen["forward"].items() <= task_with().references(world)["forward"].items()
+    assert unseen["forward"].items() <= task_with().references(homes)["forward"].items()
 
 
-def test_references_depend_on_the_sample_seed_alone(world):
-    first = task_with().references(world)
+def test_references_depend_on_the_sample_seed_alone(homes):
+    first = task_with().references(homes)
     torch.manual_seed(7)
-    assert task_with(ablation="no-instructions").references(world) == first
-    assert task_with(sample_seed=1).references(world)["random walk"] != first["random walk"]
-    assert task_with(sample_seed=1).references(world)["forward"] == first["forward"]
+    assert task_with(ablation="no-instructions").references(homes) == first
+    assert task_with(sample_seed=1).references(homes)["random walk"] != first["random walk"]
+    assert task_with(sample_seed=1).references(homes)["forward"] == first["forward"]
 
 
 # -- sentences -------------------------------------------------------------------------------------------------
 
 
-def test_sentences_of_the_speaker_stage(world):
+def test_sentences_of_the_speaker_stage(homes):
     """The moves of the unseen paths are those of two training paths, which have the same words."""
     task = task_with(stage="speaker", ablation="angles-only")
-    found = task.references(world)
+    found = task.references(homes)
     assert list(found) == ["constant sentence", "retrieved sentence", "one person"]
     assert all(set(row) == {"val_seen.bleu", "val_unseen.bleu"} for row in found.values())
     assert found["retrieved sentence"]["val_unseen.bleu"] == pytest.approx(100)
     assert found["constant sentence"]["val_unseen.bleu"] < 100
-    assert found == task.references(world)
+    assert found == task.references(homes)
 
 
 def test_one_person_against_the_others_by_hand():
@@ -108,9 +103,9 @@ def test_the_constant_sentence_fits_most_training_paths():
     assert constant_sentence([most] * 3 + [described("walk on")], 0) == ["go", "to", "the", "sofa", "and", "wait"]
 
 
-def test_the_sentence_of_the_path_that_looks_the_same(world):
+def test_the_sentence_of_the_path_that_looks_the_same(homes):
     task = task_with(stage="speaker")
-    data = task.load_node(world, 0, 3)
+    data = task.load_node(homes, 0, 3)
     paths = data.extra["paths"]["train"]
     looks = looks_of(data.extra["houses"], data.splits["train"])
     assert looks.shape == (4, 7 * 4 + 6)

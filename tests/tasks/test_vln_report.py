@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from fedapps.tasks.vln.report_houses import House, Walk, floor_plan, read_house, read_walks
 from fedapps.tasks.vln.report_results import read_sentences
-from report_pages import labels, page, section, write_lines
-from safetensors.numpy import save_file
+from report_pages import labels, page, save_traces, section, write_lines
 
 from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError
@@ -36,13 +35,6 @@ def walk(path: str, walked: list[int], *, success: bool, instruction: str = "go 
 HOUSE = {"viewpoints": VIEWPOINTS, "edges": EDGES}
 
 
-def save(folder: Path, method: str, arrays: dict[str, Any], node: str = "houseC") -> Path:
-    place = folder / "nodes" / "run-1a2b" / method / node
-    place.mkdir(parents=True)
-    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, place / "traces.safetensors")
-    return place / "traces.safetensors"
-
-
 def evaluated(method: str, node: str, **metrics: float) -> dict[str, Any]:
     named = {name.replace("__", "."): value for name, value in metrics.items()}
     return {"method": method, "round": 1, "node": node, "phase": "evaluate", "num_examples": 1, "metrics": named}
@@ -60,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_walk_is_read_as_it_was_written(tmp_path: Path) -> None:
-    arrays = Arrays(save(tmp_path, "fedavg", HOUSE | walk("val_seen.1", [0, 1], success=False)))
+    arrays = Arrays(save_traces(tmp_path, "fedavg", "houseC", HOUSE | walk("val_seen.1", [0, 1], success=False)))
     house = read_house(arrays)
     assert house is not None
     np.testing.assert_array_equal(house.viewpoints, VIEWPOINTS)
@@ -98,9 +90,9 @@ def test_a_second_floor_is_drawn_where_the_figure_stays_compact() -> None:
 def test_walks_of_all_methods_are_drawn_with_their_outcome(folder: Path) -> None:
     far = HOUSE | walk("val_unseen.0", [0, 1, 2], success=True) | walk("val_unseen.1", [0, 1, 2, 3], success=False)
     near = HOUSE | walk("val_unseen.0", [0, 1, 2], success=True) | walk("val_unseen.1", [0, 1, 2], success=True)
-    save(folder, "untrained", far)
-    save(folder, "fedavg", near)
-    save(folder, "fedavg", HOUSE | walk("val_seen.0", [0], success=False), "houseA")
+    save_traces(folder, "untrained", "houseC", far)
+    save_traces(folder, "fedavg", "houseC", near)
+    save_traces(folder, "fedavg", "houseA", HOUSE | walk("val_seen.0", [0], success=False))
     shown = section(page(folder), "houses")
     assert "Walks through houseC from above" in shown
     assert "Walks through houseA" in shown
@@ -121,7 +113,7 @@ def test_walks_of_all_methods_are_drawn_with_their_outcome(folder: Path) -> None
     ],
 )
 def test_a_malformed_walk_is_reported(folder: Path, other: dict[str, Any], message: str) -> None:
-    save(folder, "fedavg", HOUSE | walk("val_seen.0", [0], success=True) | other)
+    save_traces(folder, "fedavg", "houseC", HOUSE | walk("val_seen.0", [0], success=True) | other)
     with pytest.raises(ReportError, match=rf"traces\.safetensors: {message}"):
         page(folder)
 
@@ -137,9 +129,11 @@ def test_sentences_stand_beside_what_a_person_wrote(folder: Path) -> None:
     final = {"val_unseen.bleu": 21.5, "val_unseen.distinct": 0.5}
     (folder / "summary.json").write_text(json.dumps({"methods": {"fedavg": {"final": final}}}))
     (folder / "references.json").write_text(json.dumps({"one person": {"val_unseen.bleu": 15.25}}))
-    path = save(folder, "fedavg", sentences("val_unseen.0", "go to the sofa") | sentences("val_unseen.1", "walk"))
+    path = save_traces(
+        folder, "fedavg", "houseC", sentences("val_unseen.0", "go to the sofa") | sentences("val_unseen.1", "walk")
+    )
     assert read_sentences(Arrays(path))["val_unseen.1"].description == "walk"
-    save(folder, "untrained", sentences("val_unseen.0", "the the the"))
+    save_traces(folder, "untrained", "houseC", sentences("val_unseen.0", "the the the"))
     shown = section(page(folder), "sentences")
     assert "<td>Go to the &lt;sofa&gt;.</td><td>the the the</td><td>go to the sofa</td>" in shown
     assert "<td>–</td><td>walk</td>" in shown
@@ -168,7 +162,7 @@ def test_one_method_has_its_results_by_house(folder: Path) -> None:
 
 
 def test_there_are_no_sections_without_houses(folder: Path) -> None:
-    save(folder, "fedavg", {"something": np.zeros(3)})
+    save_traces(folder, "fedavg", "houseC", {"something": np.zeros(3)})
     text = page(folder)
     for name in ("houses", "house-results", "sentences"):
         assert not section(text, name)

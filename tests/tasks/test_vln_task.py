@@ -13,23 +13,12 @@ from drawn_houses import (
     message_of,
     path_entry,
     saved,
-    speaking,
     task_with,
     write_graph,
     write_world,
 )
 from fedapps.tasks.vln.instructions import END
 from fedapps.tasks.vln.walks import METRICS
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def speaker(tmp_path):
-    return speaking(tmp_path)
 
 
 def text_of(array):
@@ -39,8 +28,8 @@ def text_of(array):
 # -- nodes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_house_is_a_node_and_unseen_ones_come_last(world):
-    nodes = [task_with().load_node(world, partition, 3) for partition in range(3)]
+def test_a_house_is_a_node_and_unseen_ones_come_last(homes):
+    nodes = [task_with().load_node(homes, partition, 3) for partition in range(3)]
     assert [node.key for node in nodes] == ["houseA", "houseB", "houseC"]
     assert [dict(node.groups) for node in nodes] == [
         {"house": "houseA", "seen": "true"},
@@ -50,13 +39,13 @@ def test_a_house_is_a_node_and_unseen_ones_come_last(world):
     assert [set(node.splits) for node in nodes] == [{"train", "val_seen"}] * 2 + [{"val_unseen"}]
     assert [node.count("train") for node in nodes] == [12, 12, 0]
     assert task_with().sizes(nodes[2]) == {"houses": 1, "viewpoints": 13, "val_unseen instructions": 6}
-    assert task_with(houses="unseen").load_node(world, 0, 1).key == "houseC"
+    assert task_with(houses="unseen").load_node(homes, 0, 1).key == "houseC"
 
 
-def test_pooled_data_are_the_nodes_data_together(world):
-    pooled = task_with().load_all(world)
-    nodes = [task_with().load_node(world, partition, 3) for partition in range(3)]
-    assert pooled.key == world.name
+def test_pooled_data_are_the_nodes_data_together(homes):
+    pooled = task_with().load_all(homes)
+    nodes = [task_with().load_node(homes, partition, 3) for partition in range(3)]
+    assert pooled.key == homes.name
     assert not pooled.groups
     for split in ("train", "val_seen", "val_unseen"):
         here = [node for node in nodes if split in node.splits]
@@ -65,30 +54,33 @@ def test_pooled_data_are_the_nodes_data_together(world):
         assert [tuple(row) for row in pooled.splits[split]["tokens"].tolist()] == texts
 
 
-def test_one_house_is_pooled_data(world):
-    one, pooled = task_with(houses="unseen").load_node(world, 0, 1), task_with(houses="unseen").load_all(world)
+def test_one_house_is_pooled_data(homes):
+    one, pooled = (
+        task_with(houses="unseen").load_node(homes, 0, 1),
+        task_with(houses="unseen").load_all(homes),
+    )
     for name, tensor in one.splits["val_unseen"].items():
         assert torch.equal(tensor, pooled.splits["val_unseen"][name])
     assert torch.equal(one.extra["houses"].features, pooled.extra["houses"].features)
 
 
-def test_words_are_those_of_all_training_instructions(world):
-    words = task_with().load_node(world, 2, 3).extra["vocabulary"]
+def test_words_are_those_of_all_training_instructions(homes):
+    words = task_with().load_node(homes, 2, 3).extra["vocabulary"]
     assert {"walk", "stop", "the"} <= set(words.words)
     assert len(words) <= 30
     assert task_with().build_model().encoder.embedding.weight.shape == (30, 8)
 
 
-def test_ablations(world):
-    plain = task_with().load_node(world, 0, 3)
-    blind = task_with(ablation="angles-only").load_node(world, 0, 3)
+def test_ablations(homes):
+    plain = task_with().load_node(homes, 0, 3)
+    blind = task_with(ablation="angles-only").load_node(homes, 0, 3)
     assert not blind.extra["houses"].features.any()
-    silent = task_with(ablation="no-instructions").load_node(world, 0, 3)
+    silent = task_with(ablation="no-instructions").load_node(homes, 0, 3)
     assert silent.splits["train"]["length"].eq(2).all()
     assert silent.splits["val_seen"]["tokens"][:, -1].eq(END).all()
-    shuffled = task_with(ablation="shuffled-instructions").load_node(world, 2, 3)
-    unseen = task_with().load_node(world, 2, 3)
-    assert torch.equal(plain.splits["train"]["tokens"], task_with().load_node(world, 0, 3).splits["train"]["tokens"])
+    shuffled = task_with(ablation="shuffled-instructions").load_node(homes, 2, 3)
+    unseen = task_with().load_node(homes, 2, 3)
+    assert torch.equal(plain.splits["train"]["tokens"], task_with().load_node(homes, 0, 3).splits["train"]["tokens"])
     assert torch.equal(shuffled.splits["val_unseen"]["path"], unseen.splits["val_unseen"]["path"])
     assert not torch.equal(shuffled.splits["val_unseen"]["tokens"], unseen.splits["val_unseen"]["tokens"])
     rows = [sorted(map(tuple, each.splits["val_unseen"]["tokens"].tolist())) for each in (shuffled, unseen)]
@@ -96,51 +88,51 @@ def test_ablations(world):
 
 
 @pytest.mark.parametrize("stage", ["agent", "speaker", "augmented", "pre-exploration"])
-def test_a_profile_says_what_the_loaded_data_say(world, speaker, stage):
+def test_a_profile_says_what_the_loaded_data_say(homes, speaker, stage):
     task = task_with(stage=stage, **speaker)
     for node in range(3):
-        assert task.node_profile(world, node, 3) == task.load_node(world, node, 3).profile()
+        assert task.node_profile(homes, node, 3) == task.load_node(homes, node, 3).profile()
 
 
 # -- stages ----------------------------------------------------------------------------------------------------
 
 
-def test_augmented_training_adds_labelled_paths_in_seen_houses(world, speaker):
+def test_augmented_training_adds_labelled_paths_in_seen_houses(homes, speaker):
     task = task_with(stage="augmented", **speaker)
-    nodes = [task.load_node(world, partition, 3) for partition in range(3)]
+    nodes = [task.load_node(homes, partition, 3) for partition in range(3)]
     assert [node.count("train") for node in nodes] == [12 + 5, 12 + 5, 0]
     assert nodes[0].splits["train"]["weight"].tolist() == pytest.approx([0.2] * 12 + [0.6] * 5)
-    again = task.load_node(world, 0, 3)
+    again = task.load_node(homes, 0, 3)
     assert all(torch.equal(tensor, again.splits["train"][name]) for name, tensor in nodes[0].splits["train"].items())
     paths = nodes[0].extra["paths"]["train"]
     assert len(paths) == 4 + 5
     assert {path.path for path in paths[4:]} != {path.path for path in nodes[1].extra["paths"]["train"][4:]}
 
 
-def test_a_house_without_a_path_to_sample_trains_on_its_own_instructions(world, speaker, monkeypatch):
+def test_a_house_without_a_path_to_sample_trains_on_its_own_instructions(homes, speaker, monkeypatch):
     monkeypatch.setattr("fedapps.tasks.vln.dataset.sample_paths", lambda graph, count, rng: [])
-    assert task_with(stage="augmented", **speaker).load_node(world, 0, 3).count("train") == 12
+    assert task_with(stage="augmented", **speaker).load_node(homes, 0, 3).count("train") == 12
     task = task_with(stage="pre-exploration", **speaker)
-    assert task.load_node(world, 0, 3).count("train") == 12
-    said = message_of(task.load_node, world, 2, 3)
+    assert task.load_node(homes, 0, 3).count("train") == 12
+    said = message_of(task.load_node, homes, 2, 3)
     assert said.startswith(
         "house houseC: too small for vln.stage = 'pre-exploration': no shortest path of 4 to 6 edges"
     )
 
 
 def test_pre_exploration_pools_unseen_houses_only(tmp_path, speaker):
-    world = write_world(tmp_path / "world", unseen=("houseC", "houseD"))
-    pooled = task_with(stage="pre-exploration", **speaker).load_all(world)
+    homes = write_world(tmp_path / "world", unseen=("houseC", "houseD"))
+    pooled = task_with(stage="pre-exploration", **speaker).load_all(homes)
     assert pooled.extra["houses"].scans == ("houseC", "houseD")
     assert pooled.count("train") == 5 + 5
     seen = task_with(stage="pre-exploration", houses="seen", **speaker)
-    said = message_of(seen.load_all, world)
+    said = message_of(seen.load_all, homes)
     assert "no house with paths for vln.houses = 'seen' in vln.stage = 'pre-exploration'" in said
 
 
-def test_pre_exploration_trains_unseen_houses_on_labelled_paths_alone(world, speaker):
+def test_pre_exploration_trains_unseen_houses_on_labelled_paths_alone(homes, speaker):
     task = task_with(stage="pre-exploration", **speaker)
-    seen, unseen = task.load_node(world, 0, 3), task.load_node(world, 2, 3)
+    seen, unseen = task.load_node(homes, 0, 3), task.load_node(homes, 2, 3)
     assert seen.count("train") == 12
     assert unseen.count("train") == 5
     assert unseen.count("val_unseen") == 6
@@ -148,25 +140,25 @@ def test_pre_exploration_trains_unseen_houses_on_labelled_paths_alone(world, spe
     assert not human & {path.instructions for path in unseen.extra["paths"]["train"]}
 
 
-def test_pre_exploration_on_a_share_of_peoples_instructions_leaves_them_out_of_the_tests(world):
-    whole = {path.path_id for path in task_with().load_node(world, 2, 3).extra["paths"]["val_unseen"]}
+def test_pre_exploration_on_a_share_of_peoples_instructions_leaves_them_out_of_the_tests(homes):
+    whole = {path.path_id for path in task_with().load_node(homes, 2, 3).extra["paths"]["val_unseen"]}
     task = task_with(stage="pre-exploration", described_share=0.5)
-    paths = task.load_node(world, 2, 3).extra["paths"]
+    paths = task.load_node(homes, 2, 3).extra["paths"]
     trained, tested = ({path.path_id for path in paths[split]} for split in ("train", "val_unseen"))
     assert trained
     assert tested
     assert not trained & tested
     assert trained | tested == whole
-    assert task.load_node(world, 0, 3).count("train") == 12
-    said = message_of(task_with(stage="pre-exploration", described_share=0.1).load_node, world, 2, 3)
+    assert task.load_node(homes, 0, 3).count("train") == 12
+    said = message_of(task_with(stage="pre-exploration", described_share=0.1).load_node, homes, 2, 3)
     assert "vln.described-share = 0.1: house houseC has" in said
 
 
-def test_the_next_stage_begins_with_the_agent_of_the_last(world, tmp_path):
+def test_the_next_stage_begins_with_the_agent_of_the_last(homes, tmp_path):
     torch.manual_seed(5)
     first = task_with().build_model()
     task = task_with(agent_file=saved(first, tmp_path / "agent.safetensors"))
-    again = task.build_model_for(task.load_node(world, 0, 3))
+    again = task.build_model_for(task.load_node(homes, 0, 3))
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in first.state_dict().items())
     assert {name.partition(".")[0] for name in again.state_dict()} == {"encoder", "decoder", "critic"}
     said = message_of(task_with(agent_file=task.options.agent_file, hidden=8).build_model)
@@ -174,28 +166,28 @@ def test_the_next_stage_begins_with_the_agent_of_the_last(world, tmp_path):
     assert said.endswith("to those that the file was trained with")
 
 
-def test_the_speaker_is_the_model_of_its_stage(world):
+def test_the_speaker_is_the_model_of_its_stage(homes):
     task = task_with(stage="speaker")
-    data = task.load_node(world, 0, 3)
+    data = task.load_node(homes, 0, 3)
     model = task.build_model_for(data)
     assert {name.partition(".")[0] for name in model.state_dict()} == {"encoder", "decoder"}
     batch = next(task.batches(data, "train", 4))
     assert task.loss(model, batch) > 0
 
 
-def test_a_speaker_of_fewer_words(world, speaker):
+def test_a_speaker_of_fewer_words(homes, speaker):
     task = task_with(vocabulary_size=40, stage="pre-exploration", **speaker)
-    assert task.load_node(world, 2, 3).count("train") == 5  # 30 rows are enough for the words that there are
+    assert task.load_node(homes, 2, 3).count("train") == 5  # 30 rows are enough for the words that there are
 
 
 # -- learning and evaluation -----------------------------------------------------------------------------------
 
 
-def test_an_agent_is_evaluated_on_what_its_node_has(world):
+def test_an_agent_is_evaluated_on_what_its_node_has(homes):
     task = task_with()
     torch.manual_seed(0)
     for partition, split in ((0, "val_seen"), (2, "val_unseen")):
-        data = task.load_node(world, partition, 3)
+        data = task.load_node(homes, partition, 3)
         model = task.build_model_for(data)
         found = task.evaluate(model, data, seed=0, final=True)
         counts = {f"{split}.{name}.count" for name in METRICS}
@@ -209,16 +201,16 @@ def test_an_agent_is_evaluated_on_what_its_node_has(world):
         assert not task.evaluate(model, data, seed=0, final=False).traces
 
 
-def test_nodes_means_weigh_as_the_pooled_mean(world):
+def test_nodes_means_weigh_as_the_pooled_mean(homes):
     task = task_with()
     torch.manual_seed(0)
     model = task.build_model()
-    nodes = [task.load_node(world, partition, 3) for partition in range(2)]
+    nodes = [task.load_node(homes, partition, 3) for partition in range(2)]
     parts = []
     for node in nodes:
         model.houses = node.extra["houses"]
         parts.append(task.evaluate(model, node, seed=0, final=False).metrics)
-    pooled = task.load_all(world)
+    pooled = task.load_all(homes)
     model.houses = pooled.extra["houses"]
     whole = task.evaluate(model, pooled, seed=0, final=False).metrics
     for name in METRICS:
@@ -226,9 +218,9 @@ def test_nodes_means_weigh_as_the_pooled_mean(world):
         assert whole[f"val_seen.{name}"] == pytest.approx(total / whole[f"val_seen.{name}.count"])
 
 
-def test_a_speaker_is_evaluated_by_bleu(world):
+def test_a_speaker_is_evaluated_by_bleu(homes):
     task = task_with(stage="speaker")
-    data = task.load_node(world, 2, 3)
+    data = task.load_node(homes, 2, 3)
     torch.manual_seed(0)
     found = task.evaluate(task.build_model_for(data), data, seed=0, final=True)
     assert found.metrics["val_unseen.bleu.count"] == 2
@@ -238,8 +230,8 @@ def test_a_speaker_is_evaluated_by_bleu(world):
     assert text_of(found.traces["val_unseen.1.instruction"]) == "Walk past the plant and stop at the piano."
 
 
-def test_examples_go_through_a_split_once(world):
-    task, data = task_with(), task_with().load_node(world, 0, 3)
+def test_examples_go_through_a_split_once(homes):
+    task, data = task_with(), task_with().load_node(homes, 0, 3)
     for batches in (task.examples(data, "train", 5), task.batches(data, "train", 5)):
         assert sorted(int(n) for batch in batches for n in batch["record"]) == sorted(list(range(4)) * 3)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from drawn_houses import EDGES, NAMES, PATHS, TEXTS, THINGS, path_entry, task_with, write_graph, write_world
+from drawn_houses import EDGES, NAMES, PATHS, TEXTS, THINGS, path_entry, task_with, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.evaluation import references_of, walk_all
 from fedapps.tasks.vln.houses import HousePath, Start
@@ -22,15 +22,10 @@ from fedapps.tasks.vln.walks import Walks, bleu, bleu_statistics, observe
 from fedapps.base.seeding import torch_seed
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
-def trained_in(world, partition=0, seed=0, **changes):
+def trained_in(homes, partition=0, seed=0, **changes):
     """An untrained model in the house of a node, with weights that are large enough for different words to matter."""
     task = task_with(**changes)
-    data = task.load_node(world, partition, 3)
+    data = task.load_node(homes, partition, 3)
     with torch_seed(seed):
         module = task.build_model_for(data)
     with torch.no_grad():
@@ -47,8 +42,8 @@ def starts_of(paths):
 
 
 @pytest.mark.parametrize("changes", [{}, {"ablation": "no-instructions"}, {"ablation": "angles-only"}])
-def test_paths_are_those_of_the_evaluation(world, changes):
-    trained, data = trained_in(world, 2, **changes)
+def test_paths_are_those_of_the_evaluation(homes, changes):
+    trained, data = trained_in(homes, 2, **changes)
     houses, episodes = data.extra["houses"], data.splits["val_unseen"]
     scores, trails = walk_all(trained.module, houses, episodes, trained.task.options.max_actions)
     expected = [tuple(houses.names[row].split("_")[1] for row in trail[trail >= 0]) for trail in trails]
@@ -66,9 +61,9 @@ def test_paths_are_those_of_the_evaluation(world, changes):
     assert scores["sr"].mean().item() == found["val_unseen.sr"]
 
 
-def test_an_agent_of_zeros_stops_at_once_and_one_that_never_stops_runs_out_of_actions(world):
+def test_an_agent_of_zeros_stops_at_once_and_one_that_never_stops_runs_out_of_actions(homes):
     """All candidates have the logit 0, and STOP is the first; without STOP, the first neighbour is."""
-    trained, _ = trained_in(world)
+    trained, _ = trained_in(homes)
     with torch.no_grad():
         for parameter in trained.module.parameters():
             parameter.zero_()
@@ -86,8 +81,8 @@ def _never_stopping(logits):
     return logits.index_fill(1, torch.tensor([0]), -1.0)
 
 
-def test_bad_starts_are_refused(world):
-    trained, _ = trained_in(world)
+def test_bad_starts_are_refused(homes):
+    trained, _ = trained_in(homes)
     with pytest.raises(DataError, match=r"house 'houseC': the model is in houseA; enter\(folder\) the house"):
         trained.follow("walk", "houseC", "v00")
     with pytest.raises(DataError, match="house houseA: no viewpoint 'v99' in its graph"):
@@ -101,34 +96,34 @@ def test_bad_starts_are_refused(world):
     assert trained.follow_all([]) == []
 
 
-def test_a_model_enters_the_houses_of_a_folder(world):
-    trained, data = trained_in(world, 2)
+def test_a_model_enters_the_houses_of_a_folder(homes):
+    trained, data = trained_in(homes, 2)
     starts = starts_of(data.extra["paths"]["val_unseen"])
     expected = trained.follow_all(starts)
     trained.module.houses = None
     with pytest.raises(DataError, match=r"the model is in no house: enter\(folder\) those of a folder"):
         trained.follow_all(starts)
-    assert trained.enter(world).module.houses.scans == ("houseA", "houseB", "houseC")
+    assert trained.enter(homes).module.houses.scans == ("houseA", "houseB", "houseC")
     assert trained.follow_all(starts) == expected
-    assert trained.enter(world, ["houseC"]).follow_all(starts) == expected
+    assert trained.enter(homes, ["houseC"]).follow_all(starts) == expected
     with pytest.raises(DataError, match="no graph of houseX; found houseA, houseB, houseC"):
-        trained.enter(world, ["houseX"])
+        trained.enter(homes, ["houseX"])
 
 
-def test_words_come_with_the_model(world, tmp_path):
+def test_words_come_with_the_model(homes, tmp_path):
     """A folder with other training instructions has other words; the model keeps those that it knows."""
-    trained, data = trained_in(world, 2)
+    trained, data = trained_in(homes, 2)
     own = tmp_path / "own"
     write_graph(own, "houseC")
-    shutil.copy(world / "features.npz", own)
+    shutil.copy(homes / "features.npz", own)
     (own / "R2R_train.json").write_text(
         json.dumps([{**path_entry("houseC", PATHS[2], 1), "instructions": ["Go."] * 5}])
     )
     unseen = [path_entry("houseC", stops, 200 + number) for number, stops in enumerate(PATHS[:2])]
     (own / "R2R_val_unseen.json").write_text(json.dumps(unseen))
     assert trained.evaluate(own) == trained.evaluate(data)
-    assert trained.data(world).key == world.name
-    assert trained.data(world, 2, 3).key == "houseC"
+    assert trained.data(homes).key == homes.name
+    assert trained.data(homes, 2, 3).key == "houseC"
     unknown = VlnTrained(trained.task, trained.module)
     with pytest.raises(DataError, match=r"vln\.vocabulary-file = '': the words are those of training instructions"):
         trained.task.facts(None)
@@ -139,8 +134,8 @@ def test_words_come_with_the_model(world, tmp_path):
 # -- a speaker -------------------------------------------------------------------------------------------------
 
 
-def test_sentences_are_those_of_the_evaluation(world):
-    trained, data = trained_in(world, 2, stage="speaker")
+def test_sentences_are_those_of_the_evaluation(homes):
+    trained, data = trained_in(homes, 2, stage="speaker")
     given = data.extra["paths"]["val_unseen"]
     paths = [HousePath(path.scan, path.path, path.heading) for path in given]
     said = trained.describe_all(paths)
@@ -152,8 +147,8 @@ def test_sentences_are_those_of_the_evaluation(world):
     assert bleu(statistics) == expected["val_unseen.bleu"]
 
 
-def test_bad_paths_are_refused(world):
-    trained, _ = trained_in(world, stage="speaker")
+def test_bad_paths_are_refused(homes):
+    trained, _ = trained_in(homes, stage="speaker")
     assert (5, 6) not in EDGES
     with pytest.raises(DataError, match="house houseA: the graph has no edge from v05 to v06"):
         trained.describe(HousePath("houseA", ("v04", "v05", "v06")))
@@ -166,8 +161,8 @@ def test_bad_paths_are_refused(world):
 # -- predictions, folders and networks -------------------------------------------------------------------------
 
 
-def test_a_prediction_is_the_path_of_an_instruction(world, tmp_path):
-    trained, _ = trained_in(world)
+def test_a_prediction_is_the_path_of_an_instruction(homes, tmp_path):
+    trained, _ = trained_in(homes)
     lines = tmp_path / "said.jsonl"
     entries = [
         {"instruction": "Walk past the sofa.", "scan": "houseA", "viewpoint": "v00", "heading": 1.5},
@@ -182,15 +177,15 @@ def test_a_prediction_is_the_path_of_an_instruction(world, tmp_path):
     }  # fmt: skip
     assert rows[1]["path"][0] == "v03"
     assert list(trained.rows([io.StringIO(lines.read_text())])) == rows
-    unseen = list(trained.rows([world, world / "R2R_val_unseen.json"]))
+    unseen = list(trained.rows([homes, homes / "R2R_val_unseen.json"]))
     assert trained.module.houses.scans == ("houseC",)
     assert len(unseen) == 2 * len(TEXTS)
     assert unseen[0]["path"][0] == NAMES[PATHS[0][0]]
     assert THINGS[PATHS[0][0]] in unseen[0]["instruction"]
 
 
-def test_a_prediction_of_a_speaker_is_a_description(world):
-    trained, _ = trained_in(world, stage="speaker")
+def test_a_prediction_of_a_speaker_is_a_description(homes):
+    trained, _ = trained_in(homes, stage="speaker")
     (row,) = trained.rows([io.StringIO('{"scan": "houseA", "path": ["v00", "v01"], "heading": 0}\n')])
     assert row == {
         "scan": "houseA", "path": ["v00", "v01"], "heading": 0.0,
@@ -208,24 +203,24 @@ def test_a_prediction_of_a_speaker_is_a_description(world):
         ("[1]", r"<input>, line 1: '\[1\]'; expected a JSON object"),
     ],
 )
-def test_bad_predictions_are_named(world, line, said):
-    trained, _ = trained_in(world)
+def test_bad_predictions_are_named(homes, line, said):
+    trained, _ = trained_in(homes)
     with pytest.raises(DataError, match=said):
         list(trained.rows([io.StringIO(line)]))
     with pytest.raises(DataError, match="there is no instruction and no path: name a file of JSON lines"):
-        list(trained.rows([world]))
+        list(trained.rows([homes]))
     with pytest.raises(DataError, match="a second folder of houses; give one with all of them"):
-        list(trained.rows([world, world, io.StringIO(line)]))
+        list(trained.rows([homes, homes, io.StringIO(line)]))
 
 
 @pytest.mark.parametrize("stage", ["agent", "speaker"])
-def test_a_model_folder_has_the_words_and_no_house(world, tmp_path, stage):
-    trained, data = trained_in(world, stage=stage)
+def test_a_model_folder_has_the_words_and_no_house(homes, tmp_path, stage):
+    trained, data = trained_in(homes, stage=stage)
     trained.save(tmp_path / "model")
     again = VlnTrained.read(tmp_path / "model", lambda name: VlnTask)
     assert isinstance(again, VlnTrained)
     assert again.module.houses is None
-    again.enter(world)
+    again.enter(homes)
     if stage == "agent":
         starts = starts_of(data.extra["paths"]["val_seen"])
         assert again.follow_all(starts) == trained.follow_all(starts)
@@ -235,9 +230,9 @@ def test_a_model_folder_has_the_words_and_no_house(world, tmp_path, stage):
     assert again.evaluate(data) == trained.evaluate(data)
 
 
-def test_the_agents_network_walks_as_the_agent(world):
+def test_the_agents_network_walks_as_the_agent(homes):
     """Step by step, with what is seen in the house given as tensors."""
-    trained, data = trained_in(world, 2)
+    trained, data = trained_in(homes, 2)
     network = trained.network()
     assert network.module(*network.inputs)[0].shape == (2, 4)
     episodes = data.splits["val_unseen"]
@@ -260,8 +255,8 @@ def test_the_agents_network_walks_as_the_agent(world):
     assert trained.follow(start.instruction, "houseC", "v00").viewpoints == tuple(trail)
 
 
-def test_the_speakers_network_gives_the_words_of_the_speaker(world):
-    trained, data = trained_in(world, 2, stage="speaker")
+def test_the_speakers_network_gives_the_words_of_the_speaker(homes):
+    trained, data = trained_in(homes, 2, stage="speaker")
     network, speaker, houses = trained.network(), trained.module.eval(), data.extra["houses"]
     assert network.module(*network.inputs).shape == (2, 7, 30)
     episodes = {name: tensor[:2] for name, tensor in data.splits["val_unseen"].items()}

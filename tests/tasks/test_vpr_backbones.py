@@ -7,33 +7,11 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.backbones import BACKBONES, backbone
 from fedapps.tasks.vpr.networks import FROZEN, place_network
 from fedapps.tasks.vpr.training_set import describe, describe_maps, frozen_maps, map_bytes, map_shape
-from network_formulas import FORMULAS
-
-
-def images(count, height=32, width=64, seed=0):
-    drawn = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=drawn)
-
-
-def network(name="squeezenet1_1", pooling="gem", seed=0, **options):
-    torch.manual_seed(seed)
-    return place_network(name, pooling, **options)
-
-
-def trained_names(model):
-    """The names in the state that training changes."""
-    kept = {id(tensor) for module in model._kept for tensor in module.state_dict(keep_vars=True).values()}
-    return {name for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in kept}
+from network_formulas import FORMULAS, images, network, published, trained_names
 
 
 def numbers(tensors):
     return sum(tensor.numel() for tensor in tensors)
-
-
-def published(model):
-    """The backbone's state under the names of the published file."""
-    state = model.state_dict()
-    return {name.partition(".")[2]: state[name].clone() for name in state if not name.startswith("pooling.")}
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,12 @@ from fedapps.tasks.vpr.datasets import read_dataset
 from fedapps.tasks.vpr.images import ImageFiles
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.task import VprTask
-from striped_places import SIZE, use_tiny_network, write_places
+from striped_places import SIZE, write_places
 
 OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
+pytestmark = pytest.mark.usefixtures("tiny_network")
 CITIES, SPOTS = 3, 4
 PICTURES = CITIES * 4 * SPOTS  # city-2 is the test
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    use_tiny_network(monkeypatch)
 
 
 @pytest.fixture(scope="module")

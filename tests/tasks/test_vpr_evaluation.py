@@ -4,25 +4,15 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.vpr.training_set import FeatureMapCache, map_bytes
-from striped_places import SIZE, SPACING, use_tiny_network, write_places
+from striped_places import SIZE, SPACING
 from striped_tasks import SPOTS, evaluated, model_of, task_with
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("places")
-    write_places(folder, cities=3, spots=SPOTS)
-    return folder
+pytestmark = pytest.mark.usefixtures("tiny_network")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    use_tiny_network(monkeypatch)
-
-
-def test_recall_by_brute_force(folder):
+def test_recall_by_brute_force(striped):
     task = task_with()
-    node, model = task.load_node(folder, 0, 2), model_of(task)
+    node, model = task.load_node(striped, 0, 2), model_of(task)
     metrics = evaluated(task, model, node)
     common = node.extra["common"]["test"].images
     described = common.through(model).describe(np.arange(len(common.places)))
@@ -35,9 +25,9 @@ def test_recall_by_brute_force(folder):
     assert metrics["train.recall_at_1.count"] == 2 * SPOTS
 
 
-def test_a_model_is_tested_once_on_what_is_common(folder, monkeypatch):
+def test_a_model_is_tested_once_on_what_is_common(striped, monkeypatch):
     task = task_with()
-    nodes, model = [task.load_node(folder, partition, 2) for partition in range(2)], model_of(task, 7)
+    nodes, model = [task.load_node(striped, partition, 2) for partition in range(2)], model_of(task, 7)
     first = evaluated(task, model, nodes[0])
     monkeypatch.setattr("fedapps.tasks.vpr.evaluation._recalls", lambda *_: {"recall_at_1": -1.0})
     assert evaluated(task, model, nodes[1])["test.recall_at_1"] == first["test.recall_at_1"]
@@ -46,17 +36,17 @@ def test_a_model_is_tested_once_on_what_is_common(folder, monkeypatch):
     assert evaluated(task, model, nodes[1])["test.recall_at_1"] == -1.0
 
 
-def test_held_out_queries_give_a_local_recall(folder):
+def test_held_out_queries_give_a_local_recall(striped):
     task = task_with(local_share=0.5)
-    metrics = evaluated(task, model_of(task), task.load_node(folder, 0, 2))
+    metrics = evaluated(task, model_of(task), task.load_node(striped, 0, 2))
     assert metrics["local.recall_at_5.count"] == SPOTS
     assert "train.recall_at_5" not in metrics
     assert metrics["train.loss.count"] == SPOTS
 
 
-def test_a_drawn_test_keeps_what_its_queries_show(folder):
+def test_a_drawn_test_keeps_what_its_queries_show(striped):
     """A spot has two images in the database."""
-    common = task_with(test_queries=3, test_database=2).load_node(folder, 0, 2).extra["common"]["test"]
+    common = task_with(test_queries=3, test_database=2).load_node(striped, 0, 2).extra["common"]["test"]
     places = common.images.places
     spots = {round(float(east) // SPACING) for east in places.position[places.queries, 0]}
     assert len(places.queries) == 3
@@ -64,8 +54,8 @@ def test_a_drawn_test_keeps_what_its_queries_show(folder):
     assert all(len(rows) == 2 for rows in common.true_rows)
 
 
-def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_again(folder):
-    node = task_with().load_node(folder, 0, 2)
+def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_again(striped):
+    node = task_with().load_node(striped, 0, 2)
     places, network = node.extra["training"].images.places, model_of(task_with())
     size = len(places) * map_bytes(network, *SIZE)
     kept = FeatureMapCache(size)

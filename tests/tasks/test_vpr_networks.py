@@ -20,25 +20,10 @@ from fedapps.tasks.vpr.training_set import (
     triplet_loss,
     triplet_terms,
 )
+from network_formulas import images, network, trained_names
 
 from fedapps.config.parsing import parse
 from fedapps.launch.inputs import check_data
-
-
-def images(count, height=32, width=64, seed=0):
-    drawn = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=drawn)
-
-
-def network(backbone="squeezenet1_1", pooling="gem", seed=0, **options):
-    torch.manual_seed(seed)
-    return place_network(backbone, pooling, **options)
-
-
-def trained_names(model):
-    """The names in the state that training changes."""
-    kept = {id(tensor) for module in model._kept for tensor in module.state_dict(keep_vars=True).values()}
-    return {name for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in kept}
 
 
 def one_step(model, inputs):

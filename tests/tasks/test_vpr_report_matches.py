@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from fedapps.tasks.vpr.report_places import distance_text, read_matches
 from PIL import Image
-from place_traces import matches, places, save, section, write_run
+from place_traces import matches, places, section, write_run
+from report_pages import save_traces
 
 from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError, write_report
@@ -23,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_matches_show_whether_they_are_correct_and_their_distance(folder: Path) -> None:
-    save(folder, "fedavg", "a", matches())
+    save_traces(folder, "fedavg", "a", matches())
     shown = section(folder, "matches")
     found = re.findall(
         r'<div class="(\w+)"><img alt="([^"]*)" src="[^"]*"><span><b>(.)</b> ([^<]*)</span></div>', shown
@@ -42,7 +43,7 @@ def test_matches_show_whether_they_are_correct_and_their_distance(folder: Path) 
 
 def test_the_images_are_those_of_the_traces(folder: Path) -> None:
     """In the order of the page: each query, then its matches."""
-    save(folder, "fedavg", "a", matches())
+    save_traces(folder, "fedavg", "a", matches())
     shown = section(folder, "matches")
     pictures = [
         Image.open(io.BytesIO(base64.b64decode(code))) for code in re.findall(r"data:image/\w+;base64,([^\"]*)", shown)
@@ -53,24 +54,24 @@ def test_the_images_are_those_of_the_traces(folder: Path) -> None:
 
 def test_an_image_is_stored_in_the_smaller_format(folder: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (2, 72, 96, 3), dtype=np.uint8)
-    save(folder, "fedavg", "a", matches(asked=noise, found=np.zeros((2, 2, 72, 96, 3), dtype=np.uint8)))
+    save_traces(folder, "fedavg", "a", matches(asked=noise, found=np.zeros((2, 2, 72, 96, 3), dtype=np.uint8)))
     shown = section(folder, "matches")
     assert shown.count("data:image/jpeg") == 2
     assert shown.count("data:image/png") == 4
 
 
 def test_a_method_shows_the_matches_of_its_first_node_that_has_some(folder: Path) -> None:
-    save(folder, "h-fl", "a", matches())
-    save(folder, "h-fl", "b", matches())
-    save(folder, "fedavg", "a", places())
-    save(folder, "fedavg", "b", matches())
+    save_traces(folder, "h-fl", "a", matches())
+    save_traces(folder, "h-fl", "b", matches())
+    save_traces(folder, "fedavg", "a", places())
+    save_traces(folder, "fedavg", "b", matches())
     shown = section(folder, "matches")
     assert re.findall(r"<small>(model[^<]*)</small>", shown) == ["model of b", "model of a, cluster EU/&lt;Bonn&gt;"]
 
 
 def test_more_than_four_methods_are_collapsed(folder: Path) -> None:
     for method in ("cloud", "m-5", "m-4", "m-3", "h-fl", "fedavg", "elsewhere"):
-        save(folder, method, "a", matches())
+        save_traces(folder, method, "a", matches())
     shown = section(folder, "matches")
     openly, hidden = shown.split("<summary>More methods</summary>")
     assert re.findall(r"<figcaption><b>([^<]*)</b>", openly) == ["fedavg", "h-fl", "m-3", "m-4"]
@@ -107,16 +108,16 @@ def test_distances_as_text(metres: float, said: str) -> None:
     ],
 )
 def test_there_is_no_section_without_matches(folder: Path, arrays: dict[str, Any]) -> None:
-    save(folder, "fedavg", "a", arrays)
+    save_traces(folder, "fedavg", "a", arrays)
     assert section(folder, "matches") == ""
 
 
 def test_traces_of_different_tasks_are_told_apart(folder: Path) -> None:
     path = np.stack([np.zeros(5), np.arange(5.0)], axis=1)
-    save(folder, "fedavg", "a", {"trace.0.robot": path, "trace.0.human": path + 1})
+    save_traces(folder, "fedavg", "a", {"trace.0.robot": path, "trace.0.human": path + 1})
     text = write_report(folder).read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)"', text) == ["result", "paths", "config"]
-    save(folder, "fedavg", "b", matches() | places())
+    save_traces(folder, "fedavg", "b", matches() | places())
     text = write_report(folder).read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)"', text) == ["result", "paths", "matches", "map", "config"]
 
@@ -138,12 +139,12 @@ def test_traces_of_different_tasks_are_told_apart(folder: Path) -> None:
     ],
 )
 def test_malformed_matches_are_reported(tmp_path: Path, other: dict[str, Any], message: str) -> None:
-    path = save(tmp_path, "fedavg", "a", matches(**other))
+    path = save_traces(tmp_path, "fedavg", "a", matches(**other))
     with pytest.raises(ReportError, match=rf"^run-1a2b/fedavg/a/traces\.safetensors: 'matches\.{message}"):
         read_matches(Arrays(path))
 
 
 def test_a_missing_array_is_reported(tmp_path: Path) -> None:
-    path = save(tmp_path, "fedavg", "a", {"matches.asked": matches()["matches.asked"]})
+    path = save_traces(tmp_path, "fedavg", "a", {"matches.asked": matches()["matches.asked"]})
     with pytest.raises(ReportError, match=r"'matches\.found' is missing"):
         read_matches(Arrays(path))

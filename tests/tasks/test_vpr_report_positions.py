@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fedapps.tasks.vpr.report_places import read_positions
 from matplotlib.axes import Axes
-from place_traces import line, matches, places, save, section, write_run
-from report_pages import labels
+from place_traces import line, matches, places, section, write_run
+from report_pages import labels, save_traces
 
 from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError
@@ -30,9 +30,9 @@ def test_each_city_has_a_map_and_each_node_a_colour(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(Axes, "plot", watched)
     test = places("Oslo", "common")
-    save(folder, "fedavg", "Bonn-00", places() | test)
-    save(folder, "fedavg", "Bonn-01", places(position=np.array([[0, 0], [9, 9], [9, 0], [1000, 500.0]])) | test)
-    save(folder, "fedavg", "both", places("Bonn\nKöln"))
+    save_traces(folder, "fedavg", "Bonn-00", places() | test)
+    save_traces(folder, "fedavg", "Bonn-01", places(position=np.array([[0, 0], [9, 9], [9, 0], [1000, 500.0]])) | test)
+    save_traces(folder, "fedavg", "both", places("Bonn\nKöln"))
     shown = unescape(section(folder, "map"))
     assert "3 nodes in 2 areas." in shown
     assert "Bonn: 3 nodes within 1 km; Köln: 1 node within 200 m; Oslo: common test within 200 m" in shown
@@ -55,8 +55,8 @@ def test_a_railway_is_a_strip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Axes, "plot", watched)
     test = line(70_000.0, "region-1", "common")
-    save(folder, "fedavg", "first", line(5_000.0, "region-0") | test)
-    save(folder, "fedavg", "second", line(7_000.0, "region-0") | test)
+    save_traces(folder, "fedavg", "first", line(5_000.0, "region-0") | test)
+    save_traces(folder, "fedavg", "second", line(7_000.0, "region-0") | test)
     shown = unescape(section(folder, "map"))
     assert "region-0: 2 nodes along 2.3 km; region-1: common test along 300 m" in shown
     assert drawn[0] == ([0, 0.1, 0.2, 0.3], [0] * 4)
@@ -73,8 +73,8 @@ def test_a_railway_is_a_strip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_overlapping_names_are_omitted(folder: Path) -> None:
-    save(folder, "fedavg", "first", line(0.0))
-    save(folder, "fedavg", "second", line(10.0))
+    save_traces(folder, "fedavg", "first", line(0.0))
+    save_traces(folder, "fedavg", "second", line(10.0))
     assert not {"first", "second"} & set(labels(section(folder, "map")))
 
 
@@ -82,8 +82,8 @@ def test_cities_that_are_not_drawn_are_listed(folder: Path) -> None:
     """Of eight cities with nodes, four are drawn; of three cities of the common test, two."""
     test = places("x\ny\nz", "common")
     for number in range(8):
-        save(folder, "fedavg", f"client-{number}", places(f"city-{number}") | test)
-    save(folder, "fedavg", "client-8", places("city-7"))
+        save_traces(folder, "fedavg", f"client-{number}", places(f"city-{number}") | test)
+    save_traces(folder, "fedavg", "client-8", places("city-7"))
     shown = unescape(section(folder, "map"))
     assert "9 nodes in 8 areas." in shown
     drawn = [label.split(":")[0] for label in labels(shown) if ": " in label]
@@ -94,20 +94,20 @@ def test_cities_that_are_not_drawn_are_listed(folder: Path) -> None:
 
 def test_the_method_with_most_nodes_is_drawn(folder: Path) -> None:
     """A method on pooled data has one node that is in every city."""
-    save(folder, "cloud", "all", places("Bonn\nOslo"))
+    save_traces(folder, "cloud", "all", places("Bonn\nOslo"))
     for node in ("a", "b"):
-        save(folder, "fedavg", node, places())
+        save_traces(folder, "fedavg", node, places())
     assert "2 nodes in 1 area." in section(folder, "map")
 
 
 @pytest.mark.parametrize("arrays", [matches(), places(position=np.zeros((0, 2)), city=np.zeros(0)), {"x": np.zeros(1)}])
 def test_without_positions_there_is_no_map(folder: Path, arrays: dict[str, Any]) -> None:
-    save(folder, "fedavg", "a", arrays)
+    save_traces(folder, "fedavg", "a", arrays)
     assert section(folder, "map") == ""
 
 
 def test_a_single_image_can_be_drawn(folder: Path) -> None:
-    save(folder, "fedavg", "a", places("", position=np.zeros((1, 2)), city=np.zeros(1)))
+    save_traces(folder, "fedavg", "a", places("", position=np.zeros((1, 2)), city=np.zeros(1)))
     assert "all: 1 node along 0 m" in section(folder, "map")
 
 
@@ -123,6 +123,6 @@ def test_a_single_image_can_be_drawn(folder: Path) -> None:
     ],
 )
 def test_malformed_positions_are_reported(tmp_path: Path, other: dict[str, Any], message: str) -> None:
-    path = save(tmp_path, "fedavg", "a", places(**other))
+    path = save_traces(tmp_path, "fedavg", "a", places(**other))
     with pytest.raises(ReportError, match=rf"^run-1a2b/fedavg/a/traces\.safetensors: {message}"):
         read_positions(Arrays(path), "places")

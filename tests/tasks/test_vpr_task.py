@@ -6,26 +6,16 @@ import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.task import VprTask
-from striped_places import use_tiny_network, write_places
+from striped_places import write_places
 from striped_tasks import SPOTS, evaluated, model_of, task_with
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("places")
-    write_places(folder, cities=3, spots=SPOTS)
-    return folder
+pytestmark = pytest.mark.usefixtures("tiny_network")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    use_tiny_network(monkeypatch)
-
-
-def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(folder):
+def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(striped):
     """Of three cities the last is for the test; within 1000 m of a query lies all of its city."""
     task = task_with()
-    nodes = [task.load_node(folder, partition, 2) for partition in range(2)]
+    nodes = [task.load_node(striped, partition, 2) for partition in range(2)]
     assert [node.key for node in nodes] == ["city-0-00", "city-1-00"]
     assert [node.groups for node in nodes] == [
         {"city": "city-0", "continent": "land-0"},
@@ -36,21 +26,21 @@ def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(folder):
     assert nodes[0].extra["common"]["test"].images.places.cities == ("city-2",)
 
 
-def test_queries_without_a_positive_or_a_negative_are_no_examples(folder):
+def test_queries_without_a_positive_or_a_negative_are_no_examples(striped):
     """The second drive lies 1 m beside the first, so that each has its own positives; nothing lies beyond 1000 m."""
-    assert task_with(near=0.0).load_node(folder, 0, 2).count("train") == 2 * SPOTS
+    assert task_with(near=0.0).load_node(striped, 0, 2).count("train") == 2 * SPOTS
     with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: increase"):
-        task_with(far=1000.0).load_node(folder, 0, 2)
+        task_with(far=1000.0).load_node(striped, 0, 2)
 
 
-def test_a_split_into_another_number_of_clients_is_refused_or_drawn_from(folder):
+def test_a_split_into_another_number_of_clients_is_refused_or_drawn_from(striped):
     with pytest.raises(DataError, match=r"gives 2 clients .* not 3: set num-nodes = 2$"):
-        task_with().load_node(folder, 0, 3)
+        task_with().load_node(striped, 0, 3)
     with pytest.raises(DataError, match=r"not 1: set num-nodes = 2, or vpr.surplus = 'draw' to draw a subset"):
-        task_with().load_node(folder, 0, 1)
+        task_with().load_node(striped, 0, 1)
     with pytest.raises(DataError, match="node 2 of 2"):
-        task_with().load_node(folder, 2, 2)
-    drawn = task_with(surplus="draw").load_node(folder, 0, 1)
+        task_with().load_node(striped, 2, 2)
+    drawn = task_with(surplus="draw").load_node(striped, 0, 1)
     assert drawn.key in ("city-0-00", "city-1-00")
 
 
@@ -71,21 +61,21 @@ def test_a_client_of_the_random_split_that_is_near_nothing_is_a_node_without_exa
     assert "train.loss" not in metrics
 
 
-def test_the_random_split_makes_as_many_clients_as_nodes(folder):
-    nodes = [task_with(split="random").load_node(folder, partition, 2) for partition in range(2)]
+def test_the_random_split_makes_as_many_clients_as_nodes(striped):
+    nodes = [task_with(split="random").load_node(striped, partition, 2) for partition in range(2)]
     assert [node.key for node in nodes] == ["client-000", "client-001"]
     assert nodes[0].groups == {}
     assert nodes[0].extra["training"].images.places.cities == ("city-0", "city-1")
 
 
-def test_the_clustering_split_has_as_many_clients_as_proximity_at_most(folder):
-    node = task_with(split="clustering").load_node(folder, 1, 2)
+def test_the_clustering_split_has_as_many_clients_as_proximity_at_most(striped):
+    node = task_with(split="clustering").load_node(striped, 1, 2)
     assert node.groups["city"] == "city-1"
     assert node.count("train") == 2 * SPOTS
 
 
-def test_a_node_keeps_sequences_of_queries_for_its_own_test(folder):
-    node = task_with(local_share=0.5).load_node(folder, 0, 2)
+def test_a_node_keeps_sequences_of_queries_for_its_own_test(striped):
+    node = task_with(local_share=0.5).load_node(striped, 0, 2)
     kept, trained = (set(node.splits[split]["query"].tolist()) for split in ("test", "train"))
     assert (len(kept), len(trained)) == (SPOTS, SPOTS)
     assert kept | trained == set(range(2 * SPOTS))
@@ -93,25 +83,25 @@ def test_a_node_keeps_sequences_of_queries_for_its_own_test(folder):
     assert len({places.track[places.queries][row] for row in kept}) == 1
 
 
-def test_validation_clients_are_no_nodes_and_their_pictures_are_not_trained_on(folder):
+def test_validation_clients_are_no_nodes_and_their_pictures_are_not_trained_on(striped):
     task = task_with(validation_clients=1)
-    node = task.load_node(folder, 0, 1)
+    node = task.load_node(striped, 0, 1)
     held = node.extra["common"]["validation"].images.places.cities
     assert {node.groups["city"], *held} == {"city-0", "city-1"}
-    pooled = task.load_all(folder)
+    pooled = task.load_all(striped)
     assert pooled.extra["training"].images.places.cities == (node.groups["city"],)
     assert "validation.recall_at_1" in evaluated(task, model_of(task), node)
 
 
-def test_pooled_data_is_all_that_is_no_test_and_a_node_own_folder_has_no_test(folder):
-    pooled = task_with().load_all(folder)
-    assert pooled.key == folder.name
+def test_pooled_data_is_all_that_is_no_test_and_a_node_own_folder_has_no_test(striped):
+    pooled = task_with().load_all(striped)
+    assert pooled.key == striped.name
     assert pooled.count("train") == 2 * 2 * SPOTS
     assert set(pooled.extra["common"]) == {"test"}
-    own = task_with().load_own(folder)
+    own = task_with().load_own(striped)
     assert own.count("train") == 3 * 2 * SPOTS
     assert own.extra["common"] == {}
-    assert set(task_with(test_cities="city-1,elsewhere").load_own(folder).extra["common"]) == {"test"}
+    assert set(task_with(test_cities="city-1,elsewhere").load_own(striped).extra["common"]) == {"test"}
 
 
 def test_made_up_cities_are_read_as_nodes(tmp_path):
@@ -146,15 +136,15 @@ def test_made_up_cities_serve_whatever_is_learned_from_them():
 
 def test_files_are_not_made_up(tmp_path):
     assert not task_with(source="files").has_world
-    with pytest.raises(DataError, match="set data-dir to the folder of the images"):
+    with pytest.raises(DataError, match="set data-dir to the striped of the images"):
         task_with(source="files").make_world(tmp_path, 2, 0)
 
 
 @pytest.mark.parametrize(
     ("train_all", "ending"), [(False, ", and its frozen layers stay random: set"), (True, "random weights")]
 )
-def test_the_log_says_where_weights_are_drawn(folder, caplog, train_all, ending):
-    task_with(split_seed=77, train_all=train_all).load_node(folder, 0, 2)  # nobody has read this one before
+def test_the_log_says_where_weights_are_drawn(striped, caplog, train_all, ending):
+    task_with(split_seed=77, train_all=train_all).load_node(striped, 0, 2)  # nobody has read this one before
     (said,) = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
     assert said.startswith("vpr.weights = '': tiny@body starts from random weights")
     assert ending in said

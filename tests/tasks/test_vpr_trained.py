@@ -16,8 +16,10 @@ from fedapps.tasks.vpr.trained import VprTrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from striped_places import SIZE, use_tiny_network, write_places
+from striped_places import SIZE, write_places
 from striped_tasks import SPOTS, evaluated, model_of, task_with
+
+pytestmark = pytest.mark.usefixtures("tiny_network")
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +27,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("places")
     write_places(folder, cities=2, spots=SPOTS)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    use_tiny_network(monkeypatch)
 
 
 @pytest.fixture

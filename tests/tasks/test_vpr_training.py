@@ -9,22 +9,11 @@ from fedapps.tasks.vpr.task import VprTask
 from fedapps.tasks.vpr.training_set import ColourJitter, augmentation_of, triplet_loss, triplet_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from striped_places import use_tiny_network, write_places
 from striped_tasks import OPTIONS, SPOTS, evaluated, model_of, task_with, train
 
 from fedapps.base.seeding import torch_seed
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("places")
-    write_places(folder, cities=3, spots=SPOTS)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
-    use_tiny_network(monkeypatch)
+pytestmark = pytest.mark.usefixtures("tiny_network")
 
 
 def batches_of(task, model, data, size=4, seed=0):
@@ -36,10 +25,10 @@ def same_arrays(one, other):
     return all(torch.equal(one.state_dict()[name], other.state_dict()[name]) for name in one.state_dict())
 
 
-def test_triplets_are_the_hardest_by_the_weights_of_the_model(folder):
+def test_triplets_are_the_hardest_by_the_weights_of_the_model(striped):
     """Against brute force: nearest of those within 10 m, and nearest three of those beyond 25 m."""
     task = task_with()
-    node, model = task.load_node(folder, 0, 2), model_of(task)
+    node, model = task.load_node(striped, 0, 2), model_of(task)
     training = node.extra["training"]
     inputs = training.images.through(model)
     found = training.triplets(inputs, np.arange(2 * SPOTS), task.options, np.random.default_rng(0))
@@ -55,9 +44,9 @@ def test_triplets_are_the_hardest_by_the_weights_of_the_model(folder):
         assert set(negatives) == set(far[np.argsort(apart[metres > 25])[:3]])
 
 
-def test_an_epoch_has_every_query_once_with_its_triplet(folder):
+def test_an_epoch_has_every_query_once_with_its_triplet(striped):
     task = task_with()
-    node, model = task.load_node(folder, 0, 2), model_of(task)
+    node, model = task.load_node(striped, 0, 2), model_of(task)
     batches = batches_of(task, model, node, size=5)
     assert [tuple(batch["maps"].shape) for batch in batches] == [(n, 5, 8, 12, 16) for n in (5, 5, 2)]
     assert all(batch["mask"].all() and batch["mask"].shape[1] == 3 for batch in batches)
@@ -70,15 +59,15 @@ def test_an_epoch_has_every_query_once_with_its_triplet(folder):
     assert seen != list(range(2 * SPOTS))
 
 
-def test_an_epoch_may_be_limited(folder):
+def test_an_epoch_may_be_limited(striped):
     task = task_with(queries_per_epoch=7, refresh=4)
-    batches = batches_of(task, model_of(task), task.load_node(folder, 0, 2), size=2)
+    batches = batches_of(task, model_of(task), task.load_node(striped, 0, 2), size=2)
     assert [len(batch["mask"]) for batch in batches] == [2, 2, 2, 1]
 
 
-def test_triplets_are_mined_anew_with_the_weights_of_the_moment(folder):
+def test_triplets_are_mined_anew_with_the_weights_of_the_moment(striped):
     task = task_with(refresh=6)
-    node = task.load_node(folder, 0, 2)
+    node = task.load_node(striped, 0, 2)
 
     def epoch(changed):
         model, batches = model_of(task), []
@@ -95,9 +84,9 @@ def test_triplets_are_mined_anew_with_the_weights_of_the_moment(folder):
     assert not torch.equal(second[:, 1:], other[:, 1:])
 
 
-def test_a_virtual_client_trains_on_the_rows_it_drew(folder):
+def test_a_virtual_client_trains_on_the_rows_it_drew(striped):
     task = task_with()
-    node = task.load_node(folder, 0, 2)
+    node = task.load_node(striped, 0, 2)
     drawn = torch.tensor([3, 3, 3, 0, 3])
     virtual = replace(node, splits={"train": {"query": drawn}})
     batches = batches_of(task, model_of(task), virtual, size=2)
@@ -106,9 +95,9 @@ def test_a_virtual_client_trains_on_the_rows_it_drew(folder):
     assert sorted((queries == queries[i]).all(dim=(1, 2, 3)).sum().item() for i in range(5)) == [1, 4, 4, 4, 4]
 
 
-def test_batches_need_the_model(folder):
+def test_batches_need_the_model(striped):
     task = task_with()
-    node = task.load_node(folder, 0, 2)
+    node = task.load_node(striped, 0, 2)
     for read in (task.batches, task.examples):
         with pytest.raises(NotImplementedError, match="mines its"):
             read(node, "train", 2)
@@ -125,18 +114,18 @@ def test_batches_need_the_model(folder):
         ({}, 0, 5),
     ],
 )
-def test_only_what_is_augmented_goes_through_the_frozen_layers_again(folder, changes, images, maps):
+def test_only_what_is_augmented_goes_through_the_frozen_layers_again(striped, changes, images, maps):
     task = task_with(**changes)
     model = model_of(task)
-    (batch, *_) = batches_of(task, model, task.load_node(folder, 0, 2))
+    (batch, *_) = batches_of(task, model, task.load_node(striped, 0, 2))
     assert (batch["images"].shape[1] if "images" in batch else 0) == images
     assert (batch["maps"].shape[1] if "maps" in batch else 0) == maps
     assert torch.isfinite(task.loss(model, batch))
 
 
-def test_of_augmented_queries_the_other_pictures_stay_as_they_are(folder):
+def test_of_augmented_queries_the_other_pictures_stay_as_they_are(striped):
     """With nothing kept all images come as images, of which only half of the queries are others."""
-    node = task_with(maps_megabytes=0).load_node(folder, 0, 2)
+    node = task_with(maps_megabytes=0).load_node(striped, 0, 2)
     plain, changed = (
         batches_of(task, model_of(task), node, size=12)[0]["images"]
         for task in (task_with(maps_megabytes=0), task_with(maps_megabytes=0, augment="jitter"))
@@ -153,9 +142,9 @@ def test_every_client_has_a_jitter_of_its_own():
     assert 1 < one[1] < 1 + ColourJitter().brightness
 
 
-def test_training_finds_places_that_an_untrained_model_does_not(folder):
+def test_training_finds_places_that_an_untrained_model_does_not(striped):
     task = task_with()
-    node, model = task.load_node(folder, 0, 2), model_of(task)
+    node, model = task.load_node(striped, 0, 2), model_of(task)
     before, frozen = evaluated(task, model, node), {n: t.clone() for n, t in model.frozen.state_dict().items()}
     first = train(task, model, node, 1)
     last = train(task, model, node, 11)
@@ -168,23 +157,23 @@ def test_training_finds_places_that_an_untrained_model_does_not(folder):
     assert all(torch.equal(frozen[name], tensor) for name, tensor in model.frozen.state_dict().items())
 
 
-def test_the_same_seed_gives_the_same_bits_whatever_was_kept(folder):
+def test_the_same_seed_gives_the_same_bits_whatever_was_kept(striped):
     task = task_with()
     one, other = model_of(task), model_of(task)
-    train(task, one, task.load_node(folder, 0, 2), 2)
+    train(task, one, task.load_node(striped, 0, 2), 2)
     fresh = VprTask(replace(OPTIONS, maps_megabytes=1023))  # of other options: read and kept for itself
-    train(fresh, other, fresh.load_node(folder, 0, 2), 2)
+    train(fresh, other, fresh.load_node(striped, 0, 2), 2)
     assert same_arrays(one, other)
-    train(task, one, task.load_node(folder, 0, 2), 1, seed=1)
-    train(task, other, task.load_node(folder, 0, 2), 1, seed=2)
+    train(task, one, task.load_node(striped, 0, 2), 1, seed=1)
+    train(task, other, task.load_node(striped, 0, 2), 1, seed=2)
     assert not same_arrays(one, other)
 
 
-def test_training_on_kept_maps_is_training_on_images_but_for_rounding(folder):
+def test_training_on_kept_maps_is_training_on_images_but_for_rounding(striped):
     losses, models = [], []
     for task in (task_with(), task_with(maps_megabytes=0)):
         models.append(model_of(task))
-        losses.append(train(task, models[-1], task.load_node(folder, 0, 2), 2).loss)
+        losses.append(train(task, models[-1], task.load_node(striped, 0, 2), 2).loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     for name, tensor in models[0].state_dict().items():
         torch.testing.assert_close(tensor, models[1].state_dict()[name], rtol=1e-3, atol=1e-5)

@@ -10,21 +10,11 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.networks import place_network, read_weights
 from fedapps.tasks.vpr.training_set import describe
+from network_formulas import network, published
 from safetensors.torch import save_file
 from torchvision.models import ResNet18_Weights, resnet18
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
-
-
-def network(backbone="squeezenet1_1", pooling="gem", seed=0, **options):
-    torch.manual_seed(seed)
-    return place_network(backbone, pooling, **options)
-
-
-def published(model):
-    """The backbone's state under the names of the published file."""
-    state = model.state_dict()
-    return {name.partition(".")[2]: state[name].clone() for name in state if not name.startswith("pooling.")}
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors", ".npz"])

@@ -62,25 +62,12 @@ def recipe(tmp_path_factory):
     return path
 
 
-def in_this_process(cells, work, *, jobs, watch):
-    for cell in cells:
-        work(**cell)
-        watch.end(cell)
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch):
-    monkeypatch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
-    trained_victim.cache_clear()
-
-
 @pytest.fixture(scope="module")
 def audited(recipe, texts, tmp_path_factory):
     """The output of an audit, its folder, and the file given with ``--json``."""
     folder = tmp_path_factory.mktemp("audits")
     printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
+    with contextlib.redirect_stdout(printed):
         status = main(
             ["audit", str(recipe), "--sentences", "3", "--batch-sizes", "1,3", "--steps", "3",
              "--set", f"data-dir={texts}", "--output-dir", str(folder), "--json", str(folder / "new" / "asked.json")]

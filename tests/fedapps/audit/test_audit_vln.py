@@ -5,20 +5,7 @@ import json
 import pytest
 from drawn_houses import run_keys, write_world
 
-import fedapps.audit.run
-from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch):
-    def in_this_process(cells, work, *, jobs, watch):
-        for cell in cells:
-            work(**cell)
-            watch.end(cell)
-
-    monkeypatch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
-    trained_victim.cache_clear()
 
 
 @pytest.fixture(scope="module")

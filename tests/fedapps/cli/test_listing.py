@@ -9,7 +9,7 @@ import pytest
 
 from fedapps import methods
 from fedapps.cli.commands import main
-from fedapps.cli.listing import keys_text, task_text
+from fedapps.cli.descriptions import keys_text, task_text
 from fedapps.config.keys import all_keys, described
 from fedapps.config.recipe_files import recipes
 from fedapps.registry import TRACKERS, stated

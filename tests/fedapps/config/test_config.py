@@ -8,6 +8,7 @@ from fedapps.tasks.driving.options import Options
 from fedapps.tasks.lqr.task import LqrOptions
 from recipe_runs import recipe_runs
 
+from fedapps.base.text_files import flattened
 from fedapps.config import parsing
 from fedapps.config.keys import defaults, described, for_flower, updated
 from fedapps.config.parsing import ConfigError, parse
@@ -28,20 +29,13 @@ def errors(given):
     return lines
 
 
-def flat(table, prefix=""):
-    found = {}
-    for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
 # -- defaults --------------------------------------------------------------------------------------------------
 
 
 def test_the_apps_config_in_pyproject_is_the_generated_one():
     text = (ROOT / "pyproject.toml").read_text()
     assert text == updated(text), "the keys or defaults have changed: run `make config`"
-    written = flat(tomllib.loads(text)["tool"]["flwr"]["app"]["config"])
+    written = flattened(tomllib.loads(text)["tool"]["flwr"]["app"]["config"])
     assert repr(written) == repr(defaults())
 
 

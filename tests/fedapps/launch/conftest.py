@@ -1,5 +1,7 @@
 """The pipeline that the tests run."""
 
+import time
+
 import pytest
 from pipelines import RECIPE, run_pipeline
 from warm_lqr import warm_lqr
@@ -26,3 +28,11 @@ def whole(place):
     """The folder of a pipeline that ran to its end."""
     assert run_pipeline(place / "two.toml", place / "whole", "name=pipe") == 0
     return place / "whole" / "pipe"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds of the clock, to be set."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now

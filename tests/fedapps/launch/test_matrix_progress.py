@@ -4,18 +4,9 @@ import io
 import json
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from fedapps.launch import progress
 from fedapps.launch.progress import MatrixProgress, folder_of, label_of, log_of
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    return now
 
 
 def cell(folder, method, seed=0, **more):

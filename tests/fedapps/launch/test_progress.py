@@ -11,13 +11,6 @@ from fedapps.launch import progress
 from fedapps.launch.progress import Bar, RunProgress, bar_of, drawn, one_bar, to_go
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    return now
-
-
 def finish(folder, *rounds):
     with (folder / "metrics.jsonl").open("a") as lines:
         lines.writelines(json.dumps({"method": "fedavg", "round": number}) + "\n" for number in rounds)

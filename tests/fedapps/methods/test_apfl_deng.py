@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
 from toys import same_bits
 
-from fedapps.cli.listing import described_name
+from fedapps.cli.descriptions import described_name
 from fedapps.methods.apfl_deng import ApflDengPart
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731

@@ -11,7 +11,7 @@ import pytest
 
 from fedapps.cli.commands import main
 from fedapps.methods.fedprox import FedProx
-from fedapps.registry.methods import METHODS, method_class, method_names, named, use_file
+from fedapps.registry.methods import method_class, method_names, named, use_file
 
 METHOD = """
 from dataclasses import dataclass
@@ -75,8 +75,8 @@ def test_a_script_compares_its_own_class(tmp_path: Path) -> None:
 
 
 def test_an_instance_is_written_with_the_options_that_differ() -> None:
-    assert named(["fedavg", FedProx, FedProx(mu=0.25)], METHODS.own) == "fedavg,fedprox,fedprox(mu=0.25)"
-    assert named("fedavg, local", METHODS.own) == "fedavg, local"
+    assert named(["fedavg", FedProx, FedProx(mu=0.25)]) == "fedavg,fedprox,fedprox(mu=0.25)"
+    assert named("fedavg, local") == "fedavg, local"
 
 
 @pytest.mark.parametrize(

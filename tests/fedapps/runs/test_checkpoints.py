@@ -58,11 +58,6 @@ def test_arrays_of_any_shape_and_dtype_are_restored(tmp_path, arrays, server_rou
     assert same_bits(back.arrays, arrays)
 
 
-def test_a_snapshot_may_have_no_arrays(tmp_path):
-    DiskCheckpoints(tmp_path).save(Snapshot(1, {}, {}), best=False)
-    assert DiskCheckpoints(tmp_path).latest() == Snapshot(1, {}, {})
-
-
 def test_the_last_two_and_the_best_snapshots_are_kept(tmp_path):
     checkpoints = DiskCheckpoints(tmp_path / "deep" / "folder")
     for server_round in range(1, 6):

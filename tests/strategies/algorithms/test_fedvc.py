@@ -13,7 +13,7 @@ from fedapps.strategies.profiles import Profile
 from fedapps.strategies.robust import Median
 from fedapps.strategies.samplers import ProportionalToSize, UniformFraction
 from flwr.app import ConfigRecord
-from grouped import assert_resumes_alike, grouped_app
+from grouped import grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -148,14 +148,6 @@ def test_the_mean_does_not_depend_on_what_nodes_say_they_have(moves, examples):
         for sizes in (examples, [1] * 6)
     ]
     assert same_bits(*[arrays_of(result.arrays) for result in results])
-
-
-def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one():
-    def make():
-        return VirtualClients(sampler=IndependentDraws(3, seed=4), steps=5, server_optimizer=Adam(0.05))
-
-    app = grouped_app(sized([1, 2, 3, 4, 5]), add)
-    assert_resumes_alike(make, app, START, num_nodes=5, num_rounds=6, cut=4)
 
 
 # -- independent draws -----------------------------------------------------------------------------------------

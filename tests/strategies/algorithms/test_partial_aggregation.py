@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from adding_nodes import add_partition
 from fedapps.strategies.algorithms.partial import PartialAggregation
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.records import TooFewRepliesError
@@ -18,12 +19,6 @@ START = {
     "encoder.b": np.array([0.5], np.float32),
     "head.w": np.array([[4.0]], np.float32),
 }
-
-
-def add_partition(partition, arrays, config):
-    """Node k adds k + 1 to everything, and has k + 1 examples."""
-    trained = {name: array + array.dtype.type(partition + 1) for name, array in arrays.items()}
-    return trained, {"num-examples": partition + 1, "loss": float(partition)}
 
 
 def run(strategy, train=add_partition, start=START, seen=None, **options):
