@@ -22,7 +22,7 @@ from .matrix import Plan, Vary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -192,9 +192,7 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     return figure
 
 
-def _draw(
-    axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], colours: "ListedColormap"
-) -> None:
+def _draw(axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], colours: "Colormap") -> None:
     rows, begins = range(len(counts)), [0] * len(counts)
     for number, kind in enumerate(kinds):
         widths = [of_node.get(kind, 0) for of_node in counts.values()]
