@@ -67,8 +67,8 @@ def _of_comparison(run: Path, compared: Comparison, plan: Mapping[str, Any]) -> 
     methods: dict[str, Any] = {}
     differences: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    for part in compared.varied.values if compared.varied else [compared]:
-        at = f" at {part.value}" if isinstance(part, VariedPart) else ""
+    for part in compared.parts.values():
+        at = f" at {', '.join(map(str, part.point.values()))}" if isinstance(part, VariedPart) else ""
         rows = [asdict(row) for row in part.rows]
         for label, of_method in seed_values(rows).items():
             kept = set(columns(of_method))

@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
 
 def of_nodes(nodes: int, cohort: int) -> tuple[float, float]:
     """Seconds to learn the profiles of all nodes, and seconds of a later round in which ``cohort`` of them train."""
-    strategy = BaseStrategy(sampler=UniformFraction(cohort / nodes), evaluate_sampler=UniformFraction(0.0))
+    strategy = BaseStrategy(fraction_train=cohort / nodes, fraction_evaluate=0.0, profiles=True)
     return _timed(strategy, InProcessGrid(echo(), [{}] * nodes, {}))
 
 
@@ -152,7 +152,7 @@ def of_devices(devices: int, concurrency: int) -> tuple[float, float]:
     reading = Reading(PROFILE_QUERY, key=_key, steps=lambda _: 5.0, size=lambda _: 10**6)
     fleet = drawn(devices, 0, LogNormal(1.0, 1.5), Uniform(1.0, 10.0), None, DayNight(devices, 8.0, 24.0, 0))
     strategy = BufferedAsync(
-        concurrency=concurrency, buffer=(concurrency + 1) // 2, evaluate_sampler=UniformFraction(0.0)
+        concurrency=concurrency, buffer=(concurrency + 1) // 2, fraction_evaluate=0.0, profiles=True
     )
     return _timed(strategy, ClockGrid(InProcessGrid(echo(), [{}] * devices, {}), fleet, reading))
 

@@ -29,7 +29,7 @@ def run(
     recipe: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    engine: str = "ray",
+    engine: str = "auto",
     output_dir: str | Path = "runs",
     **keys: Any,
 ) -> RunResult | PipelineResult:
@@ -41,8 +41,9 @@ def run(
         Name of a recipe, or path of a run-config file; by default the app's config.
     overrides : mapping, optional
         Keys of the run config that override the recipe, such as ``{"lqr.horizon": 20}``.
-    engine : "ray" or "inline"
-        ``ray`` starts a SuperLink and runs the nodes in parallel; ``inline`` runs all nodes in this process.
+    engine : "auto", "inline" or "ray"
+        ``inline`` runs all nodes in this process; ``ray`` starts a SuperLink and runs the nodes in parallel; ``auto``
+        is the faster of the two.
     output_dir : str or Path
         Where the run folder is created.
     **keys
@@ -86,6 +87,7 @@ def compare(
     first_seed: int = 0,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seed_keys: Sequence[str] = (),
+    against: str = "",
     engine: str = "inline",
     jobs: int = 0,
     cluster: str = "",
@@ -106,10 +108,13 @@ def compare(
         ``MyMethod(mu=0.1)``, needs no package; it can be defined in a script or a notebook.
     seeds, first_seed : int
         The number of seeds, at least 1, and the first of them.
-    vary : mapping of one key to a sequence
-        Repeats the comparison for each of these values of a key; by default those that the recipe varies, if any.
+    vary : mapping of str to sequence
+        Repeats the comparison for each of these values of a key, and of several keys for each combination of their
+        values; by default those that the recipe varies, if any.
     seed_keys : sequence of str
         Keys that take the value of the seed in each run, such as ``text.partition-seed``; by default the recipe's.
+    against : str
+        The baseline, by its label or display name: each other method is tested against it alone; by default, pairs are.
     engine : "inline" or "ray"
         ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
     jobs : int
@@ -139,7 +144,7 @@ def compare(
 
     accept_all_text()
     if resume:
-        if recipe or overrides or methods or vary or seed_keys or keys:
+        if recipe or overrides or methods or vary or seed_keys or against or keys:
             raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")
         return ComparisonResult(resume_comparison(Path(resume), jobs=jobs, cluster=cluster))
     if not recipe:
@@ -153,8 +158,9 @@ def compare(
         jobs=jobs,
         cluster=cluster,
         overrides=run_keys(overrides, keys),
-        vary=_varied(vary),
+        vary=_varied(vary or {}),
         seed_keys=seed_keys,
+        against=against,
         output_dir=str(output_dir),
     )
     return ComparisonResult(folder)
@@ -387,11 +393,10 @@ def _value(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Vary | None:
+def _varied(vary: Mapping[str, Sequence[Any]]) -> list[Vary]:
     from .comparison.matrix import Vary
 
-    if not vary:
-        return None
-    if len(vary) > 1 or not (values := tuple(map(_value, next(iter(vary.values()))))):
-        raise ValueError(f"vary = {vary!r}: must be one key with its values, such as {{'lqr.trajectories': [4, 8]}}")
-    return Vary(next(iter(vary)), values)
+    axes = [Vary(key, tuple(map(_value, values))) for key, values in vary.items()]
+    if empty := [axis.key for axis in axes if not axis.values]:
+        raise ValueError(f"vary: {empty[0]!r} has no value; write it as {{'lqr.trajectories': [4, 8]}}")
+    return axes

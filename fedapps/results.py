@@ -43,7 +43,7 @@ class ReportedResult:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The labels of the methods with results."""
+        """The methods with results: their display names, or their labels."""
         return self._data.methods
 
     @cached_property
@@ -126,7 +126,7 @@ class RunResult(ReportedResult):
         label = method or (self.methods[0] if len(self.methods) == 1 else "")
         if label not in self.methods:
             raise ValueError(f"method = {method!r}: must be one of {', '.join(map(repr, self.methods))}")
-        snapshot = RunFolder(self.folder, "").checkpoints(label).last()
+        snapshot = RunFolder(self.folder, "").checkpoints(self._data.labels.get(label, label)).last()
         if snapshot is None:
             raise ValueError(f"method = {label!r}: {self.folder} has no checkpoint of it")
         return {name: np.asarray(array) for name, array in under("shared.", snapshot.arrays).items()}
@@ -243,9 +243,9 @@ def _node(record: NodeRecord) -> dict[str, Any]:
 
 
 class ComparisonResult(ReportedResult):
-    """The result of a comparison: methods with several seeds, and for each value of a varied key if there is one.
+    """The result of a comparison: methods with several seeds, and at each point of a grid if keys are varied.
 
-    The varied key is a column of every frame, after ``method`` and ``seed``.
+    The varied keys are columns of every frame, after ``method`` and ``seed``.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class ComparisonResult(ReportedResult):
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], RunResult]:
-        """The result of each finished run by (method, seed), or by (method, seed, value) if a key was varied."""
+        """The result of each finished run by (method, seed), or by (method, seed, value, ...) if keys were varied."""
         return {
             tuple(self._keys(cell).values()): RunResult(self.folder / str(cell["config"]["name"]))
             for cell in self._cells
@@ -364,17 +364,15 @@ class ComparisonResult(ReportedResult):
         return [cell for cell in self._plan.cells(self.folder) if tuple(self._keys(cell).values()) not in failed]
 
     def _keys(self, cell: Mapping[str, Any]) -> dict[str, Any]:
-        """The method, the seed and the varied key of a run."""
-        vary = self._plan.vary
-        return {"method": cell["method"], "seed": cell["seed"]} | ({vary.key: cell["config"][vary.key]} if vary else {})
+        """The method, the seed and the varied keys of a run."""
+        varied = {vary.key: cell["config"][vary.key] for vary in self._plan.vary}
+        return {"method": self._plan.shown(cell["method"]), "seed": cell["seed"]} | varied
 
     def _parts(self) -> list[tuple[dict[str, Any], Compared]]:
-        """The comparison at each value of the varied key, or the only one, each with the key and its value."""
+        """The comparison at each point of the grid, or the only one, each with the point."""
         whole = self._data.comparison
         assert whole is not None  # there is a compare.json
-        if whole.varied is None:
-            return [({}, whole)]
-        return [({whole.varied.key: part.value}, part) for part in whole.varied.values]
+        return [(dict(part.point), part) for part in whole.varied] or [({}, whole)]
 
     def _joined(self, frame: Callable[[RunResult], pd.DataFrame]) -> pd.DataFrame:
         run_keys = [self._keys(cell) for cell in self._cells]

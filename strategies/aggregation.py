@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import DTypeLike, NDArray
 
 from . import wire
@@ -322,8 +322,8 @@ class MetricMean:
         self._totals: dict[str, float] = {}
         self._statistics: dict[str, NDArray[np.float64]] = {}
 
-    def add(self, metrics: MetricRecord, weight: float) -> None:
-        """Add the metrics of one reply of weight ``weight`` > 0."""
+    def add(self, metrics: MetricRecord, weight: float, content: RecordDict | None = None) -> None:
+        """Add the metrics of one reply of weight ``weight`` > 0; ``content`` has all records of the reply."""
         self.count += 1
         for name, value in metrics.items():
             if isinstance(value, list):
@@ -418,6 +418,31 @@ class MetricMean:
                 if not _are_sums(metrics.get(statistics), rule.size):
                     return f"metric {statistics!r}: must be a list of {rule.size} numbers from 0 to {_LARGEST:g}"
         return None
+
+
+class MetricsOfReplies(MetricMean):
+    """The metrics that a function computes from the contents of all replies, as in Flower's strategies.
+
+    Parameters
+    ----------
+    of_replies : function of a list of RecordDict and a str
+        Gets the contents, which the server keeps without their arrays, and ``weighted_by_key``.
+    weighted_by_key : str
+        The name of the metric that weights replies.
+    """
+
+    def __init__(self, of_replies: Callable[[list[RecordDict], str], MetricRecord], weighted_by_key: str) -> None:
+        super().__init__()
+        self._of_replies, self._key = of_replies, weighted_by_key
+        self._contents: list[RecordDict] = []
+
+    def add(self, metrics: MetricRecord, weight: float, content: RecordDict | None = None) -> None:
+        self.count += 1
+        records = (content or RecordDict({wire.METRICS: metrics})).items()
+        self._contents.append(RecordDict({name: r for name, r in records if not isinstance(r, ArrayRecord)}))
+
+    def result(self) -> MetricRecord:
+        return self._of_replies(self._contents, self._key) if self._contents else MetricRecord()
 
 
 def _can_be_averaged(value: float, rule: MetricRule | None) -> bool:

@@ -21,11 +21,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from . import wire
 from .aggregation import IntegerPolicy, MetricMean, MetricRule
 from .arrays import Buffers, shortened
 from .closing import Closing
 from .compression import Compression
-from .loop import RoundLoop
+from .loop import MetricsFunction, RoundLoop
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
 from .profiles import Admission, ExampleLimits, Profile
@@ -35,6 +36,7 @@ from .replies import Weighting, weighting_of
 from .robust import RobustAggregation
 from .samplers import Sampler, UniformFraction
 
+_OF_FLOWER = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "weighted_by_key")
 _SYNCHRONOUS_HOOKS = (
     *("begin_round", "untrained", "complete", "refusal_reason", "fold", "close_round"),
     *("configure_train", "aggregate_train", "kept"),
@@ -96,12 +98,33 @@ class BaseStrategy(RoundLoop):
     in_flight : int or None
         ≥ 1, the largest number of nodes that work at a time, including profile queries: the next message is sent when a
         node replies or times out. ``None`` sends all messages at once.
+    profiles : bool or None
+        Whether to ask each node for its profile (its stable key, its groups, its number of examples) before it takes
+        part. ``None``, the default, asks if a part of the strategy needs to know: a sampler by groups, sizes or keys,
+        ``admission``, ``example_limits``, ``held_out``, or the algorithm. Clients without a function for the query log
+        an error when they are asked, and take part under Flower's node ids.
+    fraction_train, fraction_evaluate : float, optional
+        As in Flower's ``FedAvg``: the fractions of the nodes that train and evaluate, in [0, 1], rounded as in
+        :class:`~fedapps.strategies.samplers.UniformFraction`. They stand for ``sampler`` and ``evaluate_sampler``. With
+        0, nobody trains, or evaluates.
+    min_train_nodes, min_evaluate_nodes : int, optional
+        As in Flower: the smallest numbers of nodes that are drawn, with a fraction above 0. The first round waits for
+        as many.
+    min_available_nodes : int, optional
+        As in Flower, but only the first round waits for them: another name of ``min_nodes``.
+    weighted_by_key : str, optional
+        As in Flower: the metric of replies that is their number of examples, ``num-examples`` by default.
+    arrayrecord_key, configrecord_key : str
+        As in Flower: the names of the arrays and of the config in messages, without a dot.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : function of a list of RecordDict and a str, optional
+        As in Flower: gives the metrics of the phase for the usable replies, without their arrays, and
+        ``weighted_by_key``. It replaces ``metric_means``.
 
     Raises
     ------
     ValueError
-        A parameter is out of range, ``privacy`` or ``aggregation`` does not protect this strategy, or it cannot use
-        compressed updates and ``compression`` is set.
+        A parameter is out of range or excluded by another, ``privacy`` or ``aggregation`` does not protect this
+        strategy, or it cannot use compressed updates and ``compression`` is set.
     """
 
     #: Why :class:`~fedapps.strategies.privacy.CentralPrivacy` does not cover the strategy; empty if it does.
@@ -110,6 +133,10 @@ class BaseStrategy(RoundLoop):
     robustness_gap: ClassVar[str] = ""
     #: Why the strategy cannot use compressed updates; empty if it can.
     compression_gap: ClassVar[str] = ""
+    #: Whether the algorithm needs the nodes' keys, groups or numbers of examples from their profiles.
+    needs_profiles: bool = False
+    #: What to do in place of those arguments of Flower that mean nothing in the strategy, by their names.
+    flower_gaps: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -134,7 +161,39 @@ class BaseStrategy(RoundLoop):
         poll: float = 0.02,
         closing: Closing | None = None,
         in_flight: int | None = None,
+        profiles: bool | None = None,
+        fraction_train: float | None = None,
+        fraction_evaluate: float | None = None,
+        min_train_nodes: int | None = None,
+        min_evaluate_nodes: int | None = None,
+        min_available_nodes: int | None = None,
+        weighted_by_key: str | None = None,
+        arrayrecord_key: str = wire.ARRAYS,
+        configrecord_key: str = wire.CONFIG,
+        train_metrics_aggr_fn: MetricsFunction | None = None,
+        evaluate_metrics_aggr_fn: MetricsFunction | None = None,
     ) -> None:
+        arguments = (fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, weighted_by_key)
+        for name, argument in zip(_OF_FLOWER, arguments, strict=True):
+            if argument is not None and name in self.flower_gaps:
+                raise ValueError(
+                    f"{name} = {argument!r}: {type(self).__name__} cannot use it; {self.flower_gaps[name]}"
+                )
+        if weighted_by_key is not None and weighting == "uniform":
+            raise ValueError(f"weighted_by_key = {weighted_by_key!r}: weighting = 'uniform' ignores it; remove one")
+        if min_available_nodes is not None and min_nodes > 1:
+            raise ValueError(
+                f"min_available_nodes = {min_available_nodes}: min_nodes = {min_nodes} is set, too; remove one"
+            )
+        for name, key in (("arrayrecord_key", arrayrecord_key), ("configrecord_key", configrecord_key)):
+            if not key or "." in key:
+                raise ValueError(f"{name} = {key!r}: must be a name without a dot")
+            if compression and key not in (wire.ARRAYS, wire.CONFIG):
+                raise ValueError(
+                    f"{name} = {key!r}: compression = {compression} reads 'arrays' and 'config'; remove one"
+                )
+        if arrayrecord_key == configrecord_key:
+            raise ValueError(f"arrayrecord_key = configrecord_key = {arrayrecord_key!r}: must be two names")
         for name, patterns in (("shared", shared), ("buffers", buffers)):
             if isinstance(patterns, str):
                 raise ValueError(f"{name} = {patterns!r}: must be a list of patterns, for example [{patterns!r}]")
@@ -149,15 +208,29 @@ class BaseStrategy(RoundLoop):
         for name, part, kind in parts:
             if part is not None and not isinstance(part, kind):
                 raise ValueError(f"{name} = {part!r}: must be an object of a class of {kind.__module__}, or None")
-        numbers = (("min_replies", min_replies, 0), ("min_nodes", min_nodes, 1), ("in_flight", in_flight, 1))
+        numbers = (
+            *(("min_replies", min_replies, 0), ("min_nodes", min_nodes, 1), ("in_flight", in_flight, 1)),
+            *(("min_train_nodes", min_train_nodes, 0), ("min_evaluate_nodes", min_evaluate_nodes, 0)),
+            ("min_available_nodes", min_available_nodes, 0),
+        )
         for name, value, least in numbers:
             if value is not None and value < least:
                 raise ValueError(f"{name} = {value}: must be at least {least}")
         super().__init__()
         self.shared = tuple(shared)
         self.buffers = Buffers(tuple(buffers))
-        self.sampler = sampler or UniformFraction(1.0)
-        self.evaluate_sampler = evaluate_sampler or UniformFraction(1.0)
+        self.sampler = _sampler("sampler", sampler, "train", fraction_train, min_train_nodes)
+        self.evaluate_sampler = _sampler(
+            "evaluate_sampler", evaluate_sampler, "evaluate", fraction_evaluate, min_evaluate_nodes
+        )
+        if fraction_train == 0:
+            min_replies = 0
+        needed = (min_train_nodes, min_evaluate_nodes, min_available_nodes)
+        min_nodes = max(min_nodes, *(number or 0 for number in needed))
+        self.weighted_by_key = weighted_by_key or wire.NUM_EXAMPLES
+        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.weight_of = weighting_of(weighting)
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises for an unknown rule
@@ -188,7 +261,13 @@ class BaseStrategy(RoundLoop):
             min_replies=min_replies,
             node_wait=node_wait,
             in_flight=in_flight,
+            asks=self._needs_profiles(admission, example_limits, held_out) if profiles is None else profiles,
         )
+
+    def _needs_profiles(self, *parts: object) -> bool:
+        """Whether the strategy or one of its parts needs more than the nodes' ids."""
+        samplers = (self.sampler, self.evaluate_sampler)
+        return self.needs_profiles or any(parts) or any(sampler.needs_profiles for sampler in samplers)
 
     @classmethod
     def own_hooks(cls) -> list[str]:
@@ -253,3 +332,14 @@ class BaseStrategy(RoundLoop):
         nodes, arrays = [self.label(profile)], self.share(arrays)
         (message,) = self._messages("evaluate", nodes, server_round, arrays, config)
         return message
+
+
+def _sampler(name: str, sampler: Sampler | None, phase: str, fraction: float | None, minimum: int | None) -> Sampler:
+    """The sampler of a phase: the one that is set, or that of Flower's arguments; raises ``ValueError`` for both."""
+    if sampler is None:
+        share = 1.0 if fraction is None else fraction
+        return UniformFraction(share, (minimum or 0) if share else 0)
+    for argument, value in ((f"fraction_{phase}", fraction), (f"min_{phase}_nodes", minimum)):
+        if value is not None:
+            raise ValueError(f"{argument} = {value}: {name} = {sampler} decides who takes part; remove one of them")
+    return sampler

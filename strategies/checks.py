@@ -127,18 +127,18 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     return f"values are too far from those sent: {_listing(moved)}" if moved else None
 
 
-def check_count(num_examples: object) -> str | None:
-    """Check a number of examples; see :func:`check_reply`."""
+def check_count(num_examples: object, name: str = wire.NUM_EXAMPLES) -> str | None:
+    """Check a number of examples, the metric ``name``; see :func:`check_reply`."""
     if num_examples is None:
-        return "num-examples is missing"
+        return f"{name} is missing"
     if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):
-        return f"num-examples is {num_examples!r}, not a number"
+        return f"{name} is {num_examples!r}, not a number"
     if num_examples > LARGEST_COUNT and num_examples != inf:
-        return "num-examples is above 2^53"
+        return f"{name} is above 2^53"
     if not isfinite(num_examples):
-        return f"num-examples is {num_examples!r}, not finite"
+        return f"{name} is {num_examples!r}, not finite"
     if not num_examples > 0:
-        return f"num-examples is {num_examples!r}, not positive"
+        return f"{name} is {num_examples!r}, not positive"
     return None
 
 

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from . import wire
-from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule
+from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, without
 from .callbacks import Callback, RequireEvaluations, Run
 from .checks import check_reply, check_values, require_integer
@@ -48,6 +48,8 @@ from .samplers import Sampler
 from .stopwatch import measured, timed
 from .transport import NodeFailure, Outcome, clock_of, has_virtual_time
 
+#: Flower's aggregation of metrics: of the contents of replies, and the name of the metric that weights them.
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
@@ -79,6 +81,11 @@ class RoundLoop(Stateful, Strategy):
     staleness: Staleness
     mixing: bool = False
     max_staleness: int | None = None
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
+    train_metrics_aggr_fn: MetricsFunction | None
+    evaluate_metrics_aggr_fn: MetricsFunction | None
 
     #: Largest number of ArrayRecords in the form of the shared parameters that a reply can contain.
     reply_records: ClassVar[int] = 1
@@ -355,7 +362,7 @@ class RoundLoop(Stateful, Strategy):
         DivergedError
             The step produced invalid parameters.
         """
-        aggregate, metrics = self.new_aggregate(), self._metric_mean()
+        aggregate, metrics = self.new_aggregate(), self._metric_mean(self.train_metrics_aggr_fn)
         for arrival in replies:
             # 6. It is checked, and added to the aggregate with what the algorithm takes from it.
             reply = self._read(arrival if isinstance(arrival, Arrival) else self._arrival_of(arrival))
@@ -363,7 +370,7 @@ class RoundLoop(Stateful, Strategy):
             if reply is not None:
                 with timed("fold"):
                     reply = self.privacy.limit(reply, self._returned, self.buffers)
-                    metrics.add(reply.metrics, reply.weight)
+                    metrics.add(reply.metrics, reply.weight, reply.content)
                     self.fold(reply, aggregate)
             del reply  # frees its memory while waiting for the next one
         if metrics.count < self._needed:
@@ -436,11 +443,12 @@ class RoundLoop(Stateful, Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Outcome | Arrival]) -> MetricRecord | None:
         """The means of the metrics, ``None`` if there is no usable reply."""
-        metrics, replies_of_phase = self._metric_mean(), self._reply_filter("evaluate")
+        metrics = self._metric_mean(self.evaluate_metrics_aggr_fn)
+        replies_of_phase = self._reply_filter("evaluate")
         for arrival in replies:
             reply = replies_of_phase.read(arrival if isinstance(arrival, Arrival) else self._arrival_of(arrival))
             if reply is not None:
-                metrics.add(reply.metrics, reply.weight)
+                metrics.add(reply.metrics, reply.weight, reply.content)
             del arrival, reply
         if not metrics.count:
             return None
@@ -512,6 +520,9 @@ class RoundLoop(Stateful, Strategy):
             content = shared.copy()  # takes less time than a new one
             content[wire.CONFIG] = numbered.copy()
             self.complete(phase, node, content)
+            for name, key in ((wire.ARRAYS, self.arrayrecord_key), (wire.CONFIG, self.configrecord_key)):
+                if key != name:
+                    content[key] = content.pop(name)
             messages.append(Message(content, node.node_id, kind))
         self._records = {}
         return messages
@@ -590,7 +601,9 @@ class RoundLoop(Stateful, Strategy):
             return self.aggregation.start(self.integers, title, self.buffers)
         return self.privacy.mean(self.integers, self._returned, self.report.round, self.buffers)
 
-    def _metric_mean(self) -> MetricMean:
+    def _metric_mean(self, of_replies: MetricsFunction | None) -> MetricMean:
+        if of_replies:
+            return MetricsOfReplies(of_replies, self.weighted_by_key)
         return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
 
     def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
@@ -606,6 +619,7 @@ class RoundLoop(Stateful, Strategy):
             buffers=self.buffers,
             records_seconds=phase == "train" and self._records_seconds,
             max_staleness=self.max_staleness,
+            examples_key=self.weighted_by_key,
         )
 
     @property

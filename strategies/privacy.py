@@ -24,10 +24,13 @@ these releases or in none: k of them with noise z are together one of a sampled 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, erfc, exp, inf, isfinite, log, log1p, pi, sqrt
+from logging import INFO, WARNING
+from math import ceil, erfc, exp, inf, isfinite, log1p, pi, sqrt
+from math import log as ln
 from typing import Any, Literal, get_args
 
 import numpy as np
+from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from . import wire
@@ -38,6 +41,9 @@ from .replies import Reply
 
 Clipping = Literal["server", "nodes"]
 _NOISE = 0x6E6F697365  # the purpose in the key of these draws
+_LOGGED_DELTA = 1e-5
+#: Noise of this many times the norm of the mean update is a warning.
+_DROWNED = 5.0
 
 
 class PrivacyMechanism:
@@ -99,7 +105,8 @@ class CentralPrivacy(PrivacyMechanism):
     :func:`~fedapps.strategies.privacy.epsilon` computes the guarantee. Neighbouring runs differ in whether one
     node contributes its updates: in one of them it is not asked, or it sends no usable reply. The mechanism protects
     what a node changes in the shared parameters, from everyone but the server. It protects neither the other numbers
-    that nodes report (examples, losses, metrics, profiles) nor how many and which nodes reply.
+    that nodes report (examples, losses, metrics, profiles) nor how many and which nodes reply. Every round logs ε so
+    far, as if every node had taken part in every round, and the norms of the noise and of the mean update.
 
     Flower's wrappers ``DifferentialPrivacyServerSideFixedClipping`` and ``...ClientSideFixedClipping`` give the same
     result around FedAvg with the same noise if as many nodes reply as expected. They divide by the number of replies,
@@ -193,7 +200,7 @@ class CentralPrivacy(PrivacyMechanism):
         server_round: int,
         buffers: Buffers = Buffers(),  # noqa: B008 - immutable
     ) -> StreamingMean:
-        return _NoisyMean(self, sent, self.generator(server_round), buffers)
+        return _NoisyMean(self, sent, server_round, buffers)
 
     def generator(self, server_round: int) -> np.random.Generator:
         """The random generator of the noise of a round."""
@@ -254,12 +261,13 @@ def clip_update(
 class _NoisyMean(StreamingMean):
     """The estimated mean of replies that :meth:`CentralPrivacy.limit` returned, in the dtypes of ``sent``."""
 
-    def __init__(self, privacy: CentralPrivacy, sent: Arrays, generator: np.random.Generator, buffers: Buffers) -> None:
+    def __init__(self, privacy: CentralPrivacy, sent: Arrays, server_round: int, buffers: Buffers) -> None:
         super().__init__()
+        self._round = server_round
         self._parameters = buffers.parameters(sent).keys()
         self._privacy = privacy
         self._sent = sent
-        self._generator = generator
+        self._generator = privacy.generator(server_round)
 
     @property
     def defined(self) -> bool:
@@ -267,10 +275,32 @@ class _NoisyMean(StreamingMean):
 
     def result(self) -> Arrays:
         mean = super().result() if self.count else self._sent
-        return {
+        released = {
             name: self._estimate(mean[name], sent) if name in self._parameters else sent.copy()
             for name, sent in self._sent.items()
         }
+        if self._privacy.noise:
+            self._log(released)
+        return released
+
+    def _log(self, released: Arrays) -> None:
+        """Log the noise beside the mean, and ε so far. All of it follows from what is released, so it costs no ε."""
+        count = sum(self._sent[name].size for name in self._parameters)
+        noise = self._privacy.deviation * sqrt(count)
+        squares = (np.square(released[name].astype(np.float64) - self._sent[name]).sum() for name in self._parameters)
+        # The mean and the noise are independent: ‖mean + noise‖² is ‖mean‖² + σ² d on average, give or take σ² √(2 d).
+        mean = sqrt(max(sum(map(float, squares)) - noise**2, self._privacy.deviation**2 * sqrt(2 * count)))
+        spent = epsilon(self._privacy.noise, self._round, _LOGGED_DELTA)
+        log(
+            WARNING if noise > _DROWNED * mean else INFO,
+            "central privacy: the noise has %.2g times the norm of the mean update (%.3g, %.3g)%s; epsilon is at most "
+            "%.3g at delta %g after %s rounds, more if rounds were repeated",
+            *(noise / mean, noise, mean),
+            ", more than a model learns from: take more nodes per round (expected_weight), or less noise"
+            if noise > _DROWNED * mean
+            else "",
+            *(spent, _LOGGED_DELTA, self._round),
+        )
 
     def _estimate(self, mean: NDArray[Any], sent: NDArray[Any]) -> NDArray[Any]:
         replied = self.total_weight / self._privacy.expected_weight
@@ -344,7 +374,7 @@ _LARGEST_MU = 1e7
 
 
 def _unsampled(mu: float, delta: float) -> float:
-    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # upper bound from the Rényi divergence
+    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * ln(1 / delta))  # upper bound from the Rényi divergence
     if mu > _LARGEST_MU:
         return high
     if delta_of(mu, 0.0) <= delta:
@@ -369,7 +399,7 @@ def _scaled_phi(x: float, epsilon: float) -> float:
     """e^ε Φ(x) for x < 0."""
     tail = _phi(x)
     if tail > 0:
-        return exp(epsilon + log(tail))
+        return exp(epsilon + ln(tail))
     # The lower bound of Mills' ratio: the resulting δ is an upper bound.
     return exp(epsilon - x * x / 2) * -x / ((1 + x * x) * sqrt(2 * pi))
 
@@ -431,12 +461,12 @@ def renyi_divergence(noise: float, probability: float, order: float) -> float:
     # 1/step, because the integrand is analytic; the nearest pole is πσ standard deviations from the real axis.
     step = min(1 / 16, noise / 4)
     x = step * np.arange(ceil(-_TAIL / step), ceil((order / noise + _TAIL) / step) + 1)
-    log_ratio = np.logaddexp(log1p(-probability), log(probability) + x / noise - 1 / (2 * noise**2))
+    log_ratio = np.logaddexp(log1p(-probability), ln(probability) + x / noise - 1 / (2 * noise**2))
     exponent = order * log_ratio - x**2 / 2
     largest = float(exponent.max())
-    log_mean = largest + log(float(np.exp(exponent - largest).sum()) * step / sqrt(2 * pi))
+    log_mean = largest + ln(float(np.exp(exponent - largest).sum()) * step / sqrt(2 * pi))
     return max(0.0, log_mean) / (order - 1)
 
 
 def _converted(order: float, divergence: float, delta: float) -> float:
-    return divergence + log1p(-1 / order) - (log(delta) + log(order)) / (order - 1)
+    return divergence + log1p(-1 / order) - (ln(delta) + ln(order)) / (order - 1)

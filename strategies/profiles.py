@@ -48,6 +48,8 @@ class Profile:
         (:class:`~fedapps.strategies.profiles.Admission`). It gets no further messages. Empty if it takes part.
     own_data : bool
         Whether the node states that it has data of its own, and not a part of the server's.
+    unreported : str
+        The metric that the run tracks, if the node states that it cannot report it; empty if it can.
     """
 
     node_id: int
@@ -56,6 +58,7 @@ class Profile:
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
     no_data: str = ""
     own_data: bool = False
+    unreported: str = ""
 
     @classmethod
     def unknown(cls, node_id: int) -> Profile:
@@ -73,9 +76,9 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)
     for each group it belongs to, up to 32. A node without data for this run adds ``no-data`` (str), the reason, which
-    is logged; one with data of its own adds ``own-data``,
-    true. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries are
-    ignored. A node that answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can
+    is logged; one with data of its own adds ``own-data``, true, and ``unreported`` (str), the tracked metric that it
+    cannot report. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries
+    are ignored. A node that answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can
     claim the same key; see :func:`with_distinct_keys`.
 
     Returns
@@ -112,7 +115,9 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
     no_data = truncate(no_data)
     if no_data:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
-    return Profile(node_id, key, examples, groups, no_data, record.get(wire.OWN_DATA) is True)
+    metric = record.get(wire.UNREPORTED)
+    unreported = str(metric) if is_valid_name(metric) else ""
+    return Profile(node_id, key, examples, groups, no_data, record.get(wire.OWN_DATA) is True, unreported)
 
 
 def check_group(profiles: Collection[Profile], group: str, unlisted: str = "") -> None:

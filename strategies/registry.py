@@ -123,6 +123,8 @@ class NodeRegistry(Stateful):
         ≥ 0, seconds from the last sign of life to the end of waiting.
     in_flight : int or None
         ≥ 1, the largest number of nodes that work at a time; ``None`` for no limit.
+    asks : bool
+        Whether nodes are asked for their profiles; otherwise each takes part under its Flower id once it is connected.
     """
 
     kept: ClassVar[tuple[str, ...]] = ("admission", "held_out")
@@ -137,8 +139,10 @@ class NodeRegistry(Stateful):
         min_replies: int = 1,
         node_wait: float = 600.0,
         in_flight: int | None = None,
+        asks: bool = True,
     ) -> None:
         self.queries = ProfileQueries(in_flight)
+        self._asks = asks
         self._limits, self.admission = limits or ExampleLimits(), admission or Admission()
         self.held_out = held_out or HeldOut()
         self._min_nodes, self._min_replies, self._node_wait = min_nodes, min_replies, node_wait
@@ -250,8 +254,11 @@ class NodeRegistry(Stateful):
         self._connected = retry(lambda: set(grid.get_node_ids()))
         new = self._connected.difference(self._newest_first)
         self._newest_first = [*sorted(new), *self._newest_first]  # smallest id first among nodes found together
-        self.queries.ask(self._connected - self._profiles.keys())
-        received = self.admission.apply_to(self._limits.apply_to(self.queries.receive(grid, busy)), grid)
+        silent = sorted(self._connected - self._profiles.keys())
+        if self._asks:
+            self.queries.ask(silent)
+        answers = self.queries.receive(grid, busy) if self._asks else list(map(Profile.unknown, silent))
+        received = self.admission.apply_to(self._limits.apply_to(answers), grid)
         self._profiles |= {profile.node_id: profile for profile in received}
         return bool(new or received)
 
@@ -260,7 +267,8 @@ class NodeRegistry(Stateful):
         return sum(_has_data(profile) and not self.held_out.holds(profile.key) for profile in present)
 
     def _progress(self, slow: Sequence[int]) -> str:
-        wanted = "" if self._begun else f" of {self._min_nodes}"
+        short = not self._begun and len(self._connected) < self._min_nodes
+        wanted = f" of {self._min_nodes}" if short else ""
         names = f"; no profile yet from {self._names(slow)}" if slow else ""
         return f"{len(self._connected)}{wanted} connected{names}"
 

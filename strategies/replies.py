@@ -240,6 +240,8 @@ class ReplyFilter:
         Whether to record the seconds from each message to its reply.
     max_staleness : int or None
         ≥ 0, updates from older versions are refused; ``None`` for no limit.
+    examples_key : str
+        The metric that is the number of examples; it counts as ``num-examples``.
     """
 
     report: RoundReport
@@ -253,6 +255,7 @@ class ReplyFilter:
     buffers: Buffers = field(default_factory=Buffers)
     records_seconds: bool = False
     max_staleness: int | None = None
+    examples_key: str = wire.NUM_EXAMPLES
 
     def read(self, arrival: Arrival, staleness: int = 0) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report.
@@ -332,9 +335,12 @@ class ReplyFilter:
             raise ValueError(f"expected one MetricRecord in the reply, got {len(metric_records)}")
         received = metric_records[0]
         arrays = {} if expected is None else shared_arrays(content, expected, self.compression, self.buffers)
-        examples = received.get(wire.NUM_EXAMPLES)
-        if reason := check_count(examples) or MetricMean.refusal_reason(received):
+        examples = received.get(self.examples_key)
+        if reason := check_count(examples, self.examples_key) or MetricMean.refusal_reason(received):
             raise ValueError(reason)
+        if self.examples_key != wire.NUM_EXAMPLES:
+            others = {name: value for name, value in received.items() if name != self.examples_key}
+            received = MetricRecord({**others, wire.NUM_EXAMPLES: float(examples)})  # type: ignore[arg-type]
         metrics, left_out = MetricMean.split(received, self.metric_means)
         if self.metric_means and (reason := MetricMean.refusal_reason(metrics, self.metric_means)):
             raise ValueError(reason)

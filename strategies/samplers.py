@@ -31,6 +31,8 @@ class Sampler(ABC):
 
     #: Whether chance decides how many nodes are drawn, also none.
     random_size: ClassVar[bool] = False
+    #: Whether it needs the nodes' keys, groups or numbers of examples from their profiles, and not any distinct names.
+    needs_profiles: ClassVar[bool] = True
 
     @abstractmethod
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
@@ -100,6 +102,7 @@ class UniformFraction(Sampler):
     fraction: float = 1.0
     minimum: int = 0
     seed: int = 0
+    needs_profiles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fraction("fraction", self.fraction)
@@ -128,6 +131,7 @@ class InTurn(Sampler):
 
     fraction: float = 1.0
     seed: int = 0
+    needs_profiles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fraction("fraction", self.fraction)
@@ -161,6 +165,7 @@ class PoissonSampling(Sampler):
     probability: float
     seed: int | None = 0
     random_size: ClassVar[bool] = True
+    needs_profiles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fraction("probability", self.probability)

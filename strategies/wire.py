@@ -16,7 +16,7 @@ replies, if asked for        ``timings``                ConfigRecord: seconds of
 TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
 ``query.profile``            -                          no record
 its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
-                                                        ``no-data``, ``own-data``
+                                                        ``no-data``, ``own-data``, ``unreported``
 ``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
 its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
 ============================ ========================== ================================================================
@@ -121,6 +121,8 @@ GROUP_PREFIX = "group."
 NO_DATA = "no-data"
 #: Profile key: true where the node has a folder with data of its own; missing where it has a part of the server's.
 OWN_DATA = "own-data"
+#: Profile key: the metric that the run tracks and the node cannot report, a string; missing if it can.
+UNREPORTED = "unreported"
 
 # -- strategies ------------------------------------------------------------------------------------------------
 

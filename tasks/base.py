@@ -43,6 +43,8 @@ class Task(ABC):
     Options: ClassVar[type]
     #: The metrics of the short table, most important first.
     headline: ClassVar[tuple[str, ...]]
+    #: Glob patterns of the metrics of test data common to all nodes, which a node with data of its own may not have.
+    common_metrics: ClassVar[tuple[str, ...]] = ()
     #: The references (:meth:`fedapps.tasks.base.Task.references`) that a trained model should exceed.
     floors: ClassVar[tuple[str, ...]] = ()
     #: By main metric, the name and the metric of a rival that every run measures beside the methods, for paired tests.
@@ -362,6 +364,10 @@ class Task(ABC):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         """That of the loaded data, where a task does not find it out with less work."""
         return self.load_node(folder, partition, num_partitions).profile()
+
+    def has_common_test(self, folder: Path) -> bool:
+        """Whether a deployed node's folder has the test data that :attr:`common_metrics` need."""
+        return False
 
     def own_profile(self, folder: Path) -> NodeProfile:
         """As :meth:`node_profile`."""

@@ -33,6 +33,7 @@ def main(grid: Grid, context: Context) -> None:
         weighting="uniform",
         min_nodes=int(config["nodes"]),
         in_flight=int(config["in-flight"]),
+        profiles=True,
     )
     strategy.start(
         grid,

@@ -34,6 +34,7 @@ from fedapps.strategies.wire import (
     PROFILE_QUERY,
     TIMINGS,
     TIMINGS_WANTED,
+    UNREPORTED,
 )
 
 from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
@@ -118,7 +119,9 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
-    own = {OWN_DATA: True} if source.partition is None else {}
+    own: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
+    if source.partition is None and (metric := config.unreported(source.folder)):
+        own[UNREPORTED] = metric
     return ConfigRecord({KEY: profile.key, **own, **disclosure.profile(profile.num_examples, profile.groups)})
 
 

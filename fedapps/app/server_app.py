@@ -157,7 +157,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
         evaluate_every=run.evaluate_every,
         callbacks=[
-            *([Track(tracked)] if (tracked := tracked_metric(run)) else ()),
+            *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
             Recorder(folder, run, method, config.num_stages, last_round),
             *([releases] if run.dp != "none" else ()),
             tracking,
@@ -169,6 +169,18 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     with clock_of(grid).evaluation():
         held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
     folder.finish(config, method, facts | held_out)
+
+
+@dataclass
+class _Reported(Callback):
+    """Ends a run before its first round if no node can report the tracked metric."""
+
+    config: Config
+
+    def before_training(self, run: Run, server_round: int) -> None:
+        nodes = [node for node in run.strategy.registry.known.values() if not node.no_data]
+        if server_round == 1 and nodes and all(node.unreported == self.config.run.track_metric for node in nodes):
+            raise ValueError(self.config.unreported_text)
 
 
 def stage_label(stage: int, num_stages: int) -> str:

@@ -86,6 +86,7 @@ def build_strategy(
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
         "in_flight": run.in_flight or None,
+        "profiles": True,
         "metric_means": _metric_means(config, method),
     }
     return method.strategy(StrategyParts(run, common, config.task.roles))

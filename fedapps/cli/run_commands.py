@@ -23,7 +23,8 @@ from fedapps.tuning.tune import resume_tuning, tune_recipe
 
 def new(arguments: argparse.Namespace) -> int:
     """Write a project and print its files."""
-    print(new_project(arguments.folder, task=arguments.task, method=arguments.method, deployment=arguments.deployment))
+    chosen = {name: getattr(arguments, name) for name in ("task", "method", "recipe", "deployment")}
+    print(new_project(arguments.folder, **chosen))
     return 0
 
 
@@ -31,7 +32,7 @@ def nodes(arguments: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
     if arguments.plot:
         check_format(arguments.plot)
-    of_recipe = RecipeNodes.read(arguments.recipe, assignments(arguments.set), Vary.read(arguments.vary))
+    of_recipe = RecipeNodes.read(arguments.recipe, assignments(arguments.set), _varied(arguments))
     print(nodes_text(of_recipe))
     if arguments.write:
         print("\n".join(map(str, write_nodes(of_recipe, arguments.write))))
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
     carried_out = {"jobs": arguments.jobs, "cluster": arguments.cluster, "json_path": arguments.json}
-    if _resumes(arguments, "recipe, methods, keys and values", "set", "vary", "seed_keys", "methods"):
+    if _resumes(arguments, "recipe, methods, keys and values", "set", "vary", "seed_keys", "methods", "against"):
         resume_comparison(arguments.resume, **carried_out)
         return 0
     compare_recipe(
@@ -66,8 +67,9 @@ def compare(arguments: argparse.Namespace) -> int:
         first_seed=arguments.first_seed,
         engine=arguments.engine,
         overrides=assignments(arguments.set),
-        vary=Vary.read(arguments.vary),
+        vary=_varied(arguments),
         seed_keys=split_names(arguments.seed_keys),
+        against=arguments.against,
         output_dir=arguments.output_dir,
         **carried_out,
     )
@@ -135,6 +137,10 @@ def audit(arguments: argparse.Namespace) -> int:
         json_path=arguments.json,
     )
     return 0
+
+
+def _varied(arguments: argparse.Namespace) -> list[Vary]:
+    return [Vary.read(text) for text in arguments.vary]
 
 
 def _resumes(arguments: argparse.Namespace, kept: str, *further: str) -> bool:

@@ -9,10 +9,13 @@ from typing import Any
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import RunFailedError
+from fedapps.base.processes import usable_cores
 from fedapps.base.report.metrics import bare
+from fedapps.base.report.numbers import format_duration
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
+from fedapps.launch.estimate import inline_seconds
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine, execute
 from fedapps.launch.plan import timed_name
@@ -47,8 +50,9 @@ def compare_recipe(
     jobs: int = 0,
     cluster: str = "",
     overrides: Mapping[str, Any] | None = None,
-    vary: Vary | None = None,
+    vary: Sequence[Vary] = (),
     seed_keys: Sequence[str] = (),
+    against: str = "",
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> Path:
@@ -62,7 +66,7 @@ def compare_recipe(
     recipe : Path
         Name of a recipe, or path of a run-config file.
     methods : sequence of str
-        Methods such as ``fedprox(mu=0.1)``; those of the recipe if empty.
+        Methods such as ``fedprox(mu=0.1)`` or ``fedprox(mu=0.1) as FedProx``; those of the recipe if empty.
     seeds : int
         Number of seeds, at least 1.
     first_seed : int
@@ -75,10 +79,12 @@ def compare_recipe(
         this machine.
     overrides : mapping, optional
         Keys of the run config that override the recipe. ``name`` names the folder of the comparison.
-    vary : Vary, optional
-        The key to vary; that of the recipe if missing.
+    vary : sequence of Vary
+        The keys to vary, whose values are combined, each with each; the recipe's if empty.
     seed_keys : sequence of str
         Keys that take the value of the seed in each run; those of the recipe if empty.
+    against : str
+        The baseline, by its label or display name: each other method is tested against it alone; empty: pairs are.
     output_dir : str
         Where the folder of the comparison is created.
     json_path : Path, optional
@@ -100,9 +106,11 @@ def compare_recipe(
         raise ValueError(f"--seeds {seeds}: must be at least 1")
     keys, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
-    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
+    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys, against)
     with _workers(plan, cluster) as workers:
         _check(plan, cluster)
+        print(plan.outline, flush=True)
+        print(_expected(plan, 1 if cluster else plan.parallel(jobs) or usable_cores()), flush=True)
         with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):
             return _carry_out(plan, folder, jobs, workers, json_path)
 
@@ -144,6 +152,17 @@ def _check(plan: Plan, cluster: str) -> None:
         if not cluster:
             check_machine(plan.engine, config.run)
         check_data(config)
+
+
+def _expected(plan: Plan, at_a_time: int) -> str:
+    """How long the runs take, by dry runs of the first node at each point of the grid."""
+    try:
+        seconds = len(plan.seeds) * sum(map(inline_seconds, plan.configs()))
+    except ValueError as error:
+        return f"expected time: unknown, because the first node does not train alone: {error}"
+    together = f", {format_duration(seconds / at_a_time)} with {at_a_time} at a time" if at_a_time > 1 else ""
+    of_rounds = f"{format_duration(seconds)} for all rounds one after another{together}"
+    return f"expected time: {of_rounds}, by the data of the first node and without the start of each run"
 
 
 def _workers(plan: Plan, cluster: str) -> AbstractContextManager[Workers | None]:
@@ -221,7 +240,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         The flat run config.
     engine : "inline" or "ray"
     at : str
-        The value of a varied key, for messages; empty if no key is varied.
+        The values of the varied keys, for messages; empty if no key is varied.
 
     Returns
     -------

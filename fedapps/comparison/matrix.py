@@ -1,32 +1,33 @@
-"""The runs of a comparison: every method with every seed, repeated for each value of a varied key."""
+"""The runs of a comparison: every method with every seed, repeated at each point of a grid of varied keys."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedapps.base.options import split_names
+from fedapps.base.report.numbers import counted
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.plan import JobPlan, check_key
-from fedapps.registry.expressions import labels
+from fedapps.registry.expressions import labels, shown_names
+from fedapps.runs.comparisons import Point, point_title
 
 
 @dataclass(frozen=True)
 class Vary:
-    """A key of the run config and the values for which the comparison is repeated."""
+    """A key of the run config and the values for which the comparison is repeated: one axis of the grid."""
 
     key: str
     values: tuple[Value, ...]
 
     @classmethod
-    def read(cls, text: str) -> "Vary | None":
-        """Parse ``key=value,value,...``; ``None`` if the text is empty. Raises ``ValueError`` if it is malformed."""
-        if not text:
-            return None
+    def read(cls, text: str) -> "Vary":
+        """Parse ``key=value,value,...``. Raises ``ValueError`` if it is malformed."""
         key, equals, values = text.partition("=")
         parsed = tuple(read_value(key.strip(), value.strip()) for value in values.split(",") if value.strip())
         if not equals or not key.strip() or not parsed:
@@ -42,14 +43,24 @@ class Plan(JobPlan):
 
     Parameters
     ----------
-    vary : Vary, optional
-        The varied key.
+    vary : tuple of Vary
+        The varied keys. Their values are combined, each with each.
+    names : mapping of str to str
+        The display names of methods that have one, by label.
+    against : str
+        The label of the baseline, against which each other method is tested; empty: pairs are tested.
     """
 
     command = "compare"
     kind = "comparison"
 
-    vary: Vary | None = None
+    vary: tuple[Vary, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    against: str = field(default="", kw_only=True)
+
+    def shown(self, label: str) -> str:
+        """The name of a method in tables, figures and reports."""
+        return self.names.get(label, label)
 
     @classmethod
     def of(
@@ -59,8 +70,9 @@ class Plan(JobPlan):
         methods: Sequence[str],
         seeds: Sequence[int],
         engine: str,
-        vary: Vary | None,
+        vary: Sequence[Vary] = (),
         seed_keys: Sequence[str] = (),
+        against: str = "",
     ) -> "Plan":
         """The plan of a recipe.
 
@@ -73,75 +85,103 @@ class Plan(JobPlan):
             Those of ``base`` if empty.
         seeds : sequence of int
         engine : "inline" or "ray"
-        vary : Vary or None
-            ``None``: the key that the recipe varies, if any.
+        vary : sequence of Vary
+            The key that the recipe varies, if any, if empty.
         seed_keys : sequence of str
             Those of the recipe if empty.
+        against : str
+            The label or display name of the baseline; may be empty.
 
         Raises
         ------
         ValueError
-            If a method or the varied key of the recipe is malformed.
+            If a method or the varied key of the recipe is malformed, or the baseline is none of the methods.
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         method_labels = tuple(labels(named))
-        vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
+        of_recipe = recipe_comparison(recipe, "vary")
+        vary = tuple(vary) or ((Vary.read(of_recipe),) if of_recipe else ())
         follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
-        return cls(recipe_name(recipe), base, method_labels, tuple(seeds), engine, vary, seed_keys=follow)
+        names = shown_names(named)
+        baselines = [label for label in method_labels if against in (label, names.get(label))]
+        if against and not baselines:
+            known = ", ".join(names.get(label, label) for label in method_labels)
+            raise ValueError(f"--against {against!r}: must be one of the methods, which are {known}")
+        return cls(
+            recipe_name(recipe),
+            base,
+            method_labels,
+            tuple(seeds),
+            engine,
+            vary,
+            seed_keys=follow,
+            names=names,
+            against=baselines[0] if against else "",
+        )
 
     def configs(self) -> list[Config]:
-        """The validated config for each value of the varied key, or a single config.
+        """The validated config at each of the :attr:`points`.
 
         It names the files of the first method and seed.
 
         Raises
         ------
         ValueError
-            If a method, the varied key or a value is invalid, mostly as ``ConfigError``, or a run has no file.
+            If a method, a varied key or a value is invalid, mostly as ``ConfigError``, or a run has no file.
         """
-        if self.vary and self.vary.key in self.seed_keys:
-            raise ValueError(f"--seed-keys {self.vary.key}: this key is varied, so it cannot also be the seed")
-        for value in self.values:
-            _check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
-        configs = [self.config_of(value, self.seeds[0]) for value in self.values]
-        if self.vary:
-            _check_values(self.vary)
-            check_key("--vary", self.vary.key, configs[0])
+        for vary in self.vary:
+            if vary.key in self.seed_keys:
+                raise ValueError(f"--seed-keys {vary.key}: this key is varied, so it cannot also be the seed")
+        _check_once([vary.key for vary in self.vary])
+        for point in self.points:
+            _check_own_files(self._at(point, self.seeds[0]), self.methods, self.seeds)
+        configs = [self.config_of(point, self.seeds[0]) for point in self.points]
+        for vary in self.vary:
+            _check_values(vary)
+            check_key("--vary", vary.key, configs[0])
         self.check_seed_keys(configs[0])
         return configs
 
-    def config_of(self, value: Value | None, seed: int) -> Config:
-        """The validated config of a seed at one of :attr:`values`, with the files of the first method."""
-        return parse(_filled(self._with(value, seed), self.methods[0], seed) | {"methods": ",".join(self.methods)})
+    def config_of(self, point: Point, seed: int) -> Config:
+        """The validated config of a seed at one of the :attr:`points`, with the files of the first method."""
+        return parse(_filled(self._at(point, seed), self.methods[0], seed) | {"methods": ",".join(self.methods)})
 
     @property
-    def values(self) -> tuple[Value | None, ...]:
-        """The values of the varied key; a single ``None`` if no key is varied."""
-        return self.vary.values if self.vary else (None,)
+    def points(self) -> tuple[Point, ...]:
+        """All combinations of the values of the varied keys; a single empty one if no key is varied."""
+        keys = [vary.key for vary in self.vary]
+        return tuple(dict(zip(keys, values, strict=True)) for values in product(*(vary.values for vary in self.vary)))
 
     @property
-    def own_value(self) -> Value | None:
-        """The value that the recipe of this package sets for the varied key; the paper's numbers hold for it."""
-        return {**defaults(), **(packaged_keys(self.recipe) or {})}.get(self.vary.key) if self.vary else None
+    def own_point(self) -> dict[str, Value | None]:
+        """The values that the recipe of this package sets for the varied keys; the paper's numbers hold for them."""
+        own = {**defaults(), **(packaged_keys(self.recipe) or {})}
+        return {vary.key: own.get(vary.key) for vary in self.vary}
+
+    @property
+    def outline(self) -> str:
+        """The number of runs, as the product that it is."""
+        axes = [f"{axis.key} = {', '.join(map(str, axis.values))}" for axis in self.vary]
+        counts = [*axes, counted(len(self.methods), "method"), counted(len(self.seeds), "seed")]
+        return f"{' x '.join(counts)}: {counted(len(self.points) * len(self.methods) * len(self.seeds), 'run')}"
 
     def cells(self, folder: Path) -> list[dict[str, Any]]:
-        """The arguments of ``run_cell`` for each run, by value, seed and method; the run folders are in ``folder``."""
+        """The arguments of ``run_cell`` for each run, by point, seed and method; the run folders are in ``folder``."""
         return [
             {"method": method, "seed": seed}
-            | ({"at": f"{self.vary.key} = {value}"} if self.vary else {})
+            | ({"at": point_title(point)} if point else {})
             | {
-                "config": _filled(self._with(value, seed), method, seed)
-                | {"output-dir": str(folder), "name": f"{method}-{seed}{_ending(value)}", "methods": method},
+                "config": _filled(self._at(point, seed), method, seed)
+                | {"output-dir": str(folder), "name": f"{method}-{seed}{_ending(point)}", "methods": method},
                 "engine": self.engine,
             }
-            for value in self.values
+            for point in self.points
             for seed in self.seeds
             for method in self.methods
         ]
 
-    def _with(self, value: Value | None, seed: int) -> dict[str, Any]:
-        varied = {self.vary.key: value} if self.vary and value is not None else {}
-        return {**self.config, **varied, **self.at_seed(seed)}
+    def _at(self, point: Point, seed: int) -> dict[str, Any]:
+        return {**self.config, **point, **self.at_seed(seed)}
 
 
 def read_value(key: str, text: str) -> Value:
@@ -171,14 +211,20 @@ def assignments(pairs: Sequence[str], argument: str = "--set") -> dict[str, Valu
 
 
 def _check_values(vary: Vary) -> None:
-    endings = [_ending(value) for value in vary.values]
+    endings = [_ending({vary.key: value}) for value in vary.values]
     if twice := [value for value, ending in zip(vary.values, endings, strict=True) if endings.count(ending) > 1]:
         raise ValueError(f"--vary {vary.key}: {twice[0]!r} is given twice, or has the folder name of another value")
 
 
-def _ending(value: Value | None) -> str:
-    """The suffix of a run folder's name for a value of the varied key."""
-    return "" if value is None else "-" + re.sub(r"[^\w.+-]+", "_", str(value))
+def _check_once(keys: Sequence[str]) -> None:
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ValueError(f"--vary {twice[0]}: the key is given twice; give all its values at once")
+
+
+def _ending(point: Point) -> str:
+    """The suffix of a run folder's name at a point; no value has a comma in it."""
+    values = ",".join(re.sub(r"[^\w.+-]+", "_", str(value)) for value in point.values())
+    return f"-{values}" if values else ""
 
 
 def _filled(flat: Mapping[str, Any], method: str, seed: int) -> dict[str, Any]:

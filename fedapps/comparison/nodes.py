@@ -16,6 +16,7 @@ from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
+from fedapps.runs.comparisons import point_title
 from fedapps.tasks.base import NodeData, Task
 
 from .matrix import Plan, Vary
@@ -43,13 +44,13 @@ class NodesOfConfig:
 
 @dataclass(frozen=True)
 class RecipeNodes:
-    """The nodes of a recipe for each value of the varied key, or for the value ``None`` if no key is varied."""
+    """The nodes of a recipe by the values of the varied ``keys``; under ``()`` if no key is varied."""
 
-    vary: Vary | None
-    of_values: Mapping[Value | None, NodesOfConfig]
+    keys: Sequence[str]
+    of_values: Mapping[tuple[Value, ...], NodesOfConfig]
 
     @classmethod
-    def read(cls, recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> "RecipeNodes":
+    def read(cls, recipe: Path, overrides: Mapping[str, Any], vary: Sequence[Vary] = ()) -> "RecipeNodes":
         """Read the data of all nodes. A simulated world is generated if it does not exist yet.
 
         Parameters
@@ -58,8 +59,8 @@ class RecipeNodes:
             Name of a recipe, or path of a run-config file.
         overrides : mapping
             Keys of the run config that override the recipe.
-        vary : Vary, optional
-            Read the nodes for each value of this key; what the recipe varies if missing.
+        vary : sequence of Vary
+            Read the nodes for each combination of the values of these keys; of what the recipe varies if empty.
 
         Raises
         ------
@@ -70,19 +71,22 @@ class RecipeNodes:
         """
         base = resolve(read_recipe(recipe, overrides), "runs")
         plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
-        by_value = {value: _read_nodes(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
-        return cls(plan.vary, by_value)
+        by_values = {
+            tuple(point.values()): _read_nodes(config)
+            for point, config in zip(plan.points, plan.configs(), strict=True)
+        }
+        return cls([axis.key for axis in plan.vary], by_values)
 
 
 def nodes_text(nodes: RecipeNodes) -> str:
     """A table of the number of nodes and of their sizes (mean ± standard deviation), followed by their groups.
 
-    It has a row for each value of the varied key.
+    It has a row for each combination of the values of the varied keys.
     """
-    texts = [_table(nodes.vary, nodes.of_values)]
-    for value, of_value in nodes.of_values.items():
-        lines = [*of_value.remarks, *_groups(of_value.nodes)]
-        texts += [f"{value}: {line}" for line in lines] if nodes.vary else lines
+    texts = [_table(nodes)]
+    for values, of_values in nodes.of_values.items():
+        lines = [*of_values.remarks, *_groups(of_values.nodes)]
+        texts += [f"{', '.join(map(str, values))}: {line}" for line in lines] if values else lines
     return "\n".join(texts)
 
 
@@ -110,8 +114,8 @@ def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
     ValueError
         A key is varied, the task has no files for each node, or a folder exists.
     """
-    if nodes.vary:
-        raise ValueError(f"--write: writes one world, but {nodes.vary.key} has several values; choose one with --set")
+    if nodes.keys:
+        raise ValueError(f"--write: writes one world, but {nodes.keys[0]} has several values; choose one with --set")
     (world,) = nodes.of_values.values()
     parts = [world.task.own_files(world.folder, node, len(world.nodes)) for node in range(len(world.nodes))]
     if not all(parts):
@@ -127,18 +131,19 @@ def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
     return folders
 
 
-def _table(vary: Vary | None, by_value: Mapping[Value | None, NodesOfConfig]) -> str:
+def _table(nodes: RecipeNodes) -> str:
     rows = {}
-    for value, of_value in by_value.items():
-        sizes = [of_value.task.sizes(node) for node in of_value.nodes]
+    for values, of_values in nodes.of_values.items():
+        sizes = [of_values.task.sizes(node) for node in of_values.nodes]
         names = list(dict.fromkeys(name for of_node in sizes for name in of_node))
-        rows[value] = {"nodes": str(len(sizes))} | {
+        rows[values] = {"nodes": str(len(sizes))} | {
             name: _spread([of_node.get(name, 0) for of_node in sizes]) for name in names
         }
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    header = [vary.key if vary else "", *columns]
+    header = [*(nodes.keys or [""]), *columns]
     return text_table(
-        header, [[str(value or ""), *(row.get(name, "-") for name in columns)] for value, row in rows.items()]
+        header,
+        [[*map(str, values or [""]), *(row.get(name, "-") for name in columns)] for values, row in rows.items()],
     )
 
 
@@ -167,24 +172,24 @@ def check_format(path: Path) -> None:
 def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     """Draw a bar for each node. Its length is the number of training examples, and each class has a colour.
 
-    If the task has no classes, each group of nodes has a colour, such as each city. Each value of the varied key has a
-    panel.
+    If the task has no classes, each group of nodes has a colour, such as each city. Each combination of the
+    values of the varied keys has a panel.
     """
     import matplotlib.figure
 
-    counts = {value: node_counts(data) for value, data in nodes.of_values.items()}
+    counts = {values: node_counts(data) for values, data in nodes.of_values.items()}
     kinds = list(
-        dict.fromkeys(kind for of_value in counts.values() for of_node in of_value.values() for kind in of_node)
+        dict.fromkeys(kind for of_values in counts.values() for of_node in of_values.values() for kind in of_node)
     )
-    tallest = max(len(of_value) for of_value in counts.values())
+    tallest = max(len(of_values) for of_values in counts.values())
     size = (3.2 + 3.2 * len(counts), max(2.4, min(0.22 * tallest + 1.2, 40.0)))
     figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
     colours = matplotlib.colormaps["tab10" if len(kinds) <= 10 else "tab20"]
-    for axes, (value, of_value) in zip(
+    for axes, (values, of_values) in zip(
         figure.subplots(1, len(counts), squeeze=False, sharex=True)[0], counts.items(), strict=True
     ):
-        _draw(axes, of_value, kinds, colours)
-        axes.set_title(f"{nodes.vary.key} = {value}" if nodes.vary else "")
+        _draw(axes, of_values, kinds, colours)
+        axes.set_title(point_title(dict(zip(nodes.keys, values, strict=True))))
     if 1 < len(kinds) <= _MOST_KINDS:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)

@@ -111,14 +111,14 @@ class Setting:
         The flat run config of the comparison.
     simulates : bool
         Whether the task can simulate data with these keys, as the recipe does.
-    varied : str
-        The varied key, which is not compared.
+    varied : tuple of str
+        The varied keys, which are not compared.
     """
 
     recipe: str
     keys: Mapping[str, Value]
     simulates: bool
-    varied: str = ""
+    varied: tuple[str, ...] = ()
 
     def fits(self, patterns: Sequence[str]) -> bool:
         """Whether the data are those of a recipe of this package whose name matches, and the nodes as many as the
@@ -140,7 +140,7 @@ class Setting:
             return ["recipe"]
         theirs, ours = ({**defaults(), **keys} for keys in (packaged, self.keys))
         compared = nodes or ("task", *_data_keys(str(theirs["task"])))
-        departures = [key for key in compared if theirs.get(key) != ours.get(key) and key != self.varied]
+        departures = [key for key in compared if theirs.get(key) != ours.get(key) and key not in self.varied]
         if not nodes and not departures and self.simulates and ours["data-dir"]:
             return ["data-dir"]
         return departures

@@ -9,8 +9,9 @@ data. Blocks of recorded trials, averaged over seeds, are no alternative unit: t
 differences are not independent either. With two names for one method, seven blocks of two test trials and 20 % of the
 variance between seeds, sign flips of blocks give p <= .05 in 28 % of comparisons.
 
-With few methods, all pairs are tested. With many, each additional test weakens the others through Holm's correction, so
-every method is tested only against the best one and against the reference, the method named first.
+With a baseline, each other method is tested against it alone. Otherwise, with few methods, all pairs are tested. With
+many, each additional test weakens the others through Holm's correction, so every method is tested only against the best
+one and against the reference, the method named first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -145,7 +146,7 @@ def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(result.pvalue)
 
 
-def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
+def chosen_pairs(means: Mapping[str, float], better: int = -1, against: str = "") -> list[Pair]:
     """The pairs to test, without duplicates.
 
     Parameters
@@ -154,13 +155,17 @@ def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
         Mean of each method, in the order in which the methods were named.
     better : int
         1 if higher is better, otherwise lower is.
+    against : str
+        The baseline; may be empty.
 
     Returns
     -------
     list of (str, str)
-        All pairs for up to ``ALL_PAIRS_UP_TO`` methods. For more, the first of a pair is the method with the
-        best mean or the method named first.
+        With a baseline, each other method with it. Otherwise all pairs for up to ``ALL_PAIRS_UP_TO`` methods; for
+        more, the first of a pair is the method with the best mean or the method named first.
     """
+    if against:
+        return [(method, against) for method in means if method != against and against in means]
     if len(means) <= ALL_PAIRS_UP_TO:
         return list(combinations(means, 2))
     best, first = (max if better > 0 else min)(means, key=means.__getitem__), next(iter(means))
@@ -189,6 +194,7 @@ def all_tests(
     methods: Sequence[str],
     metrics: Sequence[str],
     rivals: Mapping[str, tuple[str, str]] | None = None,
+    against: str = "",
 ) -> list[PairedTest]:
     """The paired tests of a comparison. Holm's correction is applied to each metric separately.
 
@@ -204,6 +210,8 @@ def all_tests(
     rivals : mapping, optional
         By metric, the name and the metric of a rival that every run measures
         (:attr:`fedapps.tasks.base.Task.rivals`).
+    against : str
+        The baseline; empty for the pairs of :func:`chosen_pairs` without one.
     """
     rivals, tests = rivals or {}, list[PairedTest]()
     measured_as = {metric for _, metric in rivals.values()}
@@ -214,14 +222,14 @@ def all_tests(
             named[name] = _sample(rows, methods[0], own)
         samples = {name: sample for name, sample in named.items() if sample}
         if metric not in measured_as:
-            tests += paired_tests(metric, samples)
+            tests += paired_tests(metric, samples, against)
     return tests
 
 
-def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[PairedTest]:
+def paired_tests(metric: str, samples: Mapping[str, Sample], against: str = "") -> list[PairedTest]:
     """Test the pairs of methods from :func:`chosen_pairs`. All samples have the same seeds."""
     means = {method: float(np.mean(sample.seeds)) for method, sample in samples.items()}
-    pairs = chosen_pairs(means, describe(metric).better)
+    pairs = chosen_pairs(means, describe(metric).better, against)
     if not pairs:
         return []
     p_values = sign_flip_p(np.array([np.subtract(samples[a].seeds, samples[b].seeds) for a, b in pairs])).tolist()

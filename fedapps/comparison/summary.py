@@ -31,8 +31,9 @@ from fedapps.runs.comparisons import (
     Estimates,
     FailedRun,
     HeldOutMeans,
-    Varied,
+    Point,
     VariedPart,
+    point_title,
 )
 from fedapps.runs.continual import measure_names
 
@@ -43,7 +44,7 @@ from .significance import Values, all_tests, held_out_table, seed_values
 #: The longest reason in a sentence; ``compare.json`` has all of it.
 _LETTERS = 300
 Row = Mapping[str, Any]
-#: What was computed, in the folder of a comparison: metrics by reference, by the value of the varied key and the seed.
+#: What was computed, in the folder of a comparison: metrics by reference, by point and seed.
 REFERENCES = "references-by-seed.json"
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
 _KEPT = ("method", "seed", "metrics", "matrices")
@@ -120,41 +121,63 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         The results of :func:`~fedapps.comparison.compare.tried_cell` in the order of ``plan.cells``, not all of which
         failed.
     references : sequence of mappings
-        Those of each value of the varied key (:func:`references_of`), or only one.
+        Those at each of ``plan.points`` (:func:`references_of`).
 
     Returns
     -------
     Comparison
-        If a key is varied, claims compare methods at values, such as ``fedavg at random``. The paper's numbers for a
-        recipe are shown at the value that the recipe itself sets.
+        If keys are varied, claims compare methods at values, such as ``fedavg at random``. The paper's numbers for a
+        recipe are shown at the values that the recipe itself sets.
     """
+    rows = [{**row, "method": plan.shown(row["method"])} for row in rows]
     setting = setting_of(plan)
-    paper = paper_of(plan.recipe, plan.methods, setting=setting)
     task = str(plan.config.get("task", RunConfig.task))
     metrics = metrics_to_test(task, finished_rows(rows))
+    about: dict[str, Any] = {
+        "recipe": plan.recipe,
+        "task": task,
+        "labels": {name: label for label, name in plan.names.items()},
+        "against": plan.shown(plan.against),
+    }
     if not plan.vary:
-        values = seed_values(complete_rows(rows))
-        part = _compared(plan, task, rows, metrics, references[0], paper)
+        values = _by_label(plan, seed_values(complete_rows(rows)))
+        part = _compared(plan, task, rows, metrics, references[0], _paper_at(plan, {}, setting))
         notes = (*part.notes, *_about_paper(plan, setting, values))
         claims = tuple(checked_claims(plan.recipe, values, setting))
-        return Comparison(**vars(replace(part, claims=claims, notes=notes)), recipe=plan.recipe, task=task)
+        return Comparison(**vars(replace(part, claims=claims, notes=notes)), **about)
     parts: list[VariedPart] = []
-    at_values: dict[str, dict[str, list[float]]] = {}
+    at_values: dict[str, Mapping[str, Sequence[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
-    for index, (value, of_value) in enumerate(zip(plan.vary.values, references, strict=True)):
+    for index, (point, of_point) in enumerate(zip(plan.points, references, strict=True)):
         own_rows = rows[index * size : (index + 1) * size]
-        printed = paper_of(plan.recipe, plan.methods, plan.vary.key, value, setting)
-        printed = printed or (paper if value == plan.own_value else {})
-        part = _compared(plan, task, own_rows, metrics, of_value, printed)
-        parts.append(VariedPart(**vars(part), value=value))
-        at_values |= {f"{method} at {value}": of for method, of in seed_values(complete_rows(own_rows)).items()}
+        part = _compared(plan, task, own_rows, metrics, of_point, _paper_at(plan, point, setting))
+        parts.append(VariedPart(**vars(part), point=point))
+        at = ", ".join(map(str, point.values()))
+        of_labels = _by_label(plan, seed_values(complete_rows(own_rows)))
+        at_values |= {f"{label} at {at}": of for label, of in of_labels.items()}
     return Comparison(
-        recipe=plan.recipe,
-        task=task,
+        **about,
         claims=tuple(checked_claims(plan.recipe, at_values, setting)),
         notes=tuple(_about_paper(plan, setting, at_values)),
-        varied=Varied(key=plan.vary.key, values=tuple(parts)),
+        varied=tuple(parts),
     )
+
+
+def _paper_at(plan: Plan, point: Point, setting: Setting) -> Table:
+    """The paper's numbers at a point: those for a value of a key if the recipe sets the others, or the recipe's own."""
+    own = plan.own_point
+    for key, value in point.items():
+        printed = paper_of(plan.recipe, plan.methods, key, value, setting)
+        if printed and all(point[other] == own[other] for other in point if other != key):
+            break
+    else:
+        printed = paper_of(plan.recipe, plan.methods, setting=setting) if point == own else {}
+    return {plan.shown(label): row for label, row in printed.items()}
+
+
+def _by_label(plan: Plan, values: Values) -> Values:
+    """Values by method under the labels, by which papers know the methods."""
+    return {label: values[plan.shown(label)] for label in plan.methods if plan.shown(label) in values}
 
 
 def _compared(
@@ -165,14 +188,15 @@ def _compared(
     references: Estimates,
     paper: Table,
 ) -> Compared:
-    """What follows from the runs at one value of the varied key, or from all."""
+    """What follows from the runs at one point of the grid, or from all."""
     complete, profiles = complete_rows(rows), task_class(task)
+    methods = [plan.shown(label) for label in plan.methods]
     return Compared(
         rows=tuple(map(_run, finished_rows(rows))),
         table=with_counts(table_of(finished_rows(rows)), rows),
         curves=curves_of(complete),
         nodes=node_means(complete, metrics),
-        tests=tuple(all_tests(complete, plan.methods, metrics, profiles.rivals)),
+        tests=tuple(all_tests(complete, methods, metrics, profiles.rivals, plan.shown(plan.against))),
         paper=paper,
         references=references,
         held_out=held_out_table(complete, profiles.headline),
@@ -203,7 +227,7 @@ def _about_paper(plan: Plan, setting: Setting, values: Values) -> list[str]:
 def setting_of(plan: Plan) -> Setting:
     """The data of a comparison and their nodes, to hold them against those of a paper."""
     simulates = bool(plan.config.get("data-dir")) and plan.configs()[0].task.has_world
-    return Setting(plan.recipe, plan.config, simulates, plan.vary.key if plan.vary else "")
+    return Setting(plan.recipe, plan.config, simulates, tuple(vary.key for vary in plan.vary))
 
 
 def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -301,8 +325,7 @@ def worst_tenth(nodes: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> d
 
 
 def references_of(plan: Plan, folder: Path) -> list[Estimates]:
-    """The references for each value of the varied key, or for the only one, as
-    :func:`table_of` has them.
+    """The references at each of ``plan.points``, as :func:`table_of` has them.
 
     Recorded data are the same with every seed, unless a key such as the seed of a partition follows it; simulated data
     have references for each seed. What the folder has is not computed again.
@@ -310,10 +333,10 @@ def references_of(plan: Plan, folder: Path) -> list[Estimates]:
     path = folder / REFERENCES
     known: dict[str, References] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     tables: list[Estimates] = []
-    for value in plan.values:
+    for point in plan.points:
         rows = []
         for seed in plan.seeds:
-            config, key = plan.config_of(value, seed), f"{value}, seed {seed}"
+            config, key = plan.config_of(point, seed), point_title({**point, "seed": seed})
             if key not in known:
                 known[key] = find_references(config)
                 write_whole(path, (json.dumps(known, indent=2) + "\n").encode())

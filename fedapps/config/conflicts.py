@@ -35,7 +35,7 @@ def conflicts(
         yield from (conflict for conflict in _run_conflicts(own) if conflict not in general)
     if run.collect_after:
         yield from _collection_conflicts(run)
-    yield from _privacy_conflicts(run, methods)
+    yield from _privacy_conflicts(run, methods, runs)
     yield from _aggregation_conflicts(run, methods)
     compressed = {label: own.compression for label, own in runs.items() if own.compression != "none"}
     refusals = {label: (name, methods[label].compression_conflict()) for label, name in compressed.items()}
@@ -212,25 +212,21 @@ def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
         )
 
 
-def _privacy_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterator[Conflict]:
+def _privacy_conflicts(
+    run: RunConfig, methods: Mapping[str, Method], runs: Mapping[str, RunConfig]
+) -> Iterator[Conflict]:
     """What :func:`conflicts` yields for ``dp``."""
     if run.dp == "none":
         return
     yield from _refused_by_methods(
         "dp", "none", {label: (run.dp, method.privacy_conflict(run.dp)) for label, method in methods.items()}
     )
-    if run.dp == "local" and run.weighting != "uniform":
-        yield (
-            {"dp", "weighting"},
-            f"weighting = {run.weighting!r}: must be 'uniform' with dp = 'local', under which nodes do not tell how "
-            "many examples they have",
-        )
-    if run.dp.startswith("central") and run.weighting != "uniform":
-        yield (
-            {"dp", "weighting"},
-            f"weighting = {run.weighting!r}: must be 'uniform' with dp = {run.dp!r}, which divides the sum of the "
-            "updates by the expected number of nodes",
-        )
+    why = "under which nodes do not tell how many examples they have"
+    if run.dp.startswith("central"):
+        why = "which divides the sum of the updates by the expected number of nodes"
+    for weighting in dict.fromkeys(own.weighting for own in runs.values()):
+        if weighting != "uniform":
+            yield {"dp", "weighting"}, f"weighting = {weighting!r}: must be 'uniform' with dp = {run.dp!r}, {why}"
 
 
 def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterator[Conflict]:

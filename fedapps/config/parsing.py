@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
-from fedapps.base.options import key_of, option_values, parse_options, under_prefix, with_values
+from fedapps.base.options import key_of, matches, option_values, parse_options, under_prefix, with_values
 from fedapps.methods.base import Conflict, Method
 from fedapps.registry import TRACKERS, did_you_mean_or_install
-from fedapps.registry.expressions import read_expressions
+from fedapps.registry.expressions import read_expressions, shown_names
 from fedapps.registry.methods import (
     RUN_PREFIX,
     build_method,
@@ -66,6 +67,28 @@ class Config:
         """Check the keys of every method for nodes that are no simulation; raises as :class:`RunConfig` does."""
         for label in self.methods:
             self.run_of(label).check_real_nodes()
+
+    def unreported(self, folder: Path) -> str:
+        """The tracked metric, if a node with data of its own in ``folder`` does not report it; empty if it does."""
+        tracked = self.run.track_metric
+        needs_common = matches(tracked, self.task.common_metrics)
+        return tracked if needs_common and not self.task.has_common_test(folder) else ""
+
+    @property
+    def own_metric(self) -> str:
+        """What nodes without a test in common can track in place of ``track-metric``: the first main metric that does
+        not need it; empty if there is none.
+        """
+        return next((name for name in self.task.headline if not matches(name, self.task.common_metrics)), "")
+
+    @property
+    def unreported_text(self) -> str:
+        """That no node reports the tracked metric, and what to do."""
+        other = f'set track-metric = "{self.own_metric}"' + (', or "" to track nothing' if self.own_metric else "")
+        return (
+            f"track-metric = {self.run.track_metric!r}: nodes with data of their own report it only with a test that "
+            f"is common to all of them; {other}"
+        )
 
     @cached_property
     def task(self) -> Task:
@@ -224,6 +247,11 @@ def _methods(
             of_blocks += parse_options(method_class(name).Options, own, f"{name}.")[1]
         except ValueError as error:  # a package that cannot be imported
             errors.append(f"methods: {error}")
+    if not errors:
+        try:
+            shown_names(run.methods)
+        except ValueError as error:
+            errors.append(str(error))
     methods: dict[str, Method] = {}
     own_keys: dict[str, dict[str, Any]] = {}
     for expression in expressions:

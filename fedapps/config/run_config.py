@@ -19,10 +19,18 @@ from fedapps.tasks.base import Task
 from .clock import Pace, SimulatedTime
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
-#: send, for whom the server waits and what step it takes, but not who takes part or how long.
+#: send, how much each counts, for whom the server waits and what step it takes, but not who takes part or how long.
 METHOD_KEYS = (
     *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "momentum"),
-    *("weight-decay", "clip-norm", "linear-decay", "server-optimizer", "server-learning-rate", "server-tau"),
+    *(
+        "weight-decay",
+        "clip-norm",
+        "linear-decay",
+        "weighting",
+        "server-optimizer",
+        "server-learning-rate",
+        "server-tau",
+    ),
     *("compression", "compression-share"),
     *option_fields(Pace),
 )

@@ -152,6 +152,10 @@ class NodeCheck:
             sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
             groups = "".join(f", {kind} {label}" for kind, label in data.groups.items())
             self._say(f"data:   node {data.key}: {sizes or 'no examples'}{groups}")
+            if self.config.unreported(self.data_dir):
+                self._say(
+                    f"note:   {self.config.unreported_text}. The run ends before its first round if no node has one"
+                )
             if not data.count("train"):
                 self._wrong(f"data: {self.data_dir} has no training examples: the run would exclude this node")
         return data_of

@@ -1,5 +1,7 @@
 """Recipes on nodes with their own processes: on a SuperLink that exists, or on a fleet of this machine."""
 
+import json
+import shlex
 import subprocess
 import tempfile
 import time
@@ -11,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from fedapps.base.errors import RunFailedError
-from fedapps.base.processes import usable_cores
+from fedapps.base.processes import tool, usable_cores
 from fedapps.base.text_files import found_in
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
@@ -24,7 +26,7 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.flower_run import submission
 
 from .processes import FleetError
-from .superlink import Deployment, NodeConfig, deployment
+from .superlink import Deployment, NodeConfig, deployment, started_run
 
 WORKERS_PER_CORE = 3
 
@@ -59,25 +61,57 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     Returns
     -------
     int
-        The exit status of ``flwr run``.
+        0: the SuperLink has taken the run, and with ``stream`` the run has finished.
 
     Raises
     ------
     ValueError
         As :func:`run_config_text`.
     RunFailedError
-        If the SuperLink does not take the run.
+        If the SuperLink does not take the run; with ``stream`` also if the run fails or is stopped, or if its log ends
+        before the run does.
     """
     keys = read_recipe(recipe, overrides)
     check_deployable(parse(keys, files_exist=False))
     with app_folder() as app, tempfile.TemporaryDirectory(prefix="fedapps-submit-") as folder:
         command = submission(app, Path(folder), for_flower(keys), federation, stream=stream)
-        status = subprocess.run(command, check=False).returncode
-    if status:
+        status, run = _shown(command) if stream else (subprocess.run(command, check=False).returncode, "")
+    if status or (stream and not run):
         raise RunFailedError(
             f"flwr run ended with exit status {status}: see its message above; `flwr config list` shows the federations"
         )
-    return status
+    if stream:
+        _check_finished(run, federation)
+    return 0
+
+
+def _shown(command: Sequence[str]) -> tuple[int, str]:
+    """Run ``flwr run --stream`` and print its lines. Returns its exit status, and the id of the run, empty if none."""
+    run = ""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    ) as streaming:
+        assert streaming.stdout is not None
+        for line in streaming.stdout:
+            print(line, end="", flush=True)
+            run = started_run(line) or run
+    return streaming.returncode, run
+
+
+def _check_finished(run: str, federation: str) -> None:
+    """Raise ``RunFailedError`` unless a run has completed: ``flwr run --stream`` ends with 0 whatever becomes of it."""
+    named = [federation] if federation else []
+    query = [tool("flwr"), "ls", *named, "--run-id", run, "--format", "json"]
+    listing = subprocess.run(query, check=False, capture_output=True, encoding="utf-8", errors="replace").stdout
+    try:
+        status = str(json.loads(listing)["runs"][0]["status"])
+    except (ValueError, LookupError) as error:
+        raise RunFailedError(f"whether run {run} has finished is not known: `{shlex.join(query)}` fails") from error
+    if not status.startswith("finished"):
+        follow = shlex.join(["flwr", "log", run, *named, "--stream"])
+        raise RunFailedError(f"the log ended, but run {run} goes on ({status}): follow it with `{follow}`")
+    if status != "finished:completed":
+        raise RunFailedError(f"run {run} did not complete ({status}): see its log above")
 
 
 def check_deployable(config: Config) -> None:
@@ -139,6 +173,8 @@ class FleetData:
         """
         check_deployable(config)
         node_folders = _node_folders(folders) if folders else ()
+        if node_folders and all(config.unreported(folder) for folder in node_folders):
+            raise ValueError(config.unreported_text)
         count = (len(node_folders) or config.run.num_nodes) if nodes is None else nodes
         if count < 1:
             raise ValueError(f"--nodes {count}: must be at least 1")

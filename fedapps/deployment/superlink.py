@@ -213,8 +213,7 @@ class Deployment:
         following = self._follow("flwr run", submission(app, self._home, run_config))
         while True:
             for line in self._lines(following):
-                if started := _STARTED.search(line):
-                    run = started[1]
+                run = started_run(line) or run
                 show(line)
             if not run:
                 raise FleetError(f"{following.exit_status()}; its output is above and in {following.log}")
@@ -295,6 +294,12 @@ class Deployment:
     def _check_superlink(self) -> None:
         if self.superlink and self.superlink.has_ended:
             raise FleetError(self.superlink.exit_report())
+
+
+def started_run(line: str) -> str:
+    """The id of the run that a line of ``flwr run`` says has started; empty for any other line."""
+    started = _STARTED.search(line)
+    return started[1] if started else ""
 
 
 def nodes_speak_http(flower: str = "") -> bool:

@@ -1,6 +1,7 @@
 """What a simulation needs, from a few timed steps of its first node: parameters, bytes, seconds, memory, disk."""
 
 import logging
+import os
 import resource
 import sys
 import tempfile
@@ -11,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from pathlib import Path
 
+import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from fedapps.app.client_app import app
 from fedapps.app.disclosure import SEND_ERRORS
+from fedapps.app.node import choose_device
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
@@ -29,6 +32,7 @@ from fedapps.methods.base import Method
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
+from fedapps.sim.ray_cluster import RAY_ADDRESS
 from fedapps.strategies import Each, RoundReport, TooFewRepliesError
 from fedapps.tasks.base import NodeData, Task
 
@@ -213,7 +217,10 @@ def _quiet() -> Iterator[None]:
 
 
 _SECONDS, _MOST_STEPS = 0.5, 200
-_SHORT, _SLOWER = 20.0, 1.3
+#: Seconds that Ray takes to start, and that a message in Ray takes longer than one in this process, on a desktop.
+_RAY_START, _RAY_MESSAGE = 20.0, 0.1
+#: Estimates are rough: Ray must be this many times as fast to be worth its memory.
+_SLOWER = 1.3
 _HEAD = ("method", "parameters shared", "down", "up", "train", "evaluate", "run", "disk")
 
 
@@ -229,12 +236,15 @@ class Estimate:
         Of a training message to one node, and of all rounds with all nodes one after another.
     disk_bytes : int
         Of the server's checkpoints and the private state of all nodes.
+    messages : int
+        All training and evaluation messages of the run.
     """
 
     dry_run: DryRun
     train_seconds: float
     run_seconds: float
     disk_bytes: int
+    messages: int
 
     @classmethod
     def of(cls, config: Config, label: str, state: Path) -> "Estimate":
@@ -263,7 +273,7 @@ class Estimate:
         seconds = run.rounds * training * train + evaluating * dry.evaluate_seconds
         nodes = everyone * dry.bytes_to_keep(task, method, config.num_stages)
         snapshots = (KEPT_SNAPSHOTS + bool(run.track_metric)) * dry.shared_bytes
-        return cls(dry, train, seconds, snapshots + nodes)
+        return cls(dry, train, seconds, snapshots + nodes, run.rounds * training + evaluating)
 
     @property
     def row(self) -> list[str]:
@@ -285,30 +295,56 @@ def _one_step(seconds: Sequence[float]) -> int:
     return 1
 
 
-def inline_advice(config: Config, seconds: float) -> str:
-    """That a run would take less time in one process; empty unless it is less than 1 / 1.3 of what it took in Ray.
+def inline_seconds(config: Config) -> float:
+    """Seconds of all rounds of all methods with all nodes, one after another.
+
+    Raises
+    ------
+    ValueError
+        If the first node does not train alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
+        return sum(Estimate.of(config, label, Path(folder)).run_seconds for label in config.methods)
+
+
+def faster_engine(config: Config) -> tuple[str, str]:
+    """The engine that takes less time for a simulation, and why.
+
+    Ray is it where the nodes of a round can work at once and there is so much to train that its start and its slower
+    messages do not count. The times are those of the first node with the first method, for all nodes and methods.
 
     Parameters
     ----------
     config : Config
-        Of a run that has finished.
-    seconds : float
-        > 0, what the run took in Ray. A run of less than 20 s is not looked at.
+        Of a run whose data can be read.
+
+    Returns
+    -------
+    tuple of str and str
+        "inline" or "ray", and the reason.
     """
-    if seconds < _SHORT:
-        return ""
+    run = config.run
+    if address := os.environ.get(RAY_ADDRESS):
+        return "ray", f"{RAY_ADDRESS} names the cluster {address}"
+    if run.node_batch > 1:
+        return "inline", f"node-batch = {run.node_batch} trains nodes at once in one process"
+    on_gpu = choose_device(run.device).type == "cuda"
+    workers = torch.cuda.device_count() if on_gpu else usable_cores() // run.node_cpus
+    at_once = min(workers, ceil(run.fraction_train * run.num_nodes), run.in_flight or run.num_nodes)
+    if at_once < 2:
+        return "inline", "nodes cannot work at once on this machine" if workers < 2 else "nodes work one after another"
+    first = next(iter(config.methods))
     with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
         try:
-            inline = sum(Estimate.of(config, label, Path(folder)).run_seconds for label in config.methods)
-        except ValueError:  # the first node does not train alone
-            return ""
-    if inline * _SLOWER >= seconds:
-        return ""
-    in_ray, in_process = format_duration(seconds), format_duration(inline)
-    return (
-        f"in one process, all rounds take about {in_process}; in Ray they took {in_ray}, because messages take longer "
-        "than training. Add --engine inline"
-    )
+            estimate = Estimate.of(config, first, Path(folder))
+        except ValueError:  # the run itself says why, and to which node it happens
+            return "inline", "the first node does not train alone"
+    inline = len(config.methods) * estimate.run_seconds
+    messages = len(config.methods) * estimate.messages
+    in_ray = _RAY_START + (inline + messages * _RAY_MESSAGE) / at_once
+    times = f"about {format_duration(inline)} in this process, {format_duration(in_ray)} in Ray on {at_once} "
+    times += "GPUs" if on_gpu else "cores"
+    return "ray" if in_ray * _SLOWER < inline else "inline", times
 
 
 def estimate_text(config: Config) -> str:

@@ -37,7 +37,7 @@ from fedapps.strategies import RunEndedError
 from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.base import Metrics
 
-from .estimate import inline_advice
+from .estimate import faster_engine
 from .inputs import app_folder, check_data, check_folder, resolve
 from .plan import new_folder
 from .progress import RunProgress, one_bar
@@ -118,6 +118,8 @@ class Runner(ABC):
 
 
 ENGINES = ("inline", "ray")
+#: The engine of ENGINES that takes less time.
+AUTO = "auto"
 
 
 def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
@@ -158,14 +160,14 @@ class Simulation(Runner):
 
     Parameters
     ----------
-    engine : "inline" or "ray"
-        ``inline`` runs all nodes in this process; ``ray`` calls ``flwr run``.
+    engine : "auto", "inline" or "ray"
+        ``inline`` runs all nodes in this process; ``ray`` calls ``flwr run``; ``auto`` is the faster of the two.
     """
 
     engine: str
 
     def check(self, config: Config) -> None:
-        check_engine(self.engine, config.run)
+        check_engine(self.engine, config.run, (AUTO, *ENGINES))
         check_machine(self.engine, config.run)
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
@@ -178,27 +180,29 @@ class Simulation(Runner):
         known = RunFolder(path, "").references()  # of a run that is resumed
         references = {} if known else find_references(config)
         begun = time.monotonic()
+        engine = self.engine
+        if engine == AUTO:
+            engine, reason = faster_engine(config)
+            other = next(name for name in ENGINES if name != engine)
+            print(f"engine: {engine}, because: {reason} (--engine {other} takes the other one)", flush=True)
         count = len(config.methods)
         label = path.name if count == 1 else f"{path.name}, {count} methods"
         try:
             with one_bar(RunProgress(label, path, count * config.run.rounds)):
-                execute(config, self.engine)
+                execute(config, engine)
         except RefusedNodesError:
             pass  # conclude() raises it again, below the results
         except (RunEndedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
-        seconds = time.monotonic() - begun
-        conclude(config, self.engine, begun)
-        if self.engine == "ray" and not config.run.resume and (advice := inline_advice(config, seconds)):
-            print(advice)
+        conclude(config, engine, begun)
 
 
-def check_engine(engine: str, run: RunConfig) -> None:
+def check_engine(engine: str, run: RunConfig, engines: Sequence[str] = ENGINES) -> None:
     """Raise ``ValueError`` for an unknown engine, or for a run config that the engine cannot run."""
-    if engine not in ENGINES:
-        raise ValueError(f"engine = {engine!r}: must be one of {', '.join(map(repr, ENGINES))}")
-    if engine != "inline":
+    if engine not in engines:
+        raise ValueError(f"engine = {engine!r}: must be one of {', '.join(map(repr, engines))}")
+    if engine == "ray":
         run.check_separate_nodes()
 
 
@@ -210,7 +214,7 @@ def check_machine(engine: str, run: RunConfig) -> None:
     ValueError
         ``device`` is ``cuda`` without a GPU, or the cluster cannot be reached.
     """
-    if engine == "ray" and os.environ.get(RAY_ADDRESS):
+    if engine in ("ray", AUTO) and os.environ.get(RAY_ADDRESS):
         check_named_cluster()
         return
     choose_device(run.device)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from fedapps.base.options import did_you_mean
 from fedapps.config.keys import all_keys
 from fedapps.config.recipe_files import recipes
 from fedapps.registry import TRACKERS
@@ -31,11 +32,14 @@ class Names:
         The project's folder, which does not exist; its last part is the name of the project.
     task, method : str
         The names of what the project adds; empty for none.
+    recipe : str
+        The name of the recipe that the project's begins from; empty for none.
     """
 
     folder: Path
     task: str = ""
     method: str = ""
+    recipe: str = ""
 
     @property
     def project(self) -> str:
@@ -53,7 +57,7 @@ class Names:
         Raises
         ------
         ValueError
-            A name is malformed or taken, or the folder exists.
+            A name is malformed or taken, the folder exists, or the recipe is unknown or beside a task.
         """
         _check_form("NAME", self.project)
         if self.folder.exists():
@@ -71,6 +75,11 @@ class Names:
             if name:
                 _check_form(option, name)
                 _check_free(option, name)
+        if self.recipe and self.task:
+            raise ValueError(f"--recipe = {self.recipe!r}: the project's recipe is that of its --task; leave one out")
+        if self.recipe and self.recipe not in recipes():
+            suggestion = did_you_mean(self.recipe, recipes())
+            raise ValueError(f"--recipe = {self.recipe!r}: is no recipe (`fedapps list` has all){suggestion}")
         if self.task and self.task == self.method:
             raise ValueError(
                 f"--task and --method are both {self.task!r}, but their options are keys of the run config that begin "

@@ -12,7 +12,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedapps.base.options import matches
+from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import read_recipe
 from fedapps.deployment.credentials import Certificates
+from fedapps.deployment.fleet import check_deployable
 from fedapps.deployment.superlink import node_options, nodes_speak_http
 
 from .names import Names, class_name
@@ -29,7 +33,7 @@ _FLEET = "0.0.0.0:9092"
 _CERTIFICATES = Certificates(*(Path("certificates", name) for name in ("ca.crt", "superlink.crt", "superlink.key")))
 
 
-def new_project(folder: Path, *, task: str = "", method: str = "", deployment: bool = False) -> str:
+def new_project(folder: Path, *, task: str = "", method: str = "", recipe: str = "", deployment: bool = False) -> str:
     """Write a project.
 
     Parameters
@@ -38,6 +42,9 @@ def new_project(folder: Path, *, task: str = "", method: str = "", deployment: b
         The project's folder; its last part is the name of the project.
     task, method : str
         The names of the task and the method that the project adds to fedapps; empty for none.
+    recipe : str
+        The name of the recipe that the project's begins from, in place of a task of its own; by default that of
+        ``lqr`` for a method without deployment.
     deployment : bool
         Whether to add what deploys the project's recipe: a recipe for the fleet and scripts for server and nodes.
 
@@ -49,12 +56,18 @@ def new_project(folder: Path, *, task: str = "", method: str = "", deployment: b
     Raises
     ------
     ValueError
-        A name is malformed or taken, the folder exists, or nothing is asked for. Nothing is written then.
+        A name is malformed or taken, the folder exists, nothing is asked for, or nodes with their own data cannot run
+        the recipe. Nothing is written then.
     """
     if not (task or method or deployment):
         raise ValueError("choose what the project has: --task NAME, --method NAME, --deployment, or several of them")
-    names = Names(folder, task, method)
+    names = Names(folder, task, method, recipe)
     names.check()
+    if deployment and not (task or recipe):
+        raise ValueError(
+            "--deployment: name what the fleet trains, by --recipe RECIPE, such as images-digits (`fedapps list`), or "
+            "by --task NAME for a task of your own"
+        )
     texts = dict(_texts(names, deployment))
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +83,8 @@ def _texts(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
         "package": names.package,
         "task": names.task,
         "method": names.method,
+        "recipe": names.recipe or "lqr",
+        "own_metric": _own_metric(names.recipe) if deployment and names.recipe else None,
         "Task": class_name(names.task),
         "Method": class_name(names.method),
         "described": _described(names),
@@ -84,6 +99,19 @@ def _texts(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
     }
     for template, path in _files(names, deployment):
         yield path, _environment.get_template(f"{template}.md").render(values)
+
+
+def _own_metric(recipe: str) -> str | None:
+    """What a fleet tracks in place of the recipe's metric, which needs a test common to all nodes; ``None`` to keep it.
+
+    Raises
+    ------
+    ValueError
+        Nodes with their own data cannot run the recipe.
+    """
+    config = parse(read_recipe(Path(recipe), {"methods": "local,fedavg"}), files_exist=False)
+    check_deployable(config)
+    return config.own_metric if matches(config.run.track_metric, config.task.common_metrics) else None
 
 
 def _described(names: Names) -> str:
@@ -106,5 +134,7 @@ def _files(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
         yield f"{module}.py", f"{names.package}/{module}.py"
     if names.method:
         yield "method.py", f"{names.package}/method.py"
-    for name in ("fleet.toml", "server.sh", "node.sh") if deployment else ():
-        yield name, name
+    if deployment:
+        yield "fleet.toml", f"{names.project}-fleet.toml"
+        yield "server.sh", "server.sh"
+        yield "node.sh", "node.sh"

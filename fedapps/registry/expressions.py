@@ -1,10 +1,10 @@
-"""Methods as they are written in a run config: ``fedavg, fedprox(mu=0.1), fedprox(mu=1)``."""
+"""Methods as they are written in a run config: ``fedavg, fedprox(mu=0.1), fedprox(mu=1) as FedProx``."""
 
 import re
 from dataclasses import dataclass
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
-_FORM = "write methods as name or name(key=value, key=value), separated by commas"
+_FORM = "write methods as name or name(key=value, key=value), with 'as NAME' behind for reports, separated by commas"
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,22 @@ class Expression:
     name : str
     arguments : tuple of (key, text) pairs
         In the order in which they were written.
+    display : str
+        The name behind ``as``; empty if there is none.
     """
 
     name: str
     arguments: tuple[tuple[str, str], ...] = ()
+    display: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The name in tables, figures and reports."""
+        return self.display or self.label
 
     @property
     def label(self) -> str:
-        """The expression without optional spaces and quotes: the method's name in tables, folders, reports."""
+        """The expression without optional spaces and quotes: the method's name in folders and commands."""
         if not self.arguments:
             return self.name
         return f"{self.name}({','.join(f'{key}={_quoted(text)}' for key, text in self.arguments)})"
@@ -52,9 +60,10 @@ def read_expression(text: str) -> Expression:
     Raises
     ------
     ValueError
-        The text does not have the form ``name(key=value, ...)``, or a key is given twice.
+        The text does not have the form ``name(key=value, ...) as NAME``, or a key is given twice.
     """
-    name, bracket, rest = text.strip().partition("(")
+    call, display = _named(text)
+    name, bracket, rest = call.strip().partition("(")
     name = name.strip()
     if not _NAME.fullmatch(name) or (bracket and not rest.rstrip().endswith(")")):
         raise ValueError(f"{text!r}: {_FORM}")
@@ -66,7 +75,7 @@ def read_expression(text: str) -> Expression:
         if key in arguments:
             raise ValueError(f"{text!r}: {key} is given twice")
         arguments[key] = _unquoted(value)
-    return Expression(name, tuple(arguments.items()))
+    return Expression(name, tuple(arguments.items()), display)
 
 
 def read_expressions(text: str) -> tuple[list[Expression], list[str]]:
@@ -84,6 +93,30 @@ def read_expressions(text: str) -> tuple[list[Expression], list[str]]:
 def labels(text: str) -> list[str]:
     """The labels of the methods that a run config names, in its order. Raises ``ValueError`` for a malformed one."""
     return [read_expression(part).label for part in split_expressions(text)]
+
+
+def shown_names(text: str) -> dict[str, str]:
+    """The display names of the methods that a run config names, by label; methods without one are left out.
+
+    Raises
+    ------
+    ValueError
+        A method is malformed, or two of them would have the same name in tables.
+    """
+    expressions = [read_expression(part) for part in split_expressions(text)]
+    names = {expression.label: expression.shown for expression in expressions}
+    if twice := [name for label, name in names.items() if name != label and [*names.values()].count(name) > 1]:
+        raise ValueError(f"methods: {twice[0]!r} is the name of two methods; choose another behind 'as'")
+    return {label: name for label, name in names.items() if name != label}
+
+
+def _named(text: str) -> tuple[str, str]:
+    """What stands before and behind an ``as`` outside parentheses and quotes; the second is empty without one."""
+    for match in re.finditer(r"\sas\s", text):
+        outside = re.sub(r"'[^']*'|\"[^\"]*\"", "", text[: match.start()])
+        if outside.count("(") == outside.count(")") and not set(outside) & set("'\""):
+            return text[: match.start()], _unquoted(text[match.end() :].strip())
+    return text, ""
 
 
 def _quoted(text: str) -> str:

@@ -204,10 +204,10 @@ def held_out_tables(
 def comparison_text(comparison: Comparison) -> str:
     """A comparison as text: means over seeds, paired tests and the paper's claims.
 
-    If a key was varied, each of its values has separate tables. Numbers in brackets are the paper's. References follow
-    the methods. Metrics of single stages are omitted.
+    If keys were varied, each combination of their values has separate tables. Numbers in brackets are the paper's.
+    References follow the methods. Metrics of single stages are omitted.
     """
-    if comparison.varied is None:
+    if not comparison.varied:
         return _part_text(comparison)
     texts = [f"{title}\n\n{_part_text(part)}" for title, part in comparison.parts.items()]
     return "\n\n\n".join([*texts, *_notes(comparison), *_claims(comparison.claims)])
@@ -255,6 +255,9 @@ def scheme(pairs: Sequence[tuple[str, str]]) -> str:
     methods = {method for pair in pairs for method in pair}
     if len(pairs) == len(methods) * (len(methods) - 1) // 2:
         return ""
+    if len(others := {other for _, other in pairs}) == 1:
+        tested = counted(len(pairs), "test")
+        return f"every method against {others.pop()} (the baseline); Holm's correction over {tested}"
     best, *first = dict.fromkeys(a for a, _ in pairs)
     reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
     return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"

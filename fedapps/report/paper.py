@@ -19,19 +19,19 @@ from . import write_report
 from .comparison_tables import SIGNIFICANT
 from .run_data import RunData, read_run
 
-_HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds", "p_holm_against_best")
+_HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds")
 
 
 @dataclass(frozen=True)
 class _Value:
-    """The estimate of a method or reference in a metric, at the value of a varied key if there is one."""
+    """The estimate of a method or reference in a metric, at the values of the varied keys if there are any."""
 
-    at: str
+    at: tuple[str, ...]
     method: str
     metric: str
     estimate: Estimate
     is_best: bool = False
-    p_against_best: float | None = None
+    p: float | None = None
 
 
 def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -43,7 +43,8 @@ def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
         The folder of a run or a comparison.
     formats : sequence of str
         Of :data:`FORMATS`. ``tex`` is a booktabs table with the mean and the 95 % interval over seeds; the best mean is
-        bold, and an asterisk marks methods that differ from it (sign-flip test, Holm-corrected). ``md`` is the same
+        bold, and an asterisk marks methods that differ from it, or from the
+        baseline if there is one (sign-flip test, Holm-corrected). ``md`` is the same
         table in Markdown, ``csv`` has a line per method and metric, and ``pdf`` is the folder ``figures`` with the
         figures of the report.
 
@@ -83,14 +84,14 @@ def _pdf(run: RunData, folder: Path) -> list[Path]:
 
 
 def _csv(run: RunData, folder: Path) -> list[Path]:
-    key = _varied_key(run)
-    rows = []
+    keys, rows = _varied_keys(run), []
     for value in _values(run):
         one = value.estimate
-        numbers = (one.mean, one.sd if one.sd is not None else 0.0, one.low, one.high, one.seeds, value.p_against_best)
-        at = [value.at] if key else []
-        rows.append([*at, value.method, value.metric, *("" if number is None else str(number) for number in numbers)])
-    return [_written(folder / "table.csv", Table(text_columns([*key, *_HEAD]), rows).csv())]
+        numbers = (one.mean, one.sd if one.sd is not None else 0.0, one.low, one.high, one.seeds, value.p)
+        texts = ("" if number is None else str(number) for number in numbers)
+        rows.append([*value.at, value.method, value.metric, *texts])
+    head = (*keys, *_HEAD, "p_holm_against_baseline" if _baseline(run) else "p_holm_against_best")
+    return [_written(folder / "table.csv", Table(text_columns(head), rows).csv())]
 
 
 def _md(run: RunData, folder: Path) -> list[Path]:
@@ -111,28 +112,25 @@ FORMATS: Mapping[str, Callable[[RunData, Path], list[Path]]] = {
 
 
 def _table(run: RunData) -> tuple[Table, str]:
-    """The main metrics of all methods, and a note; results at values of a varied key have a column for it."""
-    values, key = list(_values(run)), _varied_key(run)
+    """The main metrics of all methods, and a note; results at values of varied keys have a column for each."""
+    values = list(_values(run))
     names = list(dict.fromkeys(value.metric for value in values))
-    cells: dict[tuple[str, str], dict[str, Cell]] = {}
+    cells: dict[tuple[tuple[str, ...], str], dict[str, Cell]] = {}
     for value in values:
-        differs = value.p_against_best is not None and value.p_against_best < SIGNIFICANT
+        differs = value.p is not None and value.p < SIGNIFICANT
         cell = Cell(value.estimate, best=value.is_best, differs=differs)
         cells.setdefault((value.at, value.method), {})[value.metric] = cell
-    rows: list[Row] = [
-        [*([at] if key else []), method, *(row.get(name, Cell()) for name in names)]
-        for (at, method), row in cells.items()
-    ]
+    rows: list[Row] = [[*at, method, *(row.get(name, Cell()) for name in names)] for (at, method), row in cells.items()]
     seeds = max((value.estimate.seeds for value in values), default=0)
     note = counted(seeds, "seed")
     if seeds > 1:
         note += (
             ": mean with the half width of its 95 % confidence interval (Student's t); bold: best mean; "
-            f"*: differs from the best (sign-flip test, Holm-corrected p < {SIGNIFICANT:g})"
+            f"*: differs from {_baseline(run) or 'the best'} (sign-flip test, Holm-corrected p < {SIGNIFICANT:g})"
         )
     if any(value.estimate.planned for value in values):
         note += "; (k of n): the runs of the other seeds failed"
-    columns = [*text_columns(key), *metric_columns([describe(name) for name in names])]
+    columns = [*text_columns(_varied_keys(run)), *metric_columns([describe(name) for name in names])]
     return Table(columns, rows), f"{note}."
 
 
@@ -140,13 +138,13 @@ def _values(run: RunData) -> Iterator[_Value]:
     if run.comparison is None:
         finals = run.final_metrics()
         rows = {m: {bare(n): Estimate(v) for n, v in row.items()} for m, row in finals.items()}
-        yield from _part(run, "", Compared(table=rows))
+        yield from _part(run, (), Compared(table=rows))
         return
-    for part in run.comparison.varied.values if run.comparison.varied else [run.comparison]:
-        yield from _part(run, str(part.value) if isinstance(part, VariedPart) else "", part)
+    for part in run.comparison.parts.values():
+        yield from _part(run, tuple(map(str, part.point.values())) if isinstance(part, VariedPart) else (), part)
 
 
-def _part(run: RunData, at: str, part: Compared) -> Iterator[_Value]:
+def _part(run: RunData, at: tuple[str, ...], part: Compared) -> Iterator[_Value]:
     measured = {name for row in part.table.values() for name in row}
     wanted = dict.fromkeys(map(bare, [*(test.metric for test in part.tests), *run.headline]))
     names = [name for name in wanted if name in measured] or sorted(measured)
@@ -156,15 +154,19 @@ def _part(run: RunData, at: str, part: Compared) -> Iterator[_Value]:
     for method, row in part.table.items():
         for name in names:
             if name in row:
-                p_holm = tests.get((name, frozenset((method, best[name] or ""))))
+                p_holm = tests.get((name, frozenset((method, _baseline(run) or best[name] or ""))))
                 p_holm = None if p_holm is None or math.isnan(p_holm) else p_holm
                 yield _Value(at, method, name, row[name], best[name] == method, p_holm)
     for reference, row in part.references.items():
         yield from (_Value(at, reference_label(reference), name, row[name]) for name in names if name in row)
 
 
-def _varied_key(run: RunData) -> list[str]:
-    return [run.comparison.varied.key] if run.comparison and run.comparison.varied else []
+def _baseline(run: RunData) -> str:
+    return run.comparison.against if run.comparison else ""
+
+
+def _varied_keys(run: RunData) -> Sequence[str]:
+    return run.comparison.varied_keys if run.comparison else ()
 
 
 def _written(path: Path, text: str) -> Path:

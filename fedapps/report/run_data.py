@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ class RunData:
         Notes on skipped content.
     speeds : mapping of str to float
         Seconds of a local step on each node's device; empty without simulated time.
+    labels : mapping of str to str
+        The labels of methods with a display name, by this name, which stands in all other fields.
     """
 
     name: str
@@ -76,6 +78,7 @@ class RunData:
     traces: Mapping[tuple[str, str], Path]
     notes: tuple[str, ...]
     speeds: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -168,6 +171,10 @@ def read_run(folder: Path) -> RunData:
     rounds, is_torn = read_lines(folder / "metrics.jsonl", RoundRecord)
     nodes, are_torn = read_lines(folder / "nodes.jsonl", NodeRecord)
     _check_once(rounds)
+    names = {one.label: one.shown for one in read_expressions(str(config.get("methods", "")))[0] if one.display}
+    rounds = [replace(record, method=names.get(record.method, record.method)) for record in rounds]
+    nodes = [replace(record, method=names.get(record.method, record.method)) for record in nodes]
+    summaries = {names.get(label, label): of for label, of in summary.methods.items()}
     torn = [name for name, flag in (("metrics.jsonl", is_torn), ("nodes.jsonl", are_torn)) if flag]
     copies = sorted(folder.glob("*.jsonl.damaged-*"))
     by_place = {  # in asynchronous runs, whose replies have seconds, a node can reply several times before a step
@@ -179,14 +186,14 @@ def read_run(folder: Path) -> RunData:
         name=str(config.get("name", "") or (comparison.recipe if comparison else "") or folder.name),
         task=comparison.task if comparison else str(config.get("task", "")),
         config=config,
-        methods=_in_order(config, [r.method for r in rounds], summary.methods, comparison),
+        methods=_in_order(config, [r.method for r in rounds], summaries, comparison),
         rounds=tuple(rounds),
         nodes=tuple(by_place.values()),
-        summary=summary.methods,
+        summary=summaries,
         comparison=comparison,
         references=read_json(folder / "references.json", dict[str, Metrics]) or {},
         traces={
-            (path.parent.parent.name, keys.get(path.parent.name, path.parent.name)): path
+            (names.get(label := path.parents[1].name, label), keys.get(path.parent.name, path.parent.name)): path
             for path in sorted((folder / "nodes").glob("*/*/*/traces.safetensors"))
         },
         notes=(
@@ -194,6 +201,7 @@ def read_run(folder: Path) -> RunData:
             *(f"Damaged lines were left out; {copy.name} has them." for copy in copies),
         ),
         speeds=read_speeds(folder / DEVICES),
+        labels=comparison.labels if comparison else {name: label for label, name in names.items()},
     )
 
 
@@ -225,9 +233,9 @@ def by_speed(speeds: Mapping[str, float]) -> list[str]:
 
 
 def configured_methods(config: Mapping[str, object]) -> list[str]:
-    """The labels of the methods that a run config names; a malformed one is left out."""
+    """The methods that a run config names, as reports show them; a malformed one is left out."""
     expressions, _ = read_expressions(str(config.get("methods", "")))
-    return [expression.label for expression in expressions]
+    return [expression.shown for expression in expressions]
 
 
 def _check_once(rounds: Iterable[RoundRecord]) -> None:

@@ -19,6 +19,8 @@ from .records import Count, Metrics, Number, read_json
 FILE = "compare.json"
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Value: TypeAlias = bool | int | float | str
+#: A value of each varied key.
+Point: TypeAlias = Mapping[str, Value]
 #: By method or reference, and metric.
 Estimates: TypeAlias = Mapping[str, Mapping[str, Estimate]]
 
@@ -140,7 +142,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What follows from the runs of a comparison, at one value of a varied key or in the whole.
+    """What follows from the runs of a comparison, at one point of a grid of varied keys or in the whole.
 
     Attributes
     ----------
@@ -210,17 +212,19 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class VariedPart(Compared):
-    """What follows from the runs with a value of the varied key."""
+    """What follows from the runs at a point of the grid of varied keys."""
 
-    value: Value
+    point: Point
+
+    @property
+    def title(self) -> str:
+        """The keys with their values."""
+        return point_title(self.point)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Varied:
-    """A varied key of the run config, and the results at each of its values."""
-
-    key: str
-    values: Sequence[VariedPart]
+def point_title(point: Point) -> str:
+    """A point in words: ``images.alpha = 0.1, epochs = 5``."""
+    return ", ".join(f"{key} = {value}" for key, value in point.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,21 +235,30 @@ class Comparison(Compared):
     ----------
     recipe, task : str
         Names of the recipe and of its task.
-    varied : Varied, optional
-        If a key of the run config was varied, the results at each of its values. Of the other fields, only ``claims``,
-        which compare methods at values, and ``notes`` are filled then.
+    labels : mapping of str to str
+        The labels of methods with a display name, by this name, which stands in all other fields.
+    against : str
+        The baseline, against which each other method is tested; empty if pairs are tested.
+    varied : sequence of VariedPart
+        If keys of the run config were varied, the results at each combination of their values. Of the other fields,
+        only ``claims``, which compare methods at values, and ``notes`` are filled then.
     """
 
     recipe: str
     task: str = ""
-    varied: Varied | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    against: str = ""
+    varied: Sequence[VariedPart] = ()
 
     @property
     def parts(self) -> dict[str, Compared]:
-        """The results at each value of a varied key, by title; or only this comparison, with an empty title."""
-        if self.varied is None:
-            return {"": self}
-        return {f"{self.varied.key} = {part.value}": part for part in self.varied.values}
+        """The results at each point of a grid, by title; or only this comparison, with an empty title."""
+        return {part.title: part for part in self.varied} or {"": self}
+
+    @property
+    def varied_keys(self) -> tuple[str, ...]:
+        """The varied keys; empty if no key was varied."""
+        return tuple(self.varied[0].point) if self.varied else ()
 
     @classmethod
     def read(cls, folder: Path) -> Comparison | None:

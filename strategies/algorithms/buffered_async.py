@@ -8,7 +8,7 @@ Asynchronous Federated Optimization, 2019, https://arxiv.org/abs/1903.03934, Alg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any, ClassVar
 
@@ -77,6 +77,9 @@ class BufferedAsync(BaseStrategy):
     )
     robustness_gap: ClassVar[str] = "a Byzantine node that replies fast can send most updates of a step"
     asynchronous: ClassVar[bool] = True
+    flower_gaps: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("fraction_train", "min_train_nodes"), "set concurrency, the number of nodes that work at a time"
+    )
     kept: ClassVar[tuple[str, ...]] = ("at_work", "_draws")
 
     def __init__(
@@ -147,7 +150,7 @@ class BufferedAsync(BaseStrategy):
             messages = self._messages("train", nodes, *self._of_version)
             for message in messages:
                 if repeats := self._asked[message.metadata.dst_node_id]:
-                    message.content.config_records[wire.CONFIG][wire.REPEAT] = repeats
+                    message.content.config_records[self.configrecord_key][wire.REPEAT] = repeats
                 self._asked[message.metadata.dst_node_id] += 1
         return messages
 

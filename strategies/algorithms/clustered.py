@@ -197,6 +197,8 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         cluster_optimizer: OptimizerFactory = SGD,
         **base: Any,
     ) -> None:
+        self.similarity = similarity or UpdateSketch()
+        self.needs_profiles = isinstance(self.similarity, ProfileFeatures)
         super().__init__(groups=("cluster",), intervals=(interval,), cluster_optimizers=(cluster_optimizer,), **base)
         for name, value, least in (("num_clusters", num_clusters, 0), ("first", first, 1), ("every", every, 0)):
             require_integer(name, value, least=least)
@@ -205,7 +207,6 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         if linkage not in get_args(Linkage):
             raise ValueError(f"linkage = {linkage!r}: must be one of {', '.join(get_args(Linkage))}")
         _scipy_hierarchy()
-        self.similarity = similarity or UpdateSketch()
         self.num_clusters, self.threshold, self.linkage = num_clusters, threshold, linkage
         self.first, self.every = first, every
         self.labels: dict[str, str] = {}

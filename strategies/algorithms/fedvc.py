@@ -6,9 +6,9 @@ node with few for a fraction of one. The data are not split; larger nodes are dr
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -59,6 +59,12 @@ class VirtualClients(BaseStrategy):
     ValueError
         A parameter is out of range or excluded by another.
     """
+
+    flower_gaps: ClassVar[Mapping[str, str]] = {
+        "fraction_train": "the count of its sampler is the number of virtual clients of a round",
+        "min_train_nodes": "the count of its sampler is the number of virtual clients of a round",
+        "weighted_by_key": "virtual clients all have equal weights, remove it",
+    }
 
     def __init__(self, *, sampler: Sampler, examples: int = 0, steps: int = 0, **base: Any) -> None:
         if "weighting" in base:

@@ -309,6 +309,7 @@ class HierarchicalFedAvg(BaseStrategy):
     )
     compression_gap: ClassVar[str] = "nodes start from the models of their clusters, not from the shared one"
     kept: ClassVar[tuple[str, ...]] = ("tiers",)
+    needs_profiles: bool = True
 
     def __init__(
         self,

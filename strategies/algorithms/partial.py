@@ -24,7 +24,6 @@ from flwr.serverapp.strategy import Result
 
 from ..arrays import select
 from ..base import BaseStrategy
-from ..samplers import UniformFraction
 
 
 class PartialAggregation(BaseStrategy):
@@ -40,9 +39,6 @@ class PartialAggregation(BaseStrategy):
     shared : sequence of str
         Glob patterns of the shared parameters, at least one. Each must match a parameter, and at least one parameter
         must match none.
-    fraction_train, fraction_evaluate : float
-        Fractions of the nodes that train and evaluate, in [0, 1], as in Flower's ``FedAvg``. ``sampler`` and
-        ``evaluate_sampler`` override them.
     **base
         As in :class:`BaseStrategy`.
 
@@ -52,11 +48,8 @@ class PartialAggregation(BaseStrategy):
         ``shared`` is empty, or another parameter is out of range.
     """
 
-    def __init__(
-        self, *, shared: Sequence[str], fraction_train: float = 1.0, fraction_evaluate: float = 1.0, **base: Any
-    ) -> None:
-        samplers = {"sampler": UniformFraction(fraction_train), "evaluate_sampler": UniformFraction(fraction_evaluate)}
-        super().__init__(shared=shared, **{**samplers, **base})
+    def __init__(self, *, shared: Sequence[str], **base: Any) -> None:
+        super().__init__(shared=shared, **base)
         if not self.shared:
             raise ValueError("shared = []: must name a parameter; for local training only use BaseStrategy(shared=[])")
         self._shared_size = self._kept_size = ""

@@ -77,6 +77,7 @@ class ImagesTask(Task):
     }
     floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+    common_metrics: ClassVar[tuple[str, ...]] = ("test.global_*",)
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.1}
     trained_model: ClassVar[str] = "fedapps.tasks.images.trained:ImagesTrained"
 
@@ -217,6 +218,9 @@ class ImagesTask(Task):
     def load_own(self, folder: Path) -> NodeData:
         """Read a deployed node's folder. Validation and test images that it lacks are held out."""
         return self.read_with((), folder, None, 1)
+
+    def has_common_test(self, folder: Path) -> bool:
+        return "common" in read_folder(folder, self.layout).splits
 
     def read_with(self, classes: tuple[str, ...], folder: Path, partition: int | None, num_partitions: int) -> NodeData:
         """Read a folder, or one node's part of it, with the classes of a trained model; those of the options, if empty.

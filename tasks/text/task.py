@@ -97,6 +97,7 @@ class TextTask(Task):
     Options: ClassVar[type] = TextOptions
     options: TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+    common_metrics: ClassVar[tuple[str, ...]] = ("test.global_*",)
     files: ClassVar[Mapping[str, str]] = {
         "`train`, `test` (`.csv`, `.tsv`, `.jsonl`, `.parquet`)": (
             "any columns; `text.text-columns` and `text.label-column` choose them"

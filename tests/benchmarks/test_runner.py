@@ -12,7 +12,7 @@ from benchmarks.experiments import Experiment, experiments
 from benchmarks.results import Result
 from benchmarks.runner import matching, run_all
 from fedapps.base.report.numbers import Estimate
-from fedapps.runs.comparisons import ComparedRun, Comparison, PairedTest, Varied, VariedPart
+from fedapps.runs.comparisons import ComparedRun, Comparison, PairedTest, VariedPart
 
 TABLE = """
 [words]
@@ -131,8 +131,8 @@ def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
     }
     gap = Estimate(0.5, 2, low=0.25, high=0.75, p=1.0, p_holm=1.0)
     test = PairedTest(metric="test.loss", a="sfl", b="local", difference=gap, nodes_higher=1)
-    first = VariedPart(value=1, rows=rows[1], tests=[test], references={"floor": {"loss": Estimate(9.0)}})
-    varied = Varied(key="k", values=[first, VariedPart(value=5, rows=rows[5])])
+    first = VariedPart(point={"k": 1}, rows=rows[1], tests=[test], references={"floor": {"loss": Estimate(9.0)}})
+    varied = [first, VariedPart(point={"k": 5}, rows=rows[5])]
     (run / "compare.json").write_text(Comparison(recipe="lqr", varied=varied).text())
     (run / "plan.json").write_text(
         json.dumps({"seeds": [0, 1], "config": {"rounds": 2, "cache-dir": "/c", "name": "n"}})

@@ -64,11 +64,11 @@ def test_compare_runs_them_beside_ours(plugins: Path, tmp_path: Path, capsys: py
     varied = ["--vary", "tabular.shift=0,2", "--json", str(json_path)]
     assert main(["compare", str(RECIPE), *options, *given, *varied]) == 0, capsys.readouterr().err
     compared = json.loads(json_path.read_text())["varied"]
-    assert (compared["key"], [part["value"] for part in compared["values"]]) == ("tabular.shift", [0, 2])
-    for part in compared["values"]:
+    assert [part["point"] for part in compared] == [{"tabular.shift": 0}, {"tabular.shift": 2}]
+    for part in compared:
         assert list(part["table"]) == methods.split(",")
         assert all(0 <= row["accuracy"]["mean"] <= 1 for row in part["table"].values())
-    same, shifted = ({m: row["accuracy"]["mean"] for m, row in part["table"].items()} for part in compared["values"])
+    same, shifted = ({m: row["accuracy"]["mean"] for m, row in part["table"].items()} for part in compared)
     assert min(same.values()) > 0.85
     assert shifted["fedbn"] != shifted["fedavg"]
 

@@ -54,7 +54,7 @@ def test_the_profile_of_the_page_is_read() -> None:
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = BaseStrategy()
+        strategy = BaseStrategy(profiles=True)
         strategy.registry.connected(grid)
         read.extend(strategy.registry.connected(grid))
 

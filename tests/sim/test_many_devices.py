@@ -25,7 +25,7 @@ def held(devices):
         keys = {f"key-{number}": "a value" for number in range(300)}  # a run config
         nodes = InProcessGrid(echo(), [{}] * devices, keys)
         grid = ClockGrid(nodes, drawn(devices, 0, LogNormal(1.0, 1.5)), READING)
-        strategy = BufferedAsync(concurrency=10, buffer=5, evaluate_sampler=UniformFraction(0.0))
+        strategy = BufferedAsync(concurrency=10, buffer=5, evaluate_sampler=UniformFraction(0.0), profiles=True)
         strategy.start(grid, MODEL, num_rounds=4, evaluate_every=4)
         gc.collect()
         return tracemalloc.get_traced_memory()[0]

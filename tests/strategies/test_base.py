@@ -150,9 +150,9 @@ def test_the_config_of_the_round_reaches_the_node():
 def test_flowers_own_loop_drives_it():
     seen = []
     app = arithmetic_app(add_partition, seen=seen)
-    strategy = BaseStrategy(shared=["encoder.*"])
+    strategy = BaseStrategy(profiles=True, shared=["encoder.*"])
     flowers = federate(strategy, app, START, num_nodes=2, num_rounds=3, start=Strategy.start)
-    ours = federate(BaseStrategy(shared=["encoder.*"]), app, START, num_nodes=2, num_rounds=3)
+    ours = federate(BaseStrategy(profiles=True, shared=["encoder.*"]), app, START, num_nodes=2, num_rounds=3)
     assert all(list(message.content["arrays"]) == ["encoder.w"] for message in seen)
     assert same_bits(arrays_of(flowers.arrays), arrays_of(ours.arrays))
     assert flowers.train_metrics_clientapp == ours.train_metrics_clientapp
@@ -202,7 +202,7 @@ def test_a_node_with_zero_examples_evaluates_but_does_not_train():
     def profile(partition):
         return {} if examples[partition] is None else {"num-examples": examples[partition]}
 
-    federate(BaseStrategy(), grouped_app(profile, train, evaluate, seen), PAIR, num_nodes=4, num_rounds=1)
+    federate(BaseStrategy(profiles=True), grouped_app(profile, train, evaluate, seen), PAIR, num_nodes=4, num_rounds=1)
     kinds = [message.metadata.message_type for message in seen]
     assert (kinds.count("train"), kinds.count("evaluate")) == (2, 4)
 
@@ -210,7 +210,7 @@ def test_a_node_with_zero_examples_evaluates_but_does_not_train():
 def test_a_node_without_data_gets_no_message():
     seen = []
     app = grouped_app(lambda partition: {"no-data": "gone"} if partition else {}, train, seen=seen)
-    federate(BaseStrategy(), app, PAIR, num_nodes=2, num_rounds=2)
+    federate(BaseStrategy(profiles=True), app, PAIR, num_nodes=2, num_rounds=2)
     assert [message.metadata.message_type for message in seen].count("train") == 2
     assert {message.metadata.dst_node_id for message in seen} == {seen[0].metadata.dst_node_id}
 
@@ -221,7 +221,7 @@ def test_a_round_fails_if_no_node_has_examples():
         TooFewRepliesError,
         match=r"0 usable replies.*\. No node was asked to train\. Connected, but left out or without data",
     ):
-        federate(BaseStrategy(), app, PAIR, num_nodes=2, num_rounds=1)
+        federate(BaseStrategy(profiles=True), app, PAIR, num_nodes=2, num_rounds=1)
 
 
 ONES = {"w": np.ones(3, np.float32)}
@@ -264,7 +264,7 @@ def doubled(partition, arrays, config):
 
 
 def run(grid, **options):
-    result = BaseStrategy(poll=1e-4, **options).start(grid, record_of(ONES), num_rounds=2)
+    result = BaseStrategy(poll=1e-4, profiles=True, **options).start(grid, record_of(ONES), num_rounds=2)
     return arrays_of(result.arrays)
 
 

@@ -42,7 +42,7 @@ def trained(report):
 
 def test_a_round_closes_at_as_many_replies_as_the_sampler_chose():
     # three of four are chosen, all four asked: the slowest is dropped, and is asked again when it has replied
-    strategy = BaseStrategy(sampler=UniformFraction(0.75), closing=Closing(over_selection=1.3))
+    strategy = BaseStrategy(profiles=True, sampler=UniformFraction(0.75), closing=Closing(over_selection=1.3))
     value, reports, grid = run(strategy, script([1.0], [4.5], [3.0], [2.0]), num_nodes=4, num_rounds=3)
     assert [trained(report) for report in reports] == [
         [("part-0", 0), ("part-3", 0), ("part-2", 0)],
@@ -57,14 +57,14 @@ def test_a_round_closes_at_as_many_replies_as_the_sampler_chose():
 
 def test_a_late_reply_enters_the_next_step_with_the_weight_of_its_staleness():
     closing = Closing(over_selection=1.3, late="fold", staleness=Staleness(a=1.0))
-    strategy = BaseStrategy(sampler=UniformFraction(0.75), closing=closing)
+    strategy = BaseStrategy(profiles=True, sampler=UniformFraction(0.75), closing=closing)
     value, reports, _ = run(strategy, script([1.0], [4.5], [3.0], [2.0]), num_nodes=4, num_rounds=2)
     assert trained(reports[1]) == [("part-0", 0), ("part-1", 1), ("part-3", 0), ("part-2", 0)]
     assert value == pytest.approx((1 + 4 + 3) / 3 + (1 + 2 / 2 + 4 + 3) / 4)
 
 
 def test_a_round_closes_at_its_deadline_once_there_are_enough_replies():
-    strategy = BaseStrategy(closing=Closing(deadline=2.5), min_replies=2)
+    strategy = BaseStrategy(profiles=True, closing=Closing(deadline=2.5), min_replies=2)
     value, reports, _ = run(strategy, script([1.0], [2.5, 3.0], [9.0]), num_nodes=3, num_rounds=2)
     assert [report.clock for report in reports] == [2.5, 5.5]  # the second waits for its second reply
     assert [trained(report) for report in reports] == [[("part-0", 0), ("part-1", 0)]] * 2
@@ -80,7 +80,7 @@ def test_all_replies_before_the_deadline_are_a_round_of_fedavg():
 
 
 def test_a_node_that_does_not_reply_in_time_is_named_and_asked_again():
-    strategy = BaseStrategy(closing=Closing(deadline=2.0))
+    strategy = BaseStrategy(profiles=True, closing=Closing(deadline=2.0))
     _, reports, grid = run(strategy, script([1.0], [inf, 1.0]), num_nodes=2, num_rounds=5, timeout=5)
     assert [report.clock for report in reports] == [2.0, 3.0, 4.0, 5.0, 6.0]  # alone from the second round on
     assert [(r.node, r.reason) for r in reports[4].refused] == [("part-1", "no reply within 5 s")]

@@ -329,7 +329,7 @@ def test_a_reply_that_cannot_be_restored_is_refused_and_costs_the_others_nothing
         return RecordDict({**content, **others})
 
     def run(app, nodes):
-        strategy = BaseStrategy(compression=compression)
+        strategy = BaseStrategy(profiles=True, compression=compression)
         return federate(strategy, app, START, num_nodes=nodes, num_rounds=1, on_round=reports.append)
 
     honest = arithmetic_app(lambda partition, *given: step(partition + 1, *given))

@@ -220,7 +220,9 @@ def test_one_metric_that_is_not_finite_leaves_the_reply_its_arrays_and_other_met
         }  # fmt: skip
 
     reports = []
-    federate(BaseStrategy(), arithmetic_app(train), START, num_nodes=2, num_rounds=1, on_round=reports.append)
+    federate(
+        BaseStrategy(profiles=True), arithmetic_app(train), START, num_nodes=2, num_rounds=1, on_round=reports.append
+    )
     (report,) = reports
     assert (report.replies, report.refused) == (2, [])
     assert report.train == {"num-examples": 2, "loss": 0.5, "auc": 0.5}

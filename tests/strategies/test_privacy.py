@@ -1,5 +1,6 @@
 """Central privacy: clipping one by one, noise on the mean, and what both amount to."""
 
+import re
 from dataclasses import replace
 from math import erf, exp, inf, log, sqrt
 
@@ -179,6 +180,34 @@ def test_the_noise_has_the_deviation_it_should_have_whatever_the_number_of_repli
 def noisy(seed, **parts):
     privacy = CentralPrivacy(1.0, 1.0, 3, seed=seed)
     return federate(uniform(privacy=privacy, **parts), arithmetic_app(moves), START, num_nodes=3, num_rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("noise", "level", "ratio"),
+    # the mean update of 10,000 ones has norm 100; noise of z 100 / 2 on each number has norm 5,000 z
+    [(0.01, "INFO", 0.5), (1.0, "WARNING", 8.4)],
+)
+def test_the_log_has_epsilon_and_the_norm_of_the_noise_beside_that_of_the_mean(noise, level, ratio, caplog):
+    def one(partition, received, config):
+        return {"w": received["w"] + 1}, {"num-examples": 1}
+
+    caplog.set_level("INFO", "flwr")
+    strategy = uniform(privacy=CentralPrivacy(100.0, noise, 2, seed=0))
+    federate(strategy, arithmetic_app(one), {"w": np.zeros(10_000)}, num_nodes=2, num_rounds=2)
+    lines = [record for record in caplog.records if record.getMessage().startswith("central privacy: ")]
+    assert [record.levelname for record in lines] == [level] * 2
+    pattern = r"the noise has ([\d.]+) times the norm .* epsilon is at most (\S+) at delta 1e-05 after (\d) rounds"
+    found = [re.search(pattern, record.getMessage()).groups() for record in lines]
+    for number, (times, spent, rounds) in enumerate(found, start=1):
+        assert float(times) == pytest.approx(ratio, rel=0.1)
+        assert float(spent) == pytest.approx(epsilon(noise, number, 1e-5), rel=1e-2)
+        assert int(rounds) == number
+
+
+def test_clipping_without_noise_logs_nothing(caplog):
+    caplog.set_level("INFO", "flwr")
+    federate(uniform(privacy=CentralPrivacy(1.0, 0.0, 2)), arithmetic_app(moves), START, num_nodes=2, num_rounds=1)
+    assert "central privacy" not in caplog.text
 
 
 def test_noise_repeats_with_a_seed_and_never_without():

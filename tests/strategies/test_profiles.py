@@ -92,6 +92,12 @@ def test_a_node_says_that_its_data_are_its_own(stated, own):
     assert profile.own_data == own
 
 
+@pytest.mark.parametrize(("stated", "metric"), [("test.loss", "test.loss"), (3, ""), ("two\nlines", "")])
+def test_a_node_says_which_tracked_metric_it_cannot_report(stated, metric):
+    (profile,) = query(ProfileGrid({1: {"key": "car", "unreported": stated}}), [1])
+    assert profile.unreported == metric
+
+
 def test_groups_are_kept_without_a_key():
     (profile,) = query(ProfileGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
     assert profile == Profile(1, "node-1", None, {"city": "lima"})

@@ -84,7 +84,7 @@ def test_a_round_without_usable_replies_tells_every_reason():
         raise RuntimeError(f"camera {partition} is dark")
 
     with pytest.raises(TooFewRepliesError) as caught:
-        federate(BaseStrategy(), arithmetic_app(train), START, num_nodes=2, num_rounds=1)
+        federate(BaseStrategy(profiles=True), arithmetic_app(train), START, num_nodes=2, num_rounds=1)
     told = str(caught.value)
     assert "round 1: 0 usable replies, but min-replies is 1" in told
     for partition in (0, 1):
@@ -110,7 +110,7 @@ def test_a_bad_evaluation_is_refused_and_costs_no_round():
 
     reports = []
     app = arithmetic_app(add_partition, evaluate)
-    federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=1, on_round=reports.append)
+    federate(BaseStrategy(profiles=True), app, START, num_nodes=2, num_rounds=1, on_round=reports.append)
     assert [(r.node, r.phase) for r in reports[0].refused] == [("part-1", "evaluate")]
     assert reports[0].evaluate == {"loss": 0.5, "num-examples": 2}
 

@@ -366,7 +366,7 @@ def test_a_round_needs_no_more_replies_than_nodes_were_drawn():
     sizes = [len(sampler.sample([Profile(k, f"part-{k}") for k in range(3)], r, "train")) for r in range(1, 9)]
     assert min(sizes) < 3
     reports = []
-    strategy = BaseStrategy(sampler=sampler, min_replies=3)
+    strategy = BaseStrategy(profiles=True, sampler=sampler, min_replies=3)
     federate(strategy, arithmetic_app(moves), START, num_nodes=3, num_rounds=8, on_round=reports.append)
     assert [report.replies for report in reports] == sizes
 

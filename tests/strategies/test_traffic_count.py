@@ -132,7 +132,7 @@ def test_a_reply_that_the_strategy_itself_refuses_is_counted():
         return content
 
     start = {"w": np.zeros((500, 100), np.float32)}
-    (report,) = reports_of(FedWeIT(), app_with_adaptive(train), start, num_rounds=1)
+    (report,) = reports_of(FedWeIT(profiles=True), app_with_adaptive(train), start, num_rounds=1)
     assert [refusal.node for refusal in report.refused] == ["part-1"]
     assert (report.train_messages, report.train_replies, report.replies) == (3, 3, 2)
     assert 3 * SIZE <= report.train_bytes_up <= 3 * 1.02 * SIZE
@@ -176,7 +176,7 @@ def test_metric_means_do_not_touch_the_model_nor_the_other_metrics():
 
 
 def test_a_negative_value_under_a_geometric_mean_is_left_out():
-    strategy = BaseStrategy(metric_means=RULES)
+    strategy = BaseStrategy(profiles=True, metric_means=RULES)
     (report,) = reports_of(strategy, with_accuracy(-1.0), SMALL, num_nodes=2, num_rounds=1)
     assert [(m.node, m.phase, m.metric, m.value) for m in report.left_out] == [
         ("part-0", "train", "global", "-0.2"),

@@ -1,5 +1,6 @@
 """The task "images": the parts of nodes, common and own tests, metrics by hand, and what cannot be."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +150,9 @@ def test_a_deployed_node_keeps_the_splits_of_its_folder_and_holds_out_the_others
     assert len(node.extra["common"]["label"]) == 4
     assert node.extra["classes"] == ("cat", "dog", "owl")
     assert task.own_profile(folder) == node.profile()
+    assert task.has_common_test(folder)
+    shutil.rmtree(folder / "common")
+    assert not task.has_common_test(folder)
     (folder / "test").rename(tmp_path / "elsewhere")
     assert [task.load_own(folder).count(split) for split in SPLITS] == [14, 2, 4]
 
@@ -296,13 +300,17 @@ def test_options_that_cannot_be(options, said):
     ("options", "nodes", "said"),
     [
         ({}, 200, r"num-nodes = 200: 1438 images are fewer than images\.min-examples = 10 for each node"),
-        ({"alpha": 0.01}, 100, r"images\.partition = 'dirichlet' of 1438 examples over 100 nodes"),
         ({"partition": "natural", "group_column": "writer"}, 2, r"the images have no column writer"),
     ],
 )
 def test_partitions_that_cannot_be(digits, options, nodes, said):
     with pytest.raises(DataError, match=said):
         node_images(digits, Options(**options), 0, nodes)
+
+
+def test_a_hundred_nodes_have_at_least_min_examples_of_the_digits(digits):
+    sizes = [sum(map(len, splits.values())) for splits in rows_of(digits, Options(alpha=0.1), 100)[0]]
+    assert (len(sizes), min(sizes), sum(sizes)) == (100, 10, 1438)
 
 
 def test_validation_data_are_needed_to_choose_settings():

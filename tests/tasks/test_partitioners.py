@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.partitioners import apportion, deal, dirichlet_shares, flower_partition, label_shares
+from fedapps.tasks.partitioners import apportion, deal, dirichlet_shares, flower_partition, label_shares, topped_up
 from fedapps.tasks.text.options import PARTITIONS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +123,35 @@ def test_partitions_that_cannot_be():
         flower_partition("text", "iid", labels, 5, alpha=1.0, classes_per_node=1, seed=0)
     with pytest.raises(DataError, match=r"text\.partition = 'pathological' of 3 examples"):
         flower_partition("text", "pathological", labels, 3, alpha=1.0, classes_per_node=9, seed=0)
+    few = r"'dirichlet': 3 examples are too few for 2 nodes with at least 2 each: .* or images\.min-examples"
+    with pytest.raises(DataError, match=few):
+        flower_partition("images", "dirichlet", labels, 2, alpha=1.0, classes_per_node=1, min_examples=2, seed=0)
+
+
+def test_nodes_with_too_few_examples_get_some_of_the_largest():
+    parts = topped_up([np.arange(6), np.array([6]), np.array([7, 8, 9])], 3, np.random.default_rng(0))
+    assert [len(part) for part in parts] == [4, 3, 3]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(10))
+    assert parts[2].tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5, 1.0])
+def test_a_hundred_nodes_have_enough_of_few_examples(alpha):
+    labels = np.repeat(np.arange(10), 144)
+    parts = flower_partition(
+        "images", "dirichlet", labels, 100, alpha=alpha, classes_per_node=2, min_examples=10, seed=0
+    )
+    assert min(map(len, parts)) == 10
+    assert sorted(np.concatenate(parts).tolist()) == list(range(1440))
+
+
+def test_a_draw_with_enough_examples_is_left_as_it_is():
+    labels = np.repeat(np.arange(4), 50)
+    parts, same = (
+        flower_partition("images", "dirichlet", labels, 5, alpha=1.0, classes_per_node=2, min_examples=least, seed=3)
+        for least in (1, 5)
+    )
+    assert [part.tolist() for part in parts] == [part.tolist() for part in same]
 
 
 ALONE = """

@@ -14,7 +14,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Main entry point for the ServerApp."""
-    strategy = FisherExchange(others_now=context.run_config["others-now"], min_nodes=2)
+    strategy = FisherExchange(others_now=context.run_config["others-now"], profiles=True, min_nodes=2)
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({"theta": Array(np.zeros_like(TRUTH))}),

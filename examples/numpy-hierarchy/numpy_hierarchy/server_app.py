@@ -8,10 +8,12 @@ from flwr.serverapp import Grid, ServerApp
 from numpy_hierarchy.task import FEATURES
 
 STRATEGIES = {
-    "fedavg": lambda: BaseStrategy(min_nodes=2),
-    "momentum": lambda: BaseStrategy(min_nodes=2, server_optimizer=Momentum(learning_rate=0.5, momentum=0.5)),
-    "adam": lambda: BaseStrategy(min_nodes=2, server_optimizer=Adam(learning_rate=0.2, beta1=0.5)),
-    "yogi": lambda: BaseStrategy(min_nodes=2, server_optimizer=Yogi(learning_rate=0.2, beta1=0.5)),
+    "fedavg": lambda: BaseStrategy(profiles=True, min_nodes=2),
+    "momentum": lambda: BaseStrategy(
+        profiles=True, min_nodes=2, server_optimizer=Momentum(learning_rate=0.5, momentum=0.5)
+    ),
+    "adam": lambda: BaseStrategy(profiles=True, min_nodes=2, server_optimizer=Adam(learning_rate=0.2, beta1=0.5)),
+    "yogi": lambda: BaseStrategy(profiles=True, min_nodes=2, server_optimizer=Yogi(learning_rate=0.2, beta1=0.5)),
     # One model per city; every 15 rounds, all cities continue from the average of their models
     "hierarchical": lambda: HierarchicalFedAvg(min_nodes=2, groups=["city"], intervals=[15]),
 }

@@ -30,7 +30,16 @@ from fedapps.report.comparison_tables import (
     tests_table,
 )
 from fedapps.report.run_data import RunData
-from fedapps.runs.comparisons import CheckedClaim, Compared, HeldOut, HeldOutMetric, PairedTest, Varied
+from fedapps.runs.comparisons import (
+    CheckedClaim,
+    Compared,
+    HeldOut,
+    HeldOutMetric,
+    PairedTest,
+    Value,
+    VariedPart,
+    point_title,
+)
 from fedapps.runs.records import HeldOutNodes
 
 from . import section_of
@@ -42,36 +51,45 @@ Noted = tuple[str, Table]
 
 
 def varied(run: RunData) -> Markup | None:
-    """A figure of all methods for each of these metrics; None if no key was varied."""
-    varied, metric = run.comparison and run.comparison.varied, run.leading_metric()
-    if not varied or metric is None:
+    """A figure of all methods for each of these metrics; None if no key was varied.
+
+    The first varied key is the horizontal axis; each combination of the values of the others has its own figure.
+    """
+    metric = run.leading_metric()
+    if not run.comparison or not run.comparison.varied or metric is None:
         return None
-    seeds = max(part.seeds for part in varied.values)
-    measured = {name for part in varied.values for row in part.table.values() for name in row}
+    parts = run.comparison.varied
+    measured = {name for part in parts for row in part.table.values() for name in row}
+    key, *others = run.comparison.varied_keys
+    groups: dict[str, list[VariedPart]] = {}
+    for part in parts:
+        groups.setdefault(point_title({other: part.point[other] for other in others}), []).append(part)
     metrics = [metric, *(describe(name) for name in (ROUNDS_TO_TARGET, STEPS_TO_TARGET) if name in measured)]
     return section_of(
         "varied",
-        key=varied.key,
-        seeds=seeds,
+        key=key,
+        seeds=max(part.seeds for part in parts),
         targets=bool(metrics[1:]),
         styles=plot_styles(run.methods),
-        figures=[_figure(run, varied, each) for each in metrics],
+        figures=[_figure(run, key, group, each, title) for each in metrics for title, group in groups.items()],
     )
 
 
-def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
-    positions = _positions(varied)
-    texts = {x: str(part.value) for x, part in zip(positions, varied.values, strict=True)}
+def _figure(run: RunData, key: str, parts: Sequence[VariedPart], metric: Metric, title: str) -> Markup:
+    values = [part.point[key] for part in parts]
+    positions = _positions(values)
+    texts = dict(zip(positions, map(str, values), strict=True))
     lines = {}
     for method in run.methods:
-        estimates = [part.complete.get(method, {}).get(metric.name) for part in varied.values]
+        estimates = [part.complete.get(method, {}).get(metric.name) for part in parts]
         points = sorted((x, one.mean, one.half or 0.0) for x, one in zip(positions, estimates, strict=True) if one)
         if points:
             lines[method] = points
     means_of = "; ".join(
         f"{method} {', '.join(f'{mean:.4g}' for _, mean, _ in points)}" for method, points in lines.items()
     )
-    with drawing(f"Line chart of {metric.axis} against {varied.key}: {means_of}", width=7.6, height=4.2) as figure:
+    heading = f"{metric.axis} against {key}{f', {title}' if title else ''}"
+    with drawing(f"Line chart of {heading}: {means_of}", width=7.6, height=4.2) as figure:
         axes = figure.axes[0]
         for method, points in lines.items():
             style = plot_styles(run.methods)[method]
@@ -85,16 +103,15 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
             axes.set_yscale("log")
         if min(positions) > 0 and max(positions) > _WIDE_RANGE * min(positions):
             axes.set_xscale("log")
-        axes.set_xticks(positions, [str(part.value) for part in varied.values])
+        axes.set_xticks(positions, list(map(str, values)))
         axes.set_xticks([], minor=True)
-        axes.set_xlabel(varied.key)
-        axes.set_title(metric.title)
+        axes.set_xlabel(key)
+        axes.set_title(f"{metric.title}, {title}" if title else metric.title)
     return figure.markup
 
 
-def _positions(varied: Varied) -> list[float]:
+def _positions(values: Sequence[Value]) -> list[float]:
     """The x coordinate of each value: the value if all are numbers, or else its index."""
-    values = [part.value for part in varied.values]
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     return numbers if len(numbers) == len(values) else [float(index) for index in range(len(values))]
 

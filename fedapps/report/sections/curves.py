@@ -8,7 +8,9 @@ the round is marked, and a dotted line is the mean over the nodes of every evalu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from textwrap import wrap
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,7 +34,9 @@ _MOST = 12
 _WIDE_RANGE = 30
 _MOST_RINGS = 8
 _ROOM = 55  # letters of method names that fit side by side
-_NARROW = 5.2
+_NARROW, _WIDE = 5.2, 7.6
+_LETTER = 0.075  # the width of one below an axis, in inches
+_SHORTEST, _UPRIGHT = 11, 24  # letters in a line of a name that lies, at least, and of one that stands upright
 
 
 class _Pairs(NamedTuple):
@@ -239,8 +243,11 @@ def spread(run: RunData) -> Markup | None:
     ranges = ", ".join(
         f"{method} from {min(row.values()):.4g} to {max(row.values()):.4g}" for method, row in values.items()
     )
-    width = min(7.6, max(_NARROW, 1.2 + 0.8 * len(methods)))
-    with drawing(f"Dot plot of {metric.axis} by node and method: {ranges}", width=width, height=3.3) as figure:
+    width = _WIDE if sum(map(len, methods)) > _ROOM else min(_WIDE, max(_NARROW, 1.2 + 0.8 * len(methods)))
+    labels, is_upright = _tick_labels(methods, int((width - 0.9) / len(methods) / _LETTER))
+    lines = [line for of_name in labels for line in of_name]
+    below = _LETTER * max(map(len, lines)) if is_upright else 0.17 * max(map(len, labels))
+    with drawing(f"Dot plot of {metric.axis} by node and method: {ranges}", width=width, height=3.1 + below) as figure:
         axes = figure.axes[0]
         for node in nodes:
             line = [values[method].get(node, math.nan) for method in methods]
@@ -259,12 +266,22 @@ def spread(run: RunData) -> Markup | None:
                 linewidths=0.6,
                 zorder=3,
             )
-        crowded = sum(map(len, methods)) > _ROOM
-        axes.set_xticks(range(len(methods)), methods, rotation=35 * crowded, ha="right" if crowded else "center")
+        axes.set_xticks(range(len(methods)), list(map("\n".join, labels)), rotation=90 * is_upright)
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.title)
     seeds = run.comparison.seeds if run.comparison else 0
     return section_of("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds, wide=width > _NARROW)
+
+
+def _tick_labels(names: Sequence[str], letters: int) -> tuple[list[list[str]], bool]:
+    """The lines of each name below an axis with room for so many letters side by side, and whether they stand upright.
+
+    A line ends before an argument where it can.
+    """
+    is_upright = letters < _SHORTEST and max(map(len, names)) > letters
+    room = _UPRIGHT if is_upright else letters
+    lines = [wrap(re.sub(r"([(,])", r"\1 ", name), room) if len(name) > room else [name] for name in names]
+    return [[line.replace("( ", "(") for line in of_name] for of_name in lines], is_upright
 
 
 def _of_comparison(comparison: Comparison, leading: str) -> list[tuple[Metric, dict[str, dict[str, float]]]]:

@@ -86,9 +86,9 @@ def gain_of(run: RunData, metric: Metric, values: Mapping[str, float]) -> Gain |
 
 
 def role_of(run: RunData, method: str) -> Role:
-    """The role of a method by its label; "reference" if the method is unknown here, such as one of another package."""
+    """The role of a method; "reference" if the method is unknown here, such as one of another package."""
     try:
-        return build_method(read_expression(method), run.config).role
+        return build_method(read_expression(run.labels.get(method, method)), run.config).role
     except ValueError:
         return "reference"
 
@@ -189,19 +189,20 @@ def _gain(run: RunData, gain: Gain) -> Markup:
 
 
 def varied_sentence(run: RunData) -> Markup | str:
-    """The method that is best at most values of a varied key, as one sentence of markup."""
+    """The method that is best at most values of the varied keys, as one sentence of markup."""
     leading = run.leading_metric()
-    if leading is None or run.comparison is None or run.comparison.varied is None:
+    if leading is None or run.comparison is None or not run.comparison.varied:
         return ""
-    key, values = run.comparison.varied.key, run.comparison.varied.values
-    tables = [part.complete for part in values]
+    tables = [part.complete for part in run.comparison.varied]
+    what = "values" if len(run.comparison.varied_keys) == 1 else "combinations"
+    of_keys = f"{len(tables)} {what} of {' and '.join(run.comparison.varied_keys)}"
     bests = [leading.best({m: row[leading.name].mean for m, row in t.items() if leading.name in row}) for t in tables]
     wins = Counter(method for method in bests if method)
     if not wins:
-        return f"{leading.label} at {len(values)} values of {key}."
+        return f"{leading.label} at {of_keys}."
     (best, times), *_ = wins.most_common(1)
     word = "lowest" if leading.better < 0 else "highest"
-    return _BOLD.format(best) + f" has the {word} {leading.label} at {times} of {len(values)} values of {key}."
+    return _BOLD.format(best) + f" has the {word} {leading.label} at {times} of {of_keys}."
 
 
 def _basis(run: RunData) -> str:

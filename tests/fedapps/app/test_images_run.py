@@ -6,6 +6,10 @@ from image_files import drawn, write_folders
 from small_runs import run_inline
 from trained_runs import last_evaluation
 
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
+from fedapps.deployment.fleet import FleetData
+
 GIVEN = {
     "task": "images", "num-nodes": 4, "rounds": 2, "epochs": 1, "batch-size": 32, "learning-rate": 0.1,
     "optimizer": "sgd", "weighting": "num-examples", "evaluate-every": 2, "collect-after": 0, "name": "run",
@@ -54,3 +58,38 @@ def test_nodes_with_folders_of_their_own_that_lack_classes(tmp_path):
     assert sorted(found) == ["robot-0", "robot-1", "robot-2"]
     assert {metrics["test.global_accuracy.count"] for metrics in found.values()} == {6}
     assert {metrics["test.local_accuracy.count"] for metrics in found.values()} == {6}
+
+
+@pytest.mark.parametrize(
+    ("metric", "common", "refused"),
+    [("test.global_accuracy", [], True), ("test.global_accuracy", [1], False), ("test.local_accuracy", [], False)],
+)
+def test_a_metric_that_no_node_can_report_is_refused_before_the_first_round(metric, common, refused, tmp_path):
+    for node in range(2):
+        folder = tmp_path / f"robot-{node}"
+        write_folders(folder / "train", *drawn(30))
+        if node in common:
+            write_folders(folder / "common", *drawn(6))
+    given = GIVEN | {
+        "num-nodes": 2, "methods": "fedavg", "images.dataset": "pets", "images.labels": "cat,dog,owl",
+        "images.height": 6, "images.width": 5, "track-metric": metric, "track-mode": "max",
+    }  # fmt: skip
+    folders = [{"data-dir": str(tmp_path / f"robot-{node}")} for node in range(2)]
+    if not refused:
+        assert last_evaluation(run_inline(given, tmp_path, folders), "fedavg")
+        return
+    reason = 'track-metric = .*common to all of them; set track-metric = "test.local_accuracy"'
+    with pytest.raises(ValueError, match=reason):
+        run_inline(given, tmp_path, folders)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists(), "nobody has trained"
+    with pytest.raises(ValueError, match=reason):
+        FleetData.read(parse(given), None, ",".join(folder["data-dir"] for folder in folders))
+
+
+def test_check_node_says_what_the_node_does_not_report(tmp_path, capsys):
+    write_folders(tmp_path / "robot-0" / "train", *drawn(30))
+    keys = ("images.dataset=pets", "images.labels=cat,dog,owl", "images.height=6", "images.width=5", "methods=fedavg")
+    where = ["--data-dir", str(tmp_path / "robot-0"), "--state-dir", str(tmp_path / "state")]
+    assert main(["check-node", "images-digits", *where, *(f"--set={key}" for key in keys)]) == 0
+    out = capsys.readouterr().out
+    assert "note:   track-metric = 'test.global_accuracy': nodes with data of their own report it only with" in out

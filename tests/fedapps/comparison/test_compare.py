@@ -267,7 +267,7 @@ def varied(tmp_path_factory, tiny):
         patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
         made = compare_recipe(
             RECIPES / "lqr.toml", methods=METHODS, seeds=2, overrides=tiny, output_dir=str(folder),
-            vary=Vary("lqr.trajectories", (8, 40)),
+            vary=[Vary("lqr.trajectories", (8, 40))],
         )  # fmt: skip
     return content(made), made
 
@@ -275,7 +275,7 @@ def varied(tmp_path_factory, tiny):
 def test_the_matrix_is_repeated_for_each_value(varied):
     comparison, folder = varied
     expected = [(value, seed, method) for value in (8, 40) for seed in (0, 1) for method in METHODS]
-    rows = [(part["value"], row) for part in comparison["varied"]["values"] for row in part["rows"]]
+    rows = [(part["point"]["lqr.trajectories"], row) for part in comparison["varied"] for row in part["rows"]]
     assert [(value, row["seed"], row["method"]) for value, row in rows] == expected
     for value, row in rows:
         run = folder / f"{row['method']}-{row['seed']}-{value}"
@@ -287,9 +287,9 @@ def test_the_matrix_is_repeated_for_each_value(varied):
 def test_each_value_has_its_table_and_its_tests(varied):
     comparison = Comparison.read(varied[1])
     assert (comparison.table, comparison.tests) == ({}, ())
-    assert comparison.varied.key == "lqr.trajectories"
-    eight, forty = comparison.varied.values
-    assert (eight.value, forty.value) == (8, 40)
+    assert comparison.varied_keys == ("lqr.trajectories",)
+    eight, forty = comparison.varied
+    assert [part.point["lqr.trajectories"] for part in (eight, forty)] == [8, 40]
     for part in (eight, forty):
         assert part.table == table_of(map(vars, part.rows))
         assert [(test.a, test.b, test.difference.seeds) for test in part.tests] == [("sfl", "apfl", 2)] * 4
@@ -298,7 +298,7 @@ def test_each_value_has_its_table_and_its_tests(varied):
 
 def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
     comparison = Comparison.read(varied[1])
-    eight, forty = comparison.varied.values
+    eight, forty = comparison.varied
     assert (eight.paper, forty.paper) == ({}, paper_of("lqr", METHODS))
     head, tail = comparison_text(comparison).split("lqr.trajectories = 40\n")
     assert head.startswith("lqr.trajectories = 8\n")

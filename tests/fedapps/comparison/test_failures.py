@@ -57,18 +57,31 @@ def test_the_sentences_name_method_seed_round_and_reason():
 
 
 def test_a_varied_key_has_the_failures_of_each_value():
-    plan = Plan("mine", {"task": "lqr"}, ("local", "sfl"), (0, 1), "inline", Vary("rounds", (5, 9)))
+    plan = Plan("mine", {"task": "lqr"}, ("local", "sfl"), (0, 1), "inline", (Vary("rounds", (5, 9)),))
     failed = failed_row("sfl", 1, 3, REASON)
     there = [row("local", 0, 1.0), row("sfl", 0, 5.0), row("local", 1, 3.0), row("sfl", 1, 4.0)]
     found = summarise(plan, [*there, *there[:3], failed], [{}, {}])
-    five, nine = found.varied.values
+    five, nine = found.varied
     assert five.failed == ()
     assert nine.failed == (FailedRun(method="sfl", seed=1, round=3, reason=REASON),)
     assert nine.table["sfl"]["x"].counted == "(1 of 2)"
-    assert [(part.value, run.method, run.seed) for part in (five, nine) for run in part.rows] == [
+    assert [(part.point["rounds"], run.method, run.seed) for part in (five, nine) for run in part.rows] == [
         (5, "local", 0), (5, "sfl", 0), (5, "local", 1), (5, "sfl", 1), (9, "local", 0), (9, "sfl", 0), (9, "local", 1),
     ]  # fmt: skip
     assert comparison_text(found).count("(1 of 2)") == 1
+
+
+def test_names_stand_in_place_of_labels_and_a_baseline_in_place_of_pairs():
+    methods, names = ("local", "sfl", "spfl"), {"sfl": "FedAvg", "spfl": "Ours"}
+    plan = Plan("mine", {"task": "lqr"}, methods, (0, 1), "inline", names=names, against="spfl")
+    rows = [
+        row(method, seed, 1.0 + seed) | {"metrics": {"total_loss": 1.0 + seed}} for seed in (0, 1) for method in methods
+    ]
+    comparison = summarise(plan, rows, [{}])
+    assert list(comparison.table) == ["local", "FedAvg", "Ours"]
+    assert [run.method for run in comparison.rows] == ["local", "FedAvg", "Ours"] * 2
+    assert (comparison.labels, comparison.against) == ({"FedAvg": "sfl", "Ours": "spfl"}, "Ours")
+    assert {(test.a, test.b) for test in comparison.tests} == {("local", "Ours"), ("FedAvg", "Ours")}
 
 
 @pytest.fixture(scope="module")

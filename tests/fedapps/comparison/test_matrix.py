@@ -13,10 +13,11 @@ from fedapps.launch.inputs import resolve
 
 CONFIG = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "local", "output-dir": "anywhere"}
 PLAN = Plan("lqr", CONFIG, ("sfl", "apfl"), (3, 4), "inline")
+GRID = replace(PLAN, vary=(Vary("epochs", (1, 5)), Vary("server-optimizer", ("sgd", "yogi"))))
 
 
 def with_values(key, *values):
-    return Plan("lqr", CONFIG, ("sfl", "apfl"), (3,), "inline", Vary(key, values))
+    return Plan("lqr", CONFIG, ("sfl", "apfl"), (3,), "inline", (Vary(key, values),))
 
 
 def test_a_cell_per_seed_and_method():
@@ -32,10 +33,41 @@ def test_a_cell_per_value_too():
     assert [cell["config"]["name"] for cell in cells] == ["sfl-3-sgd", "apfl-3-sgd", "sfl-3-yogi", "apfl-3-yogi"]
     assert [cell["config"]["server-optimizer"] for cell in cells] == ["sgd", "sgd", "yogi", "yogi"]
     assert cells[3]["at"] == "server-optimizer = yogi"
-    assert (plan.own_value, with_values("rounds", 2).own_value, PLAN.own_value) == ("sgd", 20, None)
+    assert (plan.own_point, with_values("rounds", 2).own_point, PLAN.own_point) == (
+        {"server-optimizer": "sgd"}, {"rounds": 20}, {}
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [PLAN, with_values("proximal", 0, 0.5), with_values("server-optimizer", "sgd")])
+def test_several_varied_keys_are_a_grid():
+    plan = replace(GRID, seeds=(3,))
+    cells = plan.cells(Path("here"))
+    assert [(cell["config"]["epochs"], cell["config"]["server-optimizer"]) for cell in cells[::2]] == [
+        (1, "sgd"), (1, "yogi"), (5, "sgd"), (5, "yogi"),
+    ]  # fmt: skip
+    assert [cell["config"]["name"] for cell in cells[-2:]] == ["sfl-3-5,yogi", "apfl-3-5,yogi"]
+    assert cells[-1]["at"] == "epochs = 5, server-optimizer = yogi"
+    assert [config.run.training.epochs for config in plan.configs()] == [1, 1, 5, 5]
+    assert plan.outline == "epochs = 1, 5 x server-optimizer = sgd, yogi x 2 methods x 1 seed: 8 runs"
+
+
+def test_a_plan_knows_names_and_a_baseline():
+    methods = ["fedavg(run.learning-rate=0.1) as FedAvg", "spfl as Ours"]
+    for against in ("Ours", "spfl"):
+        plan = Plan.of(Path("lqr"), CONFIG, methods, (0,), "inline", against=against)
+        assert plan.methods == ("fedavg(run.learning-rate=0.1)", "spfl")
+        assert plan.names == {"fedavg(run.learning-rate=0.1)": "FedAvg", "spfl": "Ours"}
+        assert plan.against == "spfl"
+    with pytest.raises(ValueError, match="--against 'sfl': must be one of the methods, which are FedAvg, Ours"):
+        Plan.of(Path("lqr"), CONFIG, methods, (0,), "inline", against="sfl")
+
+
+def test_a_key_is_varied_once():
+    plan = replace(PLAN, vary=(Vary("epochs", (1,)), Vary("epochs", (5,))))
+    with pytest.raises(ValueError, match="--vary epochs: the key is given twice; give all its values at once"):
+        plan.configs()
+
+
+@pytest.mark.parametrize("plan", [PLAN, with_values("proximal", 0, 0.5), with_values("server-optimizer", "sgd"), GRID])
 def test_a_saved_plan_is_loaded_unchanged(plan, tmp_path):
     plan.save(tmp_path)
     assert Plan.load(tmp_path) == plan
@@ -67,12 +99,12 @@ def test_values_that_would_share_a_folder_are_refused():
 TEXT = {"task": "text", "methods": "fedavg", "num-nodes": 3, "collect-after": 0}
 
 
-def following(*keys, vary=None):
+def following(*keys, vary=()):
     return Plan("quickstart", TEXT, ("fedavg",), (3, 4), "inline", vary, seed_keys=keys)
 
 
 def test_seed_keys_take_the_value_of_the_seed(tmp_path):
-    plan = following("text.partition-seed", vary=Vary("text.alpha", (1, 10)))
+    plan = following("text.partition-seed", vary=(Vary("text.alpha", (1, 10)),))
     assert [(cell["config"]["seed"], cell["config"]["text.partition-seed"]) for cell in plan.cells(tmp_path)] == [
         (3, 3), (4, 4), (3, 3), (4, 4)
     ]  # fmt: skip
@@ -85,7 +117,7 @@ def test_a_recipe_names_its_seed_keys_unless_others_are_given(tmp_path):
     recipe = tmp_path / "study.toml"
     recipe.write_text('task = "text"\n[compare]\nseed-keys = "text.partition-seed, text.max-length"\n')
     for given, expected in (((), ("text.partition-seed", "text.max-length")), (("text.width",), ("text.width",))):
-        assert Plan.of(recipe, TEXT, (), (0,), "inline", None, given).seed_keys == expected
+        assert Plan.of(recipe, TEXT, (), (0,), "inline", (), given).seed_keys == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +127,7 @@ def test_a_recipe_names_its_seed_keys_unless_others_are_given(tmp_path):
         (following("text.world-sed"), "text.world-sed: unknown key"),
         (following("lqr.horizon"), "--seed-keys lqr.horizon: no run uses the key"),
         (following("text.alpha"), "--seed-keys text.alpha: must be a key of whole numbers"),
-        (following("text.partition-seed", vary=Vary("text.partition-seed", (1, 2))), "this key is varied"),
+        (following("text.partition-seed", vary=(Vary("text.partition-seed", (1, 2)),)), "this key is varied"),
     ],
 )
 def test_keys_that_cannot_be_the_seed_are_refused(plan, message):
@@ -139,7 +171,7 @@ def test_each_run_reads_the_file_of_its_method_and_seed(tmp_path):
 def test_a_varied_file_may_differ_between_runs(tmp_path):
     files = make_files(tmp_path)
     varied = Vary("vln.agent-file", (f"{tmp_path}/fedavg-{{seed}}/agent-{{seed}}.safetensors", files[0]))
-    plan = Plan("fedvln-houses", OWN_FILE, ("fedavg",), (3, 4), "inline", varied)
+    plan = Plan("fedvln-houses", OWN_FILE, ("fedavg",), (3, 4), "inline", (varied,))
     found = [cell["config"]["vln.agent-file"] for cell in plan.cells(Path("here"))]
     assert found == [files[1], files[3], files[0], files[0]]
     assert len(plan.configs()) == 2

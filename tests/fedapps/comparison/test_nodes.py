@@ -37,7 +37,7 @@ def test_the_table_of_a_split(places):
 
 
 def test_a_line_for_each_value_of_a_key(places):
-    text = nodes_text(RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 3}, Vary("vpr.test-share", (0.2, 0.4))))
+    text = nodes_text(RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 3}, [Vary("vpr.test-share", (0.2, 0.4))]))
     assert text.splitlines()[2:] == [
         "0.2                 3          4      16        8                    8",
         "0.4                 3          4      16        8                    8",
@@ -95,9 +95,9 @@ def test_without_classes_they_are_counted_under_the_group_of_the_node():
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
     parts = {0.1: [node("lagos", [0, 0, 1]), node("oslo", [2])], 10.0: [node("lagos", [0, 1]), node("oslo", [1, 2])]}
-    found = {value: NodesOfConfig(Classified(), Path(), nodes, ()) for value, nodes in parts.items()}
+    found = {(value,): NodesOfConfig(Classified(), Path(), nodes, ()) for value, nodes in parts.items()}
     path = tmp_path / f"nodes.{suffix}"
-    figure = nodes_figure(RecipeNodes(Vary("text.alpha", (0.1, 10.0)), found), path)
+    figure = nodes_figure(RecipeNodes(["text.alpha"], found), path)
     assert path.stat().st_size > 1000
     first, second = figure.axes
     assert [axes.get_title() for axes in (first, second)] == ["text.alpha = 0.1", "text.alpha = 10.0"]
@@ -110,8 +110,8 @@ def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
 
 
 def test_a_hundred_nodes_are_drawn_without_their_names(tmp_path):
-    found = {None: NodesOfConfig(Classified(), Path(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
-    figure = nodes_figure(RecipeNodes(None, found), tmp_path / "nodes.png")
+    found = {(): NodesOfConfig(Classified(), Path(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
+    figure = nodes_figure(RecipeNodes([], found), tmp_path / "nodes.png")
     assert not figure.axes[0].get_yticklabels()
     assert figure.axes[0].get_ylabel() == "100 nodes"
 
@@ -157,7 +157,7 @@ def test_the_files_of_each_node_are_those_of_a_deployed_node(recipe, tmp_path):
 def test_nodes_that_share_files_are_not_written(places, tmp_path):
     with pytest.raises(ValueError, match="--write: the files of the task vpr do not belong to single nodes"):
         write_nodes(RecipeNodes.read(Path("fedvpr"), places), tmp_path)
-    varied = RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 3}, Vary("vpr.test-share", (0.2, 0.4)))
+    varied = RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 3}, [Vary("vpr.test-share", (0.2, 0.4))])
     with pytest.raises(ValueError, match=r"vpr\.test-share has several values; choose one with --set"):
         write_nodes(varied, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -242,7 +242,7 @@ def test_other_data_or_nodes_are_another_setting(recipe, changed, simulates, dep
 
 def test_a_varied_key_is_not_compared():
     keys = {**packaged_keys("lqr"), "lqr.trajectories": 5}
-    assert Setting("lqr", keys, simulates=True, varied="lqr.trajectories").departures() == []
+    assert Setting("lqr", keys, simulates=True, varied=("lqr.trajectories",)).departures() == []
 
 
 def test_the_paper_is_silent_on_other_data_but_not_on_its_other_data_sets():

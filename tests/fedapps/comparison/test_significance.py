@@ -102,6 +102,18 @@ def test_all_pairs_of_few_methods():
     assert len(chosen_pairs(means(*range(ALL_PAIRS_UP_TO)))) == ALL_PAIRS_UP_TO * (ALL_PAIRS_UP_TO - 1) // 2
 
 
+def test_each_method_is_tested_against_the_baseline_alone():
+    pairs = chosen_pairs(means(3.0, 1.0, 2.0), against="b")
+    assert pairs == [("a", "b"), ("c", "b")]
+    assert scheme(pairs) == "every method against b (the baseline); Holm's correction over 2 tests"
+    samples = {name: sample(*values) for name, values in {"a": (1, 2), "b": (3, 5), "c": (4, 4)}.items()}
+    tests = paired_tests("loss", samples, "b")
+    assert [(test.a, test.b, test.difference.mean) for test in tests] == [("a", "b", -2.5), ("c", "b", 0.0)]
+    assert tests[0].difference.p_holm == 1.0, "twice 1 / 2, the smallest p of two seeds"
+    del samples["b"]  # a baseline of which a run failed
+    assert paired_tests("loss", samples, "b") == []
+
+
 def test_many_methods_are_tested_against_the_best_and_the_first():
     pairs = chosen_pairs(means(5, 4, 1, 3, 2, 6, 7, 8))
     best = [("c", other) for other in "abdefgh"]

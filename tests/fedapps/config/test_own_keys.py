@@ -1,8 +1,10 @@
 """Keys of the run that a method sets for itself: ``fedavg(run.learning-rate=0.01)``."""
 
 import pytest
+from fedapps.strategies.replies import weighting_of
 from small_runs import run_inline
 
+from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import read_limits
 from fedapps.registry.methods import canonical
@@ -47,6 +49,19 @@ def test_bad_keys_are_named(methods, message):
 def test_settings_that_do_not_go_together_are_found_in_the_keys_of_a_method():
     with pytest.raises(ConfigError, match=r"linear-decay = true: must be false with plateau-patience = 3"):
         config_of("fedavg,fedprox(run.linear-decay=true)", plateau_patience=3)
+
+
+def test_a_method_that_needs_plain_means_stands_beside_one_that_weights_by_examples():
+    methods = "fedavg,scaffold(run.weighting=uniform)"
+    config = config_of(methods, weighting="num-examples", optimizer="sgd")
+    assert [config.run_of(label).weighting for label in config.methods] == ["num-examples", "uniform"]
+    assert [build_strategy(config, label).weight_of for label in config.methods] == [
+        weighting_of("num-examples"), weighting_of("uniform"),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="weighting = 'num-examples': must be 'uniform' with scaffold"):
+        config_of("fedavg,scaffold", weighting="num-examples", optimizer="sgd")
+    with pytest.raises(ConfigError, match="weighting = 'num-examples': must be 'uniform' with dp = 'local'"):
+        config_of("fedavg(run.weighting=num-examples)", dp="local", dp_clip=1.0)
 
 
 def test_a_run_with_a_key_of_its_own_has_the_bits_of_a_run_with_that_key(tmp_path):

@@ -1,12 +1,17 @@
 """The dry run of a recipe: what it prints, and what it counts exactly."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from toys import same_bits
 
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.launch.estimate import Estimate, inline_advice
+from fedapps.launch.estimate import Estimate, faster_engine
+from fedapps.launch.launch import Simulation, launch
+from fedapps.runs.checkpoints import read_snapshot
 
 TINY = {
     "task": "lqr",
@@ -33,12 +38,62 @@ def test_the_estimate_counts_parameters_steps_and_rounds(tmp_path: Path) -> None
     assert alone.disk_bytes > 3 * 8 * 4, "the private models of three nodes"
 
 
-def test_a_run_that_took_longer_in_ray_than_in_one_process_says_so(tmp_path: Path) -> None:
-    config = parse(TINY | {"methods": "fedavg,local", "cache-dir": str(tmp_path / "worlds")})
-    assert inline_advice(config, 60.0).endswith("Add --engine inline")
-    assert "in Ray they took 1 min 00 s" in inline_advice(config, 60.0)
-    assert inline_advice(config, 10.0) == "", "too short to matter"
-    assert inline_advice(parse(TINY | {"rounds": 999_999}), 60.0) == "", "one process would take hours"
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with four cores."""
+    monkeypatch.setattr("fedapps.launch.estimate.usable_cores", lambda: 4)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("changes", "engine", "reason"),
+    [
+        ({}, "inline", "about .* in this process, .* in Ray on 3 cores"),
+        ({"node-batch": 3}, "inline", "node-batch = 3 trains nodes at once"),
+        ({"node-cpus": 3}, "inline", "nodes cannot work at once on this machine"),
+        ({"fraction-train": 0.3}, "inline", "nodes work one after another"),
+        ({"in-flight": 1}, "inline", "nodes work one after another"),
+    ],
+)
+def test_one_process_is_faster_for_a_small_job_and_where_nodes_cannot_work_at_once(
+    changes: dict[str, int | float], engine: str, reason: str, tmp_path: Path
+) -> None:
+    config = parse(TINY | {"methods": "fedavg,local", "cache-dir": str(tmp_path / "worlds")} | changes)
+    chosen, because = faster_engine(config)
+    assert chosen == engine
+    assert re.fullmatch(f"{reason}.*", because), because
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_ray_is_faster_for_a_job_of_hours_and_taken_where_a_cluster_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse(TINY | {"methods": "fedavg", "cache-dir": str(tmp_path / "worlds")})
+    hours = replace(Estimate.of(config, "fedavg", tmp_path / "state"), run_seconds=7200.0, messages=100)
+    monkeypatch.setattr(Estimate, "of", lambda *arguments: hours)
+    # 20 s, and a third of 7,200 s and of 100 messages of 0.1 s
+    assert faster_engine(config) == ("ray", "about 2 h 00 min in this process, 40 min 23 s in Ray on 3 cores")
+    monkeypatch.setattr(Estimate, "of", lambda *arguments: replace(hours, messages=100_000))
+    assert faster_engine(config)[0] == "inline", "the messages take longer than the training"
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert faster_engine(config) == ("ray", "RAY_ADDRESS names the cluster head:6379")
+
+
+def test_a_run_says_which_engine_it_chose_and_gives_the_numbers_of_that_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    given = TINY | {"methods": "fedavg", "cache-dir": str(tmp_path / "worlds")}
+    for engine in ("auto", "inline"):
+        launch(given | {"name": engine}, Simulation(engine), str(tmp_path / "runs"))
+    out = capsys.readouterr().out
+    assert "engine: inline, because" in out
+    assert "(--engine ray takes the other one)" in out
+    assert out.count("engine: ") == 1, "an engine that was asked for needs no reason"
+    last = "checkpoints/fedavg/round-000004.safetensors"
+    of_auto, of_inline = (read_snapshot(tmp_path / "runs" / engine / last) for engine in ("auto", "inline"))
+    assert same_bits(of_auto.arrays, of_inline.arrays), "the choice draws no random number of the run"
 
 
 def test_a_dry_run_prints_and_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from fedapps.base.text_files import flattened
 from fedapps.cli.commands import main
 from fedapps.cli.parser import command_parser
+from fedapps.config.recipe_files import read_recipe
 from fedapps.deployment.fleet import run_config_text
 from fedapps.registry import methods, tasks
 
@@ -31,6 +32,9 @@ KINDS = {
     "method": ["--method", "near-start"],
     "both": ["--task", "rain", "--method", "near-start", "--deployment"],
 }
+
+#: A deployment of a recipe of fedapps, whose tracked metric needs a test that real nodes lack.
+RECIPE = ["--recipe", "images-digits", "--deployment"]
 
 
 def make(folder: Path, options: list[str], name: str = "wet-days") -> Path:
@@ -107,7 +111,7 @@ def test_a_profile_of_the_task_is_that_of_its_data(installed: Callable[[Path], N
     assert task.own_profile(tmp_path) == task.load_own(tmp_path).profile()
 
 
-@pytest.mark.parametrize("options", [["--deployment"], KINDS["both"]], ids=["recipe", "package"])
+@pytest.mark.parametrize("options", [RECIPE, KINDS["both"]], ids=["recipe", "package"])
 def test_the_commands_of_the_pages_exist_and_the_fleet_takes_the_recipe(
     options: list[str], installed: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -117,13 +121,25 @@ def test_the_commands_of_the_pages_exist_and_the_fleet_takes_the_recipe(
     lines = (line for line in (project / "README.md").read_text().splitlines() if line.startswith("fedapps "))
     words = [shlex.split(line, comments=True)[1:] for line in lines]
     assert {command_parser().parse_args(given).command for given in words} == {"run", "compare", "fleet", "deploy"}
-    flat = tomllib.loads(run_config_text(project / "fleet.toml", {}))
+    flat = tomllib.loads(run_config_text(project / "wet-days-fleet.toml", {}))
     assert flat["num-nodes"] == flat["min-replies"] == 2
     assert flat["bind-keys"] is True
 
 
+def test_a_project_of_any_name_has_two_recipes_and_the_fleet_tracks_what_its_nodes_report(tmp_path: Path) -> None:
+    project = make(tmp_path, RECIPE, name="fleet")
+    simulated = read_recipe(project / "fleet.toml")
+    fleet = read_recipe(project / "fleet-fleet.toml")
+    assert simulated["task"] == fleet["task"] == "images"
+    assert (simulated["track-metric"], fleet["track-metric"]) == ("test.global_accuracy", "test.local_accuracy")
+    assert fleet["name"] == "fleet-fleet"
+    assert "check-node fleet-fleet.toml" in (project / "node.sh").read_text()
+    lqr = make(tmp_path, ["--recipe", "lqr", "--deployment"], name="robots")
+    assert "track-metric" not in (lqr / "robots-fleet.toml").read_text(), "what nodes report stays as it is"
+
+
 def test_the_scripts_of_a_deployment_call_flower_as_it_is(tmp_path: Path) -> None:
-    project = make(tmp_path, ["--deployment"])
+    project = make(tmp_path, RECIPE)
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("fedapps", "flower-superlink"):
@@ -170,6 +186,10 @@ def test_the_scripts_of_a_deployment_call_flower_as_it_is(tmp_path: Path) -> Non
         (["p", "--task", "import"], "--task = 'import': is a keyword of Python"),
         (["p", "--task", "lqr"], "--task = 'lqr': is a task already"),
         (["p", "--task", "rounds"], "--task = 'rounds': is a key of the run config already"),
+        (["p", "--deployment"], "--deployment: name what the fleet trains, by --recipe RECIPE"),
+        (["p", "--method", "near", "--deployment"], "--deployment: name what the fleet trains"),
+        (["p", "--recipe", "images-digit", "--deployment"], "did you mean 'images-digits'?"),
+        (["p", "--recipe", "lqr", "--task", "rain"], "--recipe = 'lqr': the project's recipe is that of its --task"),
         (["p", "--method", "method"], "--method = 'method': would hide"),
         (["p", "--method", "sfl"], "--method = 'sfl': is a method already"),
         (["p", "--method", "fed.x"], "--method = 'fed.x': must consist of"),

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.registry.expressions import Expression, labels, read_expression, read_expressions, split_expressions
+from fedapps.registry.expressions import (
+    Expression,
+    labels,
+    read_expression,
+    read_expressions,
+    shown_names,
+    split_expressions,
+)
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
 TEXTS = st.text(st.characters(whitelist_categories=("L", "N"), whitelist_characters=".,-() "), max_size=8).map(
@@ -29,6 +36,23 @@ def test_the_label_has_no_optional_spaces_and_quotes():
     assert labels("fedprox( mu = 0.1 ), h-fl(groups='city,continent')") == [
         "fedprox(mu=0.1)", "h-fl(groups='city,continent')",
     ]  # fmt: skip
+
+
+def test_a_name_for_reports_stands_behind_as():
+    text = "fedavg(run.learning-rate=0.2771) as FedAvg, spfl as 'Ours, tuned', x(path='a as b') as X (b), local"
+    assert labels(text) == ["fedavg(run.learning-rate=0.2771)", "spfl", "x(path='a as b')", "local"]
+    assert [read_expression(part).shown for part in split_expressions(text)] == [
+        "FedAvg", "Ours, tuned", "X (b)", "local",
+    ]  # fmt: skip
+    assert shown_names(text) == {
+        "fedavg(run.learning-rate=0.2771)": "FedAvg", "spfl": "Ours, tuned", "x(path='a as b')": "X (b)",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["fedavg as A, spfl as A", "fedavg, spfl as fedavg"])
+def test_a_name_belongs_to_one_method(text):
+    with pytest.raises(ValueError, match=r"methods: '\w+' is the name of two methods; choose another behind 'as'"):
+        shown_names(text)
 
 
 @given(NAMES, st.dictionaries(NAMES, TEXTS.filter(lambda text: "'" not in text), max_size=3))

@@ -20,8 +20,8 @@ def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **
         also = {name: estimate(mean) for name, mean in more.items()}
         table = {method: {"amse": estimate(mean, half), **also} for method, (mean, half) in of_method.items()}
         rows = [{"method": method, "seed": 0, "metrics": {"amse": 1.0}} for method in of_method]
-        parts.append({"value": value, "rows": rows, "table": table})
-    whole = comparison([], varied={"key": "share", "values": parts})
+        parts.append({"point": {"share": value}, "rows": rows, "table": table})
+    whole = comparison([], varied=parts)
     (tmp_path / "compare.json").write_text(json.dumps(whole))
     return tmp_path
 
@@ -74,3 +74,21 @@ def test_rounds_and_steps_to_the_target_have_figures(tmp_path: Path) -> None:
     assert "rounds to target against share: stl 30, 30" in shown
     assert "steps to target against share: stl 1400, 1400" in shown
     assert "means over the seeds that reach it" in shown
+
+
+def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) -> None:
+    parts = [
+        {
+            "point": {"alpha": alpha, "epochs": epochs},
+            "table": {"stl": {"amse": estimate(alpha * epochs)}, "apd": {"amse": estimate(9.0)}},
+        }
+        for alpha in (0.5, 1.0)
+        for epochs in (1, 5)
+    ]
+    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
+    text = page(tmp_path)
+    shown = section(text, "varied")
+    assert "AMSE against alpha, epochs = 1: stl 0.5, 1; apd 9, 9" in shown
+    assert "AMSE against alpha, epochs = 5: stl 2.5, 5; apd 9, 9" in shown
+    assert "at 4 of 4 combinations of alpha and epochs." in section(text, "result")
+    assert "<summary>alpha = 0.5, epochs = 5</summary>" in section(text, "comparison")

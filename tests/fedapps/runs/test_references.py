@@ -127,12 +127,12 @@ def test_a_comparison_carries_its_references(tmp_path):
 
 def test_each_value_of_a_varied_key_has_its_references():
     vary = Vary("vln.houses", ("all", "seen"))
-    plan = Plan("fedvln-none", {"task": "vln"}, ("fedavg",), (0,), "inline", vary)
+    plan = Plan("fedvln-none", {"task": "vln"}, ("fedavg",), (0,), "inline", (vary,))
     rows = [
         {"method": "fedavg", "seed": 0, "metrics": {"val_seen.sr": 0.25}, "curves": {}, "nodes": []}
         for _ in vary.values
     ]
     comparison = summarise(plan, rows, [{"forward": {"val_seen.sr": Estimate(share)}} for share in (0.5, 0.75)])
-    found = [part.references["forward"]["val_seen.sr"].mean for part in comparison.varied.values]
+    found = [part.references["forward"]["val_seen.sr"].mean for part in comparison.varied]
     assert found == [0.5, 0.75]
     assert comparison.references == {}

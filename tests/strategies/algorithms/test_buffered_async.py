@@ -62,7 +62,7 @@ def steps_of(strategy, app, durations, *, num_nodes, num_rounds, start=ZERO, **o
 def test_a_fast_node_repeats_and_a_slow_one_is_stale():
     # A (fast) replies twice from v0, then B from v0 (one step old) and A from v1
     values, reports, grid = steps_of(
-        BufferedAsync(buffer=2), Q, script([1.0, 1.0, 1.5], [3.0]), num_nodes=2, num_rounds=2
+        BufferedAsync(profiles=True, buffer=2), Q, script([1.0, 1.0, 1.5], [3.0]), num_nodes=2, num_rounds=2
     )
     assert values == pytest.approx([0.38, 0.353588], abs=1e-6)
     assert [[(n.node, n.staleness, n.seconds) for n in r.nodes if n.phase == "train"] for r in reports] == [
@@ -173,7 +173,7 @@ def test_compressed_updates_are_restored_from_the_version_that_the_node_received
 
 def test_a_node_that_never_replies_delays_nobody_and_is_asked_again_after_its_time():
     values, reports, grid = steps_of(
-        BufferedAsync(buffer=2), Q, script([1.0], [inf]), num_nodes=2, num_rounds=3, timeout=5
+        BufferedAsync(profiles=True, buffer=2), Q, script([1.0], [inf]), num_nodes=2, num_rounds=3, timeout=5
     )
     assert [report.clock for report in reports] == [2.0, 4.0, 6.0]
     assert [(r.node, r.reason) for report in reports for r in report.refused] == [("part-1", "no reply within 5 s")]
@@ -214,7 +214,7 @@ def test_a_run_ends_when_no_node_can_reply():
 
 def test_updates_that_are_too_old_are_refused_by_name():
     _, reports, _ = steps_of(
-        BufferedAsync(buffer=1, max_staleness=1), Q, script([1.0], [2.5]), num_nodes=2, num_rounds=3
+        BufferedAsync(profiles=True, buffer=1, max_staleness=1), Q, script([1.0], [2.5]), num_nodes=2, num_rounds=3
     )
     assert [(r.node, r.reason) for report in reports for r in report.refused] == [
         ("part-1", "the update is 2 steps old: at most 1 are accepted")
@@ -287,7 +287,7 @@ def test_in_simulated_time_a_resumed_run_repeats_the_bits(make, cut):
 def test_real_nodes_that_were_at_work_are_asked_first_with_the_newest_version():
     seen, kept = [], MemoryCheckpoints()
     app = arithmetic_app(lambda partition, arrays, config: (arrays, {"num-examples": 1, "loss": 0.0}), seen=seen)
-    make = lambda: BufferedAsync(buffer=2, concurrency=3)  # noqa: E731
+    make = lambda: BufferedAsync(profiles=True, buffer=2, concurrency=3)  # noqa: E731
     with pytest.raises(PowerCutError):
         run_until(3, make, InProcessGrid(app, [{}] * 4, {}), kept, [])
     state = nested(under("state.", kept.latest().arrays))
@@ -336,7 +336,7 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, buffer, 
 
     start = {"w": np.zeros(1), "sum": np.zeros(1)}
     grid, reports, oldest = ScriptedGrid(arithmetic_app(train), len(durations), script(*durations)), [], [0]
-    strategy = BufferedAsync(
+    strategy = BufferedAsync(profiles=True,
         buffer=buffer, concurrency=concurrency, repeat=repeat, max_staleness=limit, staleness=Staleness("constant"),
         server_optimizer=SGD(float(buffer)),
     )  # fmt: skip

@@ -58,7 +58,7 @@ def sent(seen, kind, server_round):
 
 def test_two_kinds_of_nodes_by_hand():
     seen, reports = [], []
-    strategy = ClusteredFedAvg(num_clusters=2)
+    strategy = ClusteredFedAvg(profiles=True, num_clusters=2)
     app = grouped_app(nothing, camps, seen=seen)
     result = federate(strategy, app, START, num_nodes=5, num_rounds=2, on_round=reports.append)
     # together: (1 + 3 + 5) / 5 and (2 + 4) / 5; then each kind by its own mean, 3 and 3
@@ -123,7 +123,7 @@ def test_a_cohort_of_each_found_cluster():
 
 def test_a_late_node_trains_the_shared_model_once_and_joins_the_nearest_cluster():
     seen, tops = [], []
-    strategy = ClusteredFedAvg(num_clusters=2)
+    strategy = ClusteredFedAvg(profiles=True, num_clusters=2)
     grid = grid_of(grouped_app(nothing, camps, seen=seen), 6)
     grid.present = [0, 1]
 

@@ -300,7 +300,7 @@ def test_a_precision_that_cannot_be_used_is_refused_and_the_round_goes_on(precis
     def train(partition, arrays, config):
         return reply_with(precision) if partition == 2 else steady(partition, arrays, config)
 
-    result, priors = trained(FisherExchange(others_now=1.0), train, on_round=reports.append)
+    result, priors = trained(FisherExchange(profiles=True, others_now=1.0), train, on_round=reports.append)
     for report in reports:
         (refusal,) = report.refused
         assert refusal.node == "part-2"
@@ -333,7 +333,7 @@ def test_an_arrays_fault_is_still_named():
 
 def test_too_few_usable_precisions_fail_the_round():
     with pytest.raises(TooFewRepliesError, match=r"part-0: fisher\.precision: no ArrayRecord"):
-        trained(FisherExchange(others_now=1.0), lambda k, arrays, config: reply_with(None))
+        trained(FisherExchange(profiles=True, others_now=1.0), lambda k, arrays, config: reply_with(None))
 
 
 @pytest.mark.parametrize("weights", [{"others_now": 0.5}, {"own_past": 0.1, "others_past": 0.5, "others_now": 0.5}])

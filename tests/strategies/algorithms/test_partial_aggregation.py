@@ -81,7 +81,7 @@ def test_a_node_of_another_shape_is_refused_with_node_parameter_and_both_shapes(
         trained, metrics = add_partition(partition, arrays, config)
         return (trained if partition == 0 else trained | {"encoder.w": np.zeros((3, 5), np.float32)}), metrics
 
-    strategy = PartialAggregation(shared=["encoder.*"])
+    strategy = PartialAggregation(profiles=True, shared=["encoder.*"])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = run(strategy, train)
     assert [(refusal.node, refusal.reason) for refusal in strategy.report.refused] == [
@@ -91,7 +91,7 @@ def test_a_node_of_another_shape_is_refused_with_node_parameter_and_both_shapes(
     with pytest.raises(
         TooFewRepliesError, match=r"part-1: array shapes differ: encoder\.w is \[3, 5\] instead of \[2\]"
     ):
-        run(PartialAggregation(shared=["encoder.*"], min_replies=2), train)
+        run(PartialAggregation(profiles=True, shared=["encoder.*"], min_replies=2), train)
 
 
 def test_private_names_in_a_reply_are_refused():
