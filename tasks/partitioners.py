@@ -16,7 +16,7 @@ from warnings import catch_warnings
 import numpy as np
 from torch import Tensor, nn
 
-from fedapps.base.errors import DataError, need
+from fedapps.base.errors import DataError, require_package
 from fedapps.base.seeding import generator
 
 #: Indices of examples, int64, ascending.
@@ -128,7 +128,7 @@ def flower_partition(
             f"{task}.partition = 'dirichlet': {len(labels)} examples are too few for {num_nodes} nodes with at least "
             f"{min_examples} each: decrease num-nodes{f' or {task}.min-examples' if min_examples > 1 else ''}"
         )
-    need("flwr_datasets", task, f"{task}.partition = {name!r}")
+    require_package("flwr_datasets", task, f"{task}.partition = {name!r}")
     from datasets import Dataset
 
     made = _flower_partitioners()
