@@ -32,9 +32,14 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 def get_arrays(model: nn.Module, names: Iterable[str]) -> Arrays:
     """Copies of the named tensors of ``model.state_dict()``, as arrays on the CPU."""
+    return {name: array.copy() for name, array in array_views(model, names).items()}
+
+
+def array_views(model: nn.Module, names: Iterable[str]) -> Arrays:
+    """The same without copies of tensors on the CPU: the arrays change with the model."""
     wanted = list(names)
     state = model.state_dict() if wanted else {}
-    return {name: state[name].detach().cpu().numpy().copy() for name in wanted}
+    return {name: state[name].detach().cpu().numpy() for name in wanted}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> None:

@@ -37,6 +37,12 @@ class DataSource:
             return task.load_own(self.folder)
         return task.load_node(self.folder, self.partition, self.num_partitions)
 
+    def outline(self, task: Task) -> NodeData:
+        """The node's data without what takes long to read (:meth:`~fedapps.tasks.base.Task.outline_node`)."""
+        if self.partition is None:
+            return task.load_own(self.folder)
+        return task.outline_node(self.folder, self.partition, self.num_partitions)
+
     def profile(self, task: Task) -> NodeProfile:
         """Who the node is. Raises :class:`DataError` when its data is missing or malformed."""
         if self.partition is None:

@@ -22,7 +22,7 @@ from torch import nn
 from fedapps.base.seeding import torch_seed
 from fedapps.base.text_files import shown
 
-from .arrays import Arrays, get_arrays, load_arrays, matches, private_names
+from .arrays import Arrays, array_views, get_arrays, load_arrays, matches, private_names
 from .guard import Guard
 from .penalties import QuadraticPrior
 from .settings import RoundSettings
@@ -183,8 +183,11 @@ class LocalPart:
         return get_arrays(model, [name for name in names if not matches(name, node_round.task.fixed)])
 
     def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        """Return the arrays of the reply; by default the model's values of the received names."""
-        return get_arrays(model, node_round.received)
+        """Return the arrays of the reply, which may share the model's memory: it is not changed afterwards.
+
+        By default they are the model's values of the received names.
+        """
+        return array_views(model, node_round.received)
 
     # -- training ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedapps.base.seeding import TorchState
 
-from .arrays import PREFIX, Arrays, get_arrays, load_arrays, matches, memory_of, private_names
+from .arrays import PREFIX, Arrays, array_views, get_arrays, load_arrays, matches, memory_of, private_names
 from .local_part import EVALUATED_MODEL, PARAMETER_NAMES, LocalPart, NodeRound
 from .rules import spend_step
 from .training import Phase, Update
@@ -86,7 +86,7 @@ class PersonalModel(LocalPart):
         return get_arrays(shared, [name for name in names if not matches(name, node_round.task.fixed)])
 
     def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        return get_arrays(two_models(model).shared, node_round.received)
+        return array_views(two_models(model).shared, node_round.received)
 
     # -- training --------------------------------------------------------------------------------------------------
 

@@ -225,8 +225,8 @@ class BaseStrategy(RoundLoop):
         )
         if fraction_train == 0:
             min_replies = 0
-        of_flower = (min_train_nodes, min_evaluate_nodes, min_available_nodes)
-        min_nodes = max(min_nodes, *(number or 0 for number in of_flower))
+        needed = (min_train_nodes, min_evaluate_nodes, min_available_nodes)
+        min_nodes = max(min_nodes, *(number or 0 for number in needed))
         self.weighted_by_key = weighted_by_key or wire.NUM_EXAMPLES
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
         self.train_metrics_aggr_fn = train_metrics_aggr_fn

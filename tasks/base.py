@@ -6,7 +6,7 @@ Tasks do not know Flower. The names that a task needs can all be imported from h
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -79,7 +79,16 @@ class Task(ABC):
         return type(self) is type(other) and self.options == other.options
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """The hash, kept because caches ask for it with every message; options do not change."""
         return hash((type(self), self.options))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the hash, which differs between processes."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     def under(self, privacy: PrivateParameters) -> Self:
         """Return the task as seen by the nodes of a method; most tasks return themselves.
@@ -350,6 +359,14 @@ class Task(ABC):
         DataError
             Files are missing or malformed, or the folder holds data for fewer nodes.
         """
+
+    def outline_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        """Return the data of one node as far as its size, labels and groups need, checked without reading all of it.
+
+        Tables of nodes and dry runs use it. Inputs may be placeholders of the right shape, and ``extra`` may lack
+        entries. By default it is :meth:`load_node`, whose parameters and errors it has.
+        """
+        return self.load_node(folder, partition, num_partitions)
 
     @abstractmethod
     def load_all(self, folder: Path) -> NodeData:

@@ -151,7 +151,8 @@ def flower_partition(
     def drawn(name: str) -> list[Part]:
         maker = makers[name]()
         maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
-        return [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
+        parts = (maker.load_partition(node).with_format("arrow")[:]["row"] for node in range(num_nodes))
+        return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
     try:
         with catch_warnings(action="ignore", category=UserWarning):  # of draws that are repeated

@@ -56,6 +56,8 @@ _ALPHA = ("LA", "PA", "RGBA")
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
 _BITS = 258  # the tag of TIFF: bits per sample
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
+#: The first bytes of the formats above.
+_STARTS = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}
 _CONVERT = "save it as 8-bit RGB or grey"
 _REPLACE = "replace it, or remove it"
 
@@ -116,6 +118,11 @@ def problem_in(file: BinaryIO, max_pixels: int = MAX_PIXELS, limit: str = "") ->
     except UNDECODABLE as error:
         return str(getattr(error, "strerror", None) or error)
     return ""
+
+
+def seems_whole(content: bytes) -> bool:
+    """Return whether the bytes of an image begin and end as those of a JPEG or PNG file that was not truncated."""
+    return any(content.startswith(start) and content.endswith(_ENDS[kind]) for kind, start in _STARTS.items())
 
 
 def decoded(

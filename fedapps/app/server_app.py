@@ -54,8 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     accept_all_text()
     ask_again_after()
     config = parse(context.run_config)
-    if isinstance(grid, InProcessGrid):  # files can have changed since the last run of this process
-        loaded_data.clear()
+    if isinstance(grid, InProcessGrid):
         initial_models.clear()
     else:
         config.run.check_separate_nodes()
@@ -77,6 +76,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder.open(config, context.run_id)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:
+        if isinstance(grid, InProcessGrid):
+            stack.callback(loaded_data.clear)  # files can change before the next run of this process
         stack.enter_context(folder.owned())
         folder.leave_out_damage()
         trackings = []

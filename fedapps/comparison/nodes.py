@@ -13,9 +13,10 @@ import torch
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import listed
 from fedapps.base.report.tables import text_table
+from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
-from fedapps.launch.inputs import check_data, resolve
+from fedapps.launch.inputs import read_nodes, resolve
 from fedapps.runs.comparisons import point_title
 from fedapps.tasks.base import NodeData, Task
 
@@ -23,7 +24,7 @@ from .matrix import Plan, Vary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -51,7 +52,7 @@ class RecipeNodes:
 
     @classmethod
     def read(cls, recipe: Path, overrides: Mapping[str, Any], vary: Sequence[Vary] = ()) -> "RecipeNodes":
-        """Read the data of all nodes. A simulated world is generated if it does not exist yet.
+        """Read the outlines of the data of all nodes. A simulated world is generated if it does not exist yet.
 
         Parameters
         ----------
@@ -91,14 +92,10 @@ def nodes_text(nodes: RecipeNodes) -> str:
 
 
 def _read_nodes(config: Config) -> NodesOfConfig:
-    run = config.run
-    check_data(config)
-    task = config.task_of(next(iter(config.methods.values())))
-    partitions = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
-    sources = [run.source(task, partition) for partition in partitions]
-    nodes = [source.load(task) for source in sources]
-    folder = sources[0].folder
-    return NodesOfConfig(task, folder, nodes, task.remarks(folder, run.num_nodes))
+    task, count = config.task_of(next(iter(config.methods.values()))), config.run.num_nodes
+    nodes = [*read_nodes(config, task, DataSource.outline)]
+    folder = config.run.source(task, {"partition-id": 0, "num-partitions": count}).folder
+    return NodesOfConfig(task, folder, nodes, task.remarks(folder, count))
 
 
 def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
@@ -197,9 +194,7 @@ def nodes_figure(nodes: RecipeNodes, path: Path) -> "Figure":
     return figure
 
 
-def _draw(
-    axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], colours: "ListedColormap"
-) -> None:
+def _draw(axes: "Axes", counts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], colours: "Colormap") -> None:
     rows, begins = range(len(counts)), [0] * len(counts)
     for number, kind in enumerate(kinds):
         widths = [of_node.get(kind, 0) for of_node in counts.values()]

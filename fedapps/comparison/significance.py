@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import permutation_test
 
 from fedapps.base.report.metrics import bare, describe
 from fedapps.base.report.numbers import Estimate
@@ -140,6 +139,8 @@ def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if differences.shape[-1] < 2:
         return np.ones(differences.shape[:-1])
+    from scipy.stats import permutation_test  # slow to import, and only comparisons test
+
     result = permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=_PATTERNS, axis=-1, random_state=0
     )

@@ -146,7 +146,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         claims = tuple(checked_claims(plan.recipe, values, setting))
         return Comparison(**vars(replace(part, claims=claims, notes=notes)), **about)
     parts: list[VariedPart] = []
-    at_values: dict[str, dict[str, list[float]]] = {}
+    at_values: dict[str, Mapping[str, Sequence[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
     for index, (point, of_point) in enumerate(zip(plan.points, references, strict=True)):
         own_rows = rows[index * size : (index + 1) * size]

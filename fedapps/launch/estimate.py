@@ -23,7 +23,7 @@ from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
 from fedapps.base.report.numbers import format_bytes, format_duration
 from fedapps.base.report.tables import text_table
-from fedapps.clients.data import cached_load
+from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
 from fedapps.config.clock import Pace
@@ -355,7 +355,7 @@ def estimate_text(config: Config) -> str:
     ValueError
         If data are missing or invalid, or a method cannot train.
     """
-    check_data(config)
+    check_data(config, DataSource.outline)
     with tempfile.TemporaryDirectory(prefix="fedapps-dry-run-") as folder:
         rows = [Estimate.of(config, label, Path(folder)).row for label in config.methods]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import files, requires, version
@@ -14,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from fedapps.base.options import under_prefix
+from fedapps.clients.data import DataSource
 from fedapps.config.clock import devices_of
 from fedapps.config.keys import generated, path_keys
 from fedapps.config.parsing import Config
@@ -116,20 +117,43 @@ def _absolute(name: str) -> str:
     return str(path.absolute()) if name and ("{" in name or path.exists()) else name
 
 
-def check_data(config: Config) -> None:
-    """Read the data of all nodes once, and print what they were taken for.
+#: Reads the data of one node.
+Load = Callable[[DataSource, Task], NodeData]
+
+
+def check_data(config: Config, load: Load = DataSource.load) -> None:
+    """Read the data of all nodes once, except those of a simulated world, and print what they were taken for.
 
     Raises ``DataError`` if data are missing or invalid, or can be read in two ways.
     """
+    if config.run.data_dir:
+        for _ in read_nodes(config, config.task, load):
+            pass
+    else:
+        _check_inputs(config)
+
+
+def read_nodes(config: Config, task: Task, load: Load) -> Iterator[NodeData]:
+    """Yield the data of each node, and print at the end what they were taken for.
+
+    A simulated world is generated if it does not exist yet. Raises ``DataError`` as :func:`check_data`.
+    """
+    _check_inputs(config)
+    run = config.run
+    for partition in range(run.num_nodes):
+        data = load(run.source(task, {"partition-id": partition, "num-partitions": run.num_nodes}), task)
+        if run.data_dir:
+            check_plateau(config, data)
+        yield data
+    if run.data_dir:
+        _say_once(task.describe_data(Path(run.data_dir)))
+
+
+def _check_inputs(config: Config) -> None:
     if config.run.clock.on:
         devices_of(config.run.clock, config.run.num_nodes, config.run.seed)
-    task = config.task
-    task.check_nodes(config.run.num_nodes)
-    check_folder(config, task)
-    if config.run.data_dir:
-        for partition in range(config.run.num_nodes):
-            check_plateau(config, task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes))
-        _say_once(task.describe_data(Path(config.run.data_dir)))
+    config.task.check_nodes(config.run.num_nodes)
+    check_folder(config, config.task)
 
 
 @cache

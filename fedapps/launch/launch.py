@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedapps.app.server_app import app as server_app
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
+from fedapps.clients.data import cached_load, loaded_data
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
@@ -173,7 +175,11 @@ class Simulation(Runner):
         check_folder(config, config.task)
 
     def check_data(self, config: Config) -> None:
-        check_data(config)
+        if self.engine == "inline":  # the run finds the data loaded
+            loaded_data.clear()
+            check_data(config, partial(cached_load, pooled=False))
+        else:
+            check_data(config)
 
     def run(self, config: Config) -> None:
         path = config.run.folder(0)

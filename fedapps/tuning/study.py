@@ -162,11 +162,14 @@ class Study:
 
     def _distribution(self, domain: Domain) -> "optuna.distributions.BaseDistribution":
         of = self.optuna.distributions
+        made: optuna.distributions.BaseDistribution
         if isinstance(domain, Choices):
-            return of.CategoricalDistribution(domain.values)
-        if isinstance(domain.low, int) and isinstance(domain.high, int):
-            return of.IntDistribution(domain.low, domain.high, log=domain.log)
-        return of.FloatDistribution(domain.low, domain.high, log=domain.log)
+            made = of.CategoricalDistribution(domain.values)
+        elif isinstance(domain.low, int) and isinstance(domain.high, int):
+            made = of.IntDistribution(domain.low, domain.high, log=domain.log)
+        else:
+            made = of.FloatDistribution(domain.low, domain.high, log=domain.log)
+        return made
 
 
 def optuna_module() -> Any:

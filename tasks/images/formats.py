@@ -3,6 +3,7 @@
 Pixels are decoded when they are asked for, so that profiles of nodes cost no decoding. Nothing here needs torch.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,12 +70,19 @@ def read_folder(folder: Path, layout: Layout) -> Folder:
     readings = {"tables": bool(tables), "archives .npz": bool(archives), "folders of classes": bool(of_classes)}
     refuse_several(folder, readings, "keep the files of one kind")
     if files := tables or archives or of_classes:
-        stamped = tuple((split, path, path.stat().st_mtime_ns) for split in files for path in files[split])
+        stamped = tuple((split, path, _stamp(path)) for split in files for path in files[split])
         return _read(folder, stamped, layout)
     raise DataError(
         f"{folder}: no images; expected train/CLASS/*.png (or {', '.join(ENDINGS[:2])} and others), train*.npz, "
         f"train*.parquet, folders CLASS with images, or train.csv with the columns {layout.columns.image} (files) and "
         f"{layout.columns.label}"
+    )
+
+
+def _stamp(path: Path) -> int:
+    """The time at which a file, or a folder or one below it, has last changed, in ns."""
+    return (
+        max((changed for _, changed in _listing(path).times), default=0) if path.is_dir() else path.stat().st_mtime_ns
     )
 
 
@@ -186,8 +194,42 @@ def _one_name_each(folder: Path, paths_of: Mapping[str, Sequence[Path]]) -> None
         refuse_several(folder, {path.name: True for path in paths}, f"keep one of them for the split {split}")
 
 
+@dataclass(frozen=True)
+class _Listing:
+    """The image files below a folder, and when each folder of the tree last changed, in ns."""
+
+    paths: list[Path]
+    times: list[tuple[Path, int]]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no folder has changed: each file that comes or goes changes its folder."""
+        return all(path.is_dir() and path.stat().st_mtime_ns == changed for path, changed in self.times)
+
+
+#: The listings of folders, which every node of a simulation asks for; the last ones.
+_LISTINGS: dict[Path, _Listing] = {}
+_KEPT = 8
+_TICK = 100_000_000  # ns, in which file systems tell two changes apart
+
+
+def _listing(folder: Path) -> _Listing:
+    listing = _LISTINGS.pop(folder, None)
+    if listing is None or not listing.holds:
+        now = time.time_ns()
+        times = [(path, path.stat().st_mtime_ns) for path in (folder, *found_in(folder, "*/**/"))]
+        paths = [path for path in found_in(folder, "*/**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
+        listing = _Listing(paths, times)
+        if now - max(changed for _, changed in times) < _TICK:  # another change could have the same time
+            return listing
+    _LISTINGS[folder] = listing
+    if len(_LISTINGS) > _KEPT:
+        del _LISTINGS[next(iter(_LISTINGS))]
+    return listing
+
+
 def _images_below(folder: Path) -> list[Path]:
-    return [path for path in found_in(folder, "*/**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
+    return _listing(folder).paths
 
 
 def _pictures_below(folder: Path) -> _Found:

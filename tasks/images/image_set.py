@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedapps.tasks.vision import decoded, problem_in
+from fedapps.tasks.vision import decoded, problem_in, seems_whole
 from PIL import Image
 
 from fedapps.base.errors import DataError
@@ -16,6 +16,7 @@ from fedapps.base.tables import parquet_cells
 from fedapps.base.text_files import arrays_in
 
 _NAMED = 5  # damaged images that a message lists
+_SAMPLED = 64  # one in this number of encoded images is decoded when they are checked
 
 
 class Pictures(ABC):
@@ -25,9 +26,9 @@ class Pictures(ABC):
     def __getitem__(self, index: int) -> Image.Image:
         """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
 
+    @abstractmethod
     def require_readable(self, numbers: Sequence[int]) -> None:
-        """Raise :class:`DataError` if some images are damaged, as far as this is seen without decoding them."""
-        return
+        """Raise :class:`DataError` if some images are damaged, as far as this is seen without decoding most of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class ImageSet:
         return ImageSet([self.pictures[row] for row in rows.tolist()], self.labels[rows], groups)
 
     def require_readable(self) -> None:
-        """Raise :class:`DataError` if image files are damaged, as far as this is seen without decoding them."""
+        """Raise :class:`DataError` if images are damaged, as far as this is seen without decoding most of them."""
         numbers: dict[Pictures, list[int]] = {}
         for pictures, number in self.pictures:
             numbers.setdefault(pictures, []).append(number)
@@ -160,6 +161,9 @@ class ArrayImages(Pictures):
             raise DataError(f"{location}: pixels of type {array.dtype}; expected uint8, or floats from 0 to 1")
         return np.ascontiguousarray(array)
 
+    def require_readable(self, numbers: Sequence[int]) -> None:
+        len(self.pixels)  # which is read and checked
+
     def __getitem__(self, index: int) -> Image.Image:
         return Image.fromarray(self.pixels[index]).convert("RGB")
 
@@ -179,10 +183,22 @@ class ParquetImages(Pictures):
         tables = [parquet_cells(path, [self.column]) for path in self.paths]
         return pyarrow.concat_tables(tables).column(self.column).combine_chunks()
 
+    def require_readable(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number % _SAMPLED == 0 or not seems_whole(self._content(number)):
+                self[number]
+
     def __getitem__(self, index: int) -> Image.Image:
+        return decoded(self._content(index), self._location(index))
+
+    def _content(self, index: int) -> bytes:
         cell = self.cells[index].as_py()
         content = cell.get("bytes") if isinstance(cell, dict) else cell
-        location = f"{self.paths[0].parent}, {self.column} of image {index}"
         if not isinstance(content, bytes):
-            raise DataError(f"{location}: no bytes of an image; expected them, or a structure with the field bytes")
-        return decoded(content, location)
+            raise DataError(
+                f"{self._location(index)}: no bytes of an image; expected them, or a structure with the field bytes"
+            )
+        return content
+
+    def _location(self, index: int) -> str:
+        return f"{self.paths[0].parent}, {self.column} of image {index}"

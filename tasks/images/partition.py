@@ -56,10 +56,11 @@ class NodeImages:
         return groups
 
     def require_readable(self) -> None:
-        """Raise :class:`DataError` if image files of the node are damaged (:meth:`Pictures.require_readable`)."""
-        common = [] if self.common is None else [self.common]
-        for some in [*self.splits.values(), *common]:
-            some.require_readable()
+        """Raise :class:`DataError` if images of the node are damaged (:meth:`Pictures.require_readable`)."""
+        for images in self.splits.values():
+            images.require_readable()
+        if self.common is not None:
+            _require_readable_once(self.common)
 
 
 def node_images(folder: Path, options: Options, partition: int, num_partitions: int) -> NodeImages:
@@ -114,6 +115,12 @@ def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> 
         splits |= _held_out(splits["train"], options, key, (*splits,))
     pool = splits.get("train", next(iter(read.splits.values())))
     return NodeImages(key, read.classes, splits, read.splits.get("common"), pool)
+
+
+@lru_cache(maxsize=4)
+def _require_readable_once(images: ImageSet) -> None:
+    """As :meth:`ImageSet.require_readable`, once for all nodes of a process that share the images."""
+    images.require_readable()
 
 
 def _key(partition: int) -> str:

@@ -60,8 +60,8 @@ class ImagesTask(Task):
     node's own. ``NodeData.extra`` holds ``classes``, the names of the classes, ``statistics``, by which pixels are
     normalised, and ``common``, the test images common to all nodes, if there are any.
 
-    A node has some of the images. Labels are enough to divide them, so that profiles decode none; image files are
-    checked by their first and last bytes.
+    A node has some of the images. Labels are enough to divide them, so that profiles and outlines decode few; images
+    are checked by their first and last bytes.
     """
 
     name: ClassVar[str] = "images"
@@ -211,6 +211,13 @@ class ImagesTask(Task):
         check_partition(partition, num_partitions)
         return self._loaded(node_images(folder, self.options, partition, num_partitions))
 
+    def outline_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        check_partition(partition, num_partitions)
+        node = node_images(folder, self.options, partition, num_partitions)
+        node.require_readable()
+        splits = {split: _outline(images, self.layout.size) for split, images in node.splits.items()}
+        return NodeData(node.key, splits, node.groups, {"classes": node.classes})
+
     def load_all(self, folder: Path) -> NodeData:
         """Read all images as one node, whose splits are those of a single node of a simulation."""
         return self._loaded(all_images(folder, self.options))
@@ -326,6 +333,13 @@ def _tensors(images: ImageSet, size: tuple[int, int, int], turns: int) -> Batch:
     """The images, turned anticlockwise by quarter turns, and their labels."""
     pixels = np.ascontiguousarray(np.rot90(images.pixels(size), turns, axes=(2, 3)))
     return {"image": torch.from_numpy(pixels), "label": torch.from_numpy(images.labels)}
+
+
+def _outline(images: ImageSet, size: tuple[int, int, int]) -> Batch:
+    """The labels, and black images that take no memory."""
+    height, width, channels = size
+    pixels = torch.zeros((), dtype=torch.uint8).expand(len(images), channels, height, width)
+    return {"image": pixels, "label": torch.from_numpy(images.labels)}
 
 
 @lru_cache(maxsize=4)

@@ -37,7 +37,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from scipy.stats import chi2
 from torch import Tensor, nn
 
 from fedapps.base.options import matches
@@ -204,7 +203,9 @@ def longest_noise(observation: Observation) -> float:
     rows, width = observation.rows.shape
     if not rows or not observation.noise:
         return 0.0
-    quantile = float(chi2.isf(0.5 / rows, width))
+    from scipy.special import chdtri  # slow to import, and only audits of noised updates need it
+
+    quantile = float(chdtri(width, 0.5 / rows))
     return observation.noise * math.sqrt(quantile)
 
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -361,3 +362,10 @@ def test_a_hook_that_returns_the_wrong_kind_is_named_without_the_value():
         parts.outgoing(None, None)
     with pytest.raises(TypeError, match=r"^Forgetful.prior returned Tensor: it must return QuadraticPrior or None$"):
         parts.prior({}, None, None)
+
+
+def test_a_reply_is_no_copy_of_the_model():
+    model = torch.nn.Linear(2, 1)
+    (name, array), _ = ComposedParts(()).outgoing(model, SimpleNamespace(received=["weight", "bias"])).items()
+    assert name == "weight"
+    assert array.ctypes.data == model.weight.data_ptr()

@@ -1,5 +1,6 @@
 """What an evaluation must return, and what is derived from the roles of a model's parameters."""
 
+import pickle
 from fnmatch import fnmatchcase
 
 import pytest
@@ -25,6 +26,25 @@ def test_an_evaluation_of_the_wrong_type_is_an_error_with_its_name(monkeypatch, 
     monkeypatch.setattr(ToyTask, "evaluate", lambda *_, **__: returned)
     with pytest.raises(TypeError, match=said):
         evaluated(ToyTask(), torch.nn.Linear(1, 1), NodeData("a", {}), run_seed=0, final=True)
+
+
+class CountedOptions:
+    """Options whose hash is counted."""
+
+    counted = 0
+
+    def __hash__(self) -> int:
+        CountedOptions.counted += 1
+        return 1
+
+
+def test_a_task_hashes_its_options_once_in_each_process():
+    task = ToyTask(CountedOptions())
+    assert hash(task) == hash(task)
+    assert CountedOptions.counted == 1
+    copy = pickle.loads(pickle.dumps(task))
+    hash(copy)
+    assert CountedOptions.counted == 2
 
 
 #: Every task, with the options that change its model.

@@ -1,12 +1,16 @@
 """The task "images": the parts of nodes, common and own tests, metrics by hand, and what cannot be."""
 
+import io
+import os
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from fedapps.tasks.base import DataError, NodeData, normalisation_names
+from fedapps.tasks.images import formats, image_set
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.partition import all_images, node_images
@@ -14,6 +18,7 @@ from fedapps.tasks.images.task import ImagesTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import drawn, write_folders
+from PIL import Image
 from torch import nn
 
 SPLITS = ("train", "validation", "test")
@@ -321,3 +326,60 @@ def test_validation_data_are_needed_to_choose_settings():
 
 def test_all_images_are_named_by_the_folder(digits):
     assert all_images(digits, Options()).key == digits.name
+
+
+def parquet(folder, count, damaged=None):
+    """Write images of two classes in turn, of which one is cut off."""
+    rows = []
+    for number in range(count):
+        content = io.BytesIO()
+        Image.new("RGB", (28, 28), (number % 256, 0, 0)).save(content, "PNG")
+        rows.append({"bytes": content.getvalue()[: 50 if number == damaged else None]})
+    Dataset.from_dict({"image": rows, "label": [n % 2 for n in range(count)]}).to_parquet(str(folder / "train.parquet"))
+
+
+OWN = Options(dataset="own", image_column="image", label_column="label", classes=2, height=8, partition="iid")
+
+
+def test_an_outline_says_what_the_loaded_data_say_and_decodes_one_image_in_64(tmp_path, monkeypatch):
+    parquet(tmp_path, 200)
+    names = []
+    monkeypatch.setattr(image_set, "decoded", lambda content, name: names.append(name) or Image.new("RGB", (8, 8)))
+    task = ImagesTask(OWN)
+    outlines = [task.outline_node(tmp_path, node, 4) for node in range(4)]
+    assert sorted(name.rsplit(maxsplit=1)[1] for name in names) == ["0", "128", "192", "64"]
+    for node, outline in enumerate(outlines):
+        data = task.load_node(tmp_path, node, 4)
+        assert (outline.key, outline.groups, task.sizes(outline)) == (data.key, data.groups, task.sizes(data))
+        for split, tensors in data.splits.items():
+            assert torch.equal(outline.splits[split]["label"], tensors["label"])
+            assert outline.splits[split]["image"].shape == tensors["image"].shape
+
+
+def test_an_outline_refuses_a_truncated_image(tmp_path):
+    parquet(tmp_path, 40, damaged=7)
+    with pytest.raises(DataError, match=r"image of image 7: not an image, or damaged"):
+        [ImagesTask(OWN).outline_node(tmp_path, node, 2) for node in range(2)]
+
+
+def test_a_folder_is_listed_once_and_its_common_test_is_checked_once_for_all_nodes(tmp_path, monkeypatch):
+    for split, count in (("train", 40), ("test", 6)):
+        write_folders(tmp_path / split, *drawn(count, classes=2))
+    for path in [tmp_path, *tmp_path.glob("*/**/")]:
+        os.utime(path, (1e9, 1e9))  # a folder that changes at this moment is listed again
+    listed, checked = [], []
+    found_in, problem_in = formats.found_in, image_set.problem_in
+    monkeypatch.setattr(
+        formats, "found_in", lambda folder, *patterns: listed.append(patterns) or found_in(folder, *patterns)
+    )
+    monkeypatch.setattr(image_set, "problem_in", lambda file: checked.append(file.name) or problem_in(file))
+    task = ImagesTask(replace(OWN, min_examples=1))
+    for node in range(4):
+        task.outline_node(tmp_path, node, 4)
+    assert listed.count(("*/**/*",)) == 3  # of the folder and its two splits
+    assert len(checked) == len(set(checked)) == 46
+    extra, other = sorted((tmp_path / "train").glob("*/*"))[:2]
+    other.rename(extra.parent / "new.png")
+    assert "new.png" in {
+        path.name for path in formats.read_folder(tmp_path, task.layout).splits["train"].pictures[0][0].paths
+    }

@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.data import loaded_data
+from fedapps.tasks.images import image_set
+from fedapps.tasks.images.task import _common
 from image_files import drawn, write_folders
 from small_runs import run_inline
 from trained_runs import last_evaluation
@@ -9,6 +12,7 @@ from trained_runs import last_evaluation
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.deployment.fleet import FleetData
+from fedapps.launch.launch import Simulation, launch
 
 GIVEN = {
     "task": "images", "num-nodes": 4, "rounds": 2, "epochs": 1, "batch-size": 32, "learning-rate": 0.1,
@@ -58,6 +62,24 @@ def test_nodes_with_folders_of_their_own_that_lack_classes(tmp_path):
     assert sorted(found) == ["robot-0", "robot-1", "robot-2"]
     assert {metrics["test.global_accuracy.count"] for metrics in found.values()} == {6}
     assert {metrics["test.local_accuracy.count"] for metrics in found.values()} == {6}
+
+
+def test_a_run_decodes_each_image_once_and_a_dry_run_those_of_one_node(tmp_path, monkeypatch):
+    write_folders(tmp_path / "data" / "train", *drawn(80, classes=2))
+    write_folders(tmp_path / "data" / "test", *drawn(10, classes=2))
+    names = []
+    decode = image_set.decoded
+    monkeypatch.setattr(image_set, "decoded", lambda content, name: names.append(name) or decode(content, name))
+    own = {"images.dataset": "own", "images.classes": 2, "images.height": 8, "images.partition": "iid"}
+    given = GIVEN | own | {"methods": "fedavg", "data-dir": str(tmp_path / "data")}
+    dry = [f"--set={key}={value}" for key, value in given.items() if key != "task"]
+    assert main(["run", "images-digits", "--dry-run", *dry]) == 0
+    assert len(names) == len(set(names)) == 80 / 4 + 10
+    names.clear()
+    loaded_data.clear()
+    _common.cache_clear()
+    launch(given, Simulation("inline"), str(tmp_path / "runs"))
+    assert len(names) == len(set(names)) == 80 + 10
 
 
 @pytest.mark.parametrize(

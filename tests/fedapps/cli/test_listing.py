@@ -171,6 +171,13 @@ def test_the_lines_of_methods_are_read_from_their_source_as_they_are():
 
 
 @pytest.mark.subprocesses
+def test_the_commands_that_run_import_what_only_audits_and_reports_compute_with_when_they_do():
+    code = "import sys, fedapps.cli.run_commands; print(sorted({'datasets', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.subprocesses
 @pytest.mark.parametrize("arguments", [["--help"], ["list"]])
 def test_help_and_list_import_neither_flower_nor_torch(arguments):
     code = (
