@@ -216,7 +216,7 @@ def test_rates_follow_the_deviation_of_parameters_alone():
 
 
 def test_clusters_follow_the_updates_of_parameters_alone():
-    strategy = ClusteredFedAvg(num_clusters=2)
+    strategy = ClusteredFedAvg(profiles=True, num_clusters=2)
     work = lambda k, received, config: (  # noqa: E731
         {
             **received,
