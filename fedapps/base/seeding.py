@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def derive_seed(seed: int, *labels: int | str) -> int:
@@ -33,8 +32,10 @@ def generator(seed: int, *labels: int | str) -> np.random.Generator:
 def torch_seed(seed: int, *labels: int | str) -> Iterator[None]:
     """Seed torch's global generators on all devices within the block, and restore their states afterwards.
 
-    The parameters are those of :func:`derive_seed`.
+    The parameters are those of :func:`derive_seed`. torch is imported only when the function is called.
     """
+    import torch
+
     number = derive_seed(seed, *labels)
     states = _torch_states()
     try:
@@ -91,16 +92,22 @@ class TorchState:
 
 
 def _torch_states() -> tuple[Any, ...]:
+    import torch
+
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if has_gpus() else []
 
 
 @cache
 def has_gpus() -> bool:
     """Whether torch finds a GPU; looked up once a process, because it takes milliseconds."""
+    import torch
+
     return torch.cuda.is_available()
 
 
 def _set_torch_states(states: tuple[Any, ...]) -> None:
+    import torch
+
     torch.set_rng_state(states[0])
     if states[1]:
         torch.cuda.set_rng_state_all(states[1])
