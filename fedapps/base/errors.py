@@ -65,12 +65,16 @@ def need(module: str, extra: str, purpose: str) -> Any:
     DataError
         The package is not installed.
     """
-    package = module.partition(".")[0]
+    require_package(module.partition(".")[0], extra, purpose)
+    return import_module(module)
+
+
+def require_package(package: str, extra: str, purpose: str) -> None:
+    """Raise :class:`DataError` if a package is not installed, without importing it; arguments as of :func:`need`."""
     if find_spec(package) is None:
         raise DataError(
             f"{purpose} needs the package {package}, which is not installed: pip install 'fedapps[{extra}]'"
         )
-    return import_module(module)
 
 
 _ERRORS = "fedapps.readable"

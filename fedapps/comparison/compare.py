@@ -109,9 +109,9 @@ def compare_recipe(
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys, against)
     with _workers(plan, cluster) as workers:
         _check(plan, cluster)
-        print(plan.outline, flush=True)
-        print(_expected(plan, 1 if cluster else plan.parallel(jobs) or usable_cores()), flush=True)
         with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):
+            print(plan.outline, flush=True)
+            print(_expected(plan, 1 if cluster else plan.parallel(jobs) or usable_cores()), flush=True)
             return _carry_out(plan, folder, jobs, workers, json_path)
 
 

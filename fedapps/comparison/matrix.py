@@ -86,7 +86,7 @@ class Plan(JobPlan):
         seeds : sequence of int
         engine : "inline" or "ray"
         vary : sequence of Vary
-            The key that the recipe varies, if any, if empty.
+            The keys that the recipe varies if empty.
         seed_keys : sequence of str
             Those of the recipe if empty.
         against : str
@@ -95,12 +95,11 @@ class Plan(JobPlan):
         Raises
         ------
         ValueError
-            If a method or the varied key of the recipe is malformed, or the baseline is none of the methods.
+            If a method or a varied key of the recipe is malformed, or the baseline is none of the methods.
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         method_labels = tuple(labels(named))
-        of_recipe = recipe_comparison(recipe, "vary")
-        vary = tuple(vary) or ((Vary.read(of_recipe),) if of_recipe else ())
+        vary = tuple(vary) or tuple(map(Vary.read, recipe_comparison(recipe, "vary").splitlines()))
         follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
         names = shown_names(named)
         baselines = [label for label in method_labels if against in (label, names.get(label))]

@@ -213,8 +213,8 @@ def recipe_comparison(recipe: Path, key: str) -> str:
     ----------
     recipe : Path
     key : "vary" or "seed-keys"
-        ``vary`` is a key with its values, such as ``vpr.split=random,proximity``; ``seed-keys`` are keys that take the
-        value of the seed.
+        ``vary`` is a key with its values, such as ``vpr.split=random,proximity``, or a list of such keys, which are
+        then one a line; ``seed-keys`` are keys that take the value of the seed.
     """
     path, stage = _path_and_stage(recipe)
     content = _read(path, ())
@@ -292,6 +292,9 @@ def _read(path: Path, above: tuple[Path, ...]) -> _Content:
 
 
 def _values(flat: dict[str, Any], prefix: str = "") -> dict[str, Value]:
+    axes = flat.get("compare.vary")
+    if isinstance(axes, list) and all(isinstance(axis, str) for axis in axes):
+        flat = {**flat, "compare.vary": "\n".join(axes)}
     for key, value in flat.items():
         if not isinstance(value, (bool, int, float, str)):
             raise ValueError(f"{prefix}{key} = {shown(value)}: must be a number, a string, true or false")

@@ -17,7 +17,7 @@ from fedapps.tasks.language import check_tokens, longest_text, read_encoder
 from torch import Tensor, nn
 from torch.nn.functional import dropout, embedding
 
-from fedapps.base.errors import DataError, need
+from fedapps.base.errors import DataError, require_package
 
 from .instructions import PAD, RESERVED, UNKNOWN, Vocabulary
 
@@ -139,7 +139,7 @@ def language_model(folder: Path) -> LanguageModel:
     DataError
         A file is missing or cannot be read, or a package is not installed.
     """
-    need("transformers", "text", f"{_KEY} = '{folder}'")
+    require_package("transformers", "text", f"{_KEY} = '{folder}'")
     if missing := [name for name in _FILES if not (folder / name).is_file()]:
         raise DataError(
             f"{_KEY} = '{folder}': lacks {', '.join(missing)}; name a folder with an encoder of the library "

@@ -14,7 +14,7 @@ from fedapps.tasks.profiles import ModelRoles, NodeProfile
 from fedapps.tasks.vln.world.world import HouseWorld, write_houses
 from torch import Tensor, nn
 
-from fedapps.base.errors import DataError, need
+from fedapps.base.errors import DataError, require_package
 
 from .agent import LEARNING, Agent, agent_of, houses_of
 from .dataset import Dataset, house_of, own_house, read_dataset, require_houses
@@ -205,7 +205,7 @@ class VlnTask(Task):
         """Raise :class:`DataError` if a package that the stage needs is not installed, or the language model cannot be
         read."""
         if self.options.speaks:
-            need("sacrebleu", "vln", "vln.stage = 'speaker'")
+            require_package("sacrebleu", "vln", "vln.stage = 'speaker'")
         if self.options.language_model:
             language_model(in_folder(self.options.language_model))
 

@@ -49,7 +49,7 @@ SMALL = {
 }
 WORLD = {"vpr": {"world_cities": 3, "world_test_cities": 1, "world_metres": 160.0, "surplus": "draw"}}
 #: The files of worlds that are the same for every seed.
-FIXED = {"images": {"train.npz"}, "vln": {"scans.txt"}}
+FIXED = {"images": {"train.npz"}, "vln": {"scans.txt"}, "vpr": {"continents.csv"}}
 CASES = [(name, {**given, **WORLD.get(name, {})}) for name, each in SMALL.items() for given in each]
 
 
@@ -115,6 +115,7 @@ def test_a_world_repeats_with_its_seed(worlds, tmp_path, name):
     given = next(given for case, given in CASES if case == name)
     task = task_class(name)(task_class(name).Options(**given))
     for folder, seed in (("again", 1), ("other", 2)):
+        (tmp_path / folder).mkdir()
         task.make_world(tmp_path / folder, NODES, seed)
     one, again, other = (contents(folder) for folder in (worlds(task), tmp_path / "again", tmp_path / "other"))
     assert one == again

@@ -136,7 +136,7 @@ def test_made_up_cities_serve_whatever_is_learned_from_them():
 
 def test_files_are_not_made_up(tmp_path):
     assert not task_with(source="files").has_world
-    with pytest.raises(DataError, match="set data-dir to the striped of the images"):
+    with pytest.raises(DataError, match="set data-dir to the folder of the images"):
         task_with(source="files").make_world(tmp_path, 2, 0)
 
 

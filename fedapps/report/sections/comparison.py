@@ -106,7 +106,7 @@ def _figure(run: RunData, key: str, parts: Sequence[VariedPart], metric: Metric,
         axes.set_xticks(positions, list(map(str, values)))
         axes.set_xticks([], minor=True)
         axes.set_xlabel(key)
-        axes.set_title(f"{metric.title}, {title}" if title else metric.title)
+        axes.set_title(f"{metric.title}\n{title}" if title else metric.title)
     return figure.markup
 
 

@@ -115,7 +115,7 @@ def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
             bands = {method: course.half for method, course in courses.items() if not any(map(math.isnan, course.half))}
             if any(len(course.rounds) > 1 for course in courses.values()):
                 metric = describe(name)
-                heading = f"{metric.title}, {title}" if title else metric.title
+                heading = f"{metric.title}\n{title}" if title else metric.title
                 changed = {method: course for method, course in courses.items() if course.changed}
                 pairs = {m: _Pairs(c.changed, c.paired.rounds, c.paired.mean) for m, c in changed.items()}
                 drawn.append(_drawn(metric.axis, heading, lines, styles, bands, pairs))

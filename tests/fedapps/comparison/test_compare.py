@@ -12,6 +12,7 @@ import pytest
 import fedapps.comparison.compare
 from fedapps.base.errors import RunFailedError
 from fedapps.base.report.numbers import Estimate
+from fedapps.cli.commands import main
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
@@ -20,6 +21,7 @@ from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, t
 from fedapps.config.recipe_files import RECIPES
 from fedapps.registry.tasks import task_class
 from fedapps.report.comparison_tables import comparison_text
+from fedapps.results import ComparisonResult
 from fedapps.runs.comparisons import Comparison, Curve
 from fedapps.runs.owner import FolderInUseError, owned
 
@@ -380,3 +382,27 @@ def test_the_worst_tenth_of_eleven_nodes_are_two():
     found = worst_tenth([*nodes, {"test.loss": math.nan}], ["test.accuracy", "test.loss", "test.size", "test.mse"])
     assert found == {"worst_tenth.accuracy": 0.5, "worst_tenth.loss": 9.5}
     assert worst_tenth(nodes[:1], ["test.loss"]) == {}
+
+
+def test_a_grid_of_a_hundred_nodes_becomes_a_latex_table_with_the_names_of_the_methods(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    quick = ("num-nodes=100", "fraction-train=0.1", "fraction-evaluate=0.1", "rounds=1", "images.model=mlp")
+    methods = "fedavg(run.learning-rate=0.2771) as FedAvg, scaffold(run.weighting=uniform) as SCAFFOLD"
+    options = [f"--set={pair}" for pair in (*quick, f"cache-dir={tmp_path / 'worlds'}")]
+    grid = ["--vary", "images.alpha=0.1,1", "--vary", "epochs=1,2", "--against", "FedAvg", "--seeds", "1"]
+    assert main(["compare", "images-digits", "--methods", methods, *grid, *options, "--output-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    outline, _, told = printed.partition("\n")
+    assert outline == "images.alpha = 0.1, 1 x epochs = 1, 2 x 2 methods x 1 seed: 8 runs"
+    assert "expected time: " in told.partition("8 runs in ")[0]
+    (folder,) = tmp_path.glob("compare-images-digits-*")
+    table = (folder / "table.tex").read_text()
+    assert r"images.alpha & epochs & method & global accuracy" in table
+    for point in ("0.1 & 1", "0.1 & 2", "1 & 1", "1 & 2"):
+        for method in ("FedAvg", "SCAFFOLD"):
+            assert f"\n{point} & {method} & $" in table
+    for file in ("table.tex", "table.md", "table.csv"):
+        assert "fedavg(" not in (folder / file).read_text()
+    result = ComparisonResult(folder)
+    assert set(result.tests["b"]) == {"FedAvg"}
+    assert ("SCAFFOLD", 0, 0.1, 2) in result.runs

@@ -61,6 +61,13 @@ def test_a_plan_knows_names_and_a_baseline():
         Plan.of(Path("lqr"), CONFIG, methods, (0,), "inline", against="sfl")
 
 
+def test_a_recipe_names_its_grid_unless_another_is_given(tmp_path):
+    recipe = tmp_path / "study.toml"
+    recipe.write_text('task = "lqr"\n[compare]\nvary = ["epochs=1,5", "server-optimizer=sgd,yogi"]\n')
+    assert Plan.of(recipe, CONFIG, (), (0,), "inline").vary == GRID.vary
+    assert Plan.of(recipe, CONFIG, (), (0,), "inline", [Vary("rounds", (2,))]).vary == (Vary("rounds", (2,)),)
+
+
 def test_a_key_is_varied_once():
     plan = replace(PLAN, vary=(Vary("epochs", (1,)), Vary("epochs", (5,))))
     with pytest.raises(ValueError, match="--vary epochs: the key is given twice; give all its values at once"):

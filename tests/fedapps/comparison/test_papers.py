@@ -170,8 +170,8 @@ def test_claims_are_of_recipes_and_methods_that_exist():
     for claim in paper_claims():
         assert set(claim.recipes) <= recipe_runs().keys()
         for recipe in claim.recipes:
-            vary = Vary.read(recipe_comparison(Path(recipe), "vary"))
-            values = {str(value) for value in vary.values} if vary else {""}
+            axes = [Vary.read(axis) for axis in recipe_comparison(Path(recipe), "vary").splitlines()]
+            values = {str(value) for axis in axes for value in axis.values} or {""}
             for name in (claim.method, *claim.than):
                 method, _, value = name.partition(" at ")
                 assert canonical(method)

@@ -76,7 +76,7 @@ def refusing(*replies, **base):
         def refusal_reason(self, reply):
             return "late" if (self.report.round, reply.profile.key) in replies else super().refusal_reason(reply)
 
-    return Refusing(**base)
+    return Refusing(profiles=True, **base)  # the nodes are told apart by their keys
 
 
 def test_a_node_takes_back_the_change_of_a_reply_that_was_refused():

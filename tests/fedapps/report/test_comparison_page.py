@@ -1,9 +1,11 @@
 """The report of a comparison: tables, paired tests, the paper and results by seed."""
 
 import json
+import re
 from pathlib import Path
 
-from report_pages import FINAL, estimate, headline, page, paired_test, section_names
+from browser_pages import dom_of, in_a_browser
+from report_pages import FINAL, estimate, headline, labels, page, paired_test, section, section_names
 
 
 def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
@@ -110,3 +112,33 @@ def test_a_comparison_marks_rounds_with_other_nodes(tmp_path: Path) -> None:
         text = page(tmp_path)
         assert f"apfl: the evaluated nodes change in 1 round, first 2. {said}" in text
         assert ("round 2, same nodes: 0.3750" in text) == bool(paired["rounds"])
+
+
+LONG = [f"fedprox(mu={mu},run.learning-rate=0.2771)" for mu in (0.001, 0.01, 0.1, 1, 10)]
+# A window without a head is at least 500 pixels wide, so the page itself is narrowed.
+_RIGHT_EDGE = """<script>
+document.querySelector("main").style = "width: 390px; margin: 0";
+document.body.dataset.edge = document.querySelector("#comparison td.n").getBoundingClientRect().right;
+</script></body>"""
+
+
+def with_long_names(folder: Path) -> str:
+    table = {m: {"total_loss": estimate(v, 0.1)} for v, m in enumerate(LONG, start=1)}
+    nodes = {m: {"total_loss": {"a": 0.25, "b": 0.5}} for m in LONG}
+    rows = [{"method": m, "seed": 0, "metrics": {"total_loss": 0.5}} for m in LONG]
+    (folder / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table, "nodes": nodes}))
+    return page(folder)
+
+
+def test_long_names_lie_in_lines_below_the_chart_of_nodes(tmp_path: Path) -> None:
+    drawn = section(with_long_names(tmp_path), "nodes")
+    assert "rotate(-90 " not in drawn
+    assert {"fedprox(mu=0.01,", "run.learning-", "rate=0.2771)"} <= set(labels(drawn))
+
+
+@in_a_browser
+def test_a_phone_shows_a_number_beside_a_long_name(tmp_path: Path) -> None:
+    dom = dom_of(with_long_names(tmp_path).replace("</body>", _RIGHT_EDGE), tmp_path, "--window-size=500,900")
+    edge = re.search(r'data-edge="([\d.]+)"', dom)
+    assert edge
+    assert float(edge[1]) < 390

@@ -7,6 +7,21 @@ from report_pages import round_line, write_finished_run, write_lines
 
 from fedapps.report import ReportError, read_run, write_report
 from fedapps.report.run_data import configured_methods
+from fedapps.report.sections.headline import role_of
+
+
+def test_a_display_name_stands_in_place_of_the_label(tmp_path: Path) -> None:
+    folder = write_finished_run(tmp_path)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace("local, sfl,apfl", "local as Alone, sfl, apfl as 'Ours, tuned'"))
+    run = read_run(folder)
+    assert run.methods == ("Alone", "sfl", "Ours, tuned")
+    assert {record.method for record in (*run.rounds, *run.nodes)} == set(run.summary) == set(run.methods)
+    assert run.labels == {"Alone": "local", "Ours, tuned": "apfl"}
+    assert [role_of(run, method) for method in run.methods] == ["alone", "federated", "federated"]
+    text = write_report(folder).read_text()
+    assert "Ours, tuned" in text
+    assert "apfl" not in text.replace("apfl as", "")
 
 
 @pytest.fixture
