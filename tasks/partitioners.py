@@ -16,7 +16,7 @@ from warnings import catch_warnings
 import numpy as np
 from torch import Tensor, nn
 
-from fedapps.base.errors import DataError
+from fedapps.base.errors import DataError, require_package
 from fedapps.base.seeding import generator
 
 #: Indices of examples, int64, ascending.
@@ -70,12 +70,12 @@ def added_logits(model: nn.Module) -> Tensor | None:
     return getattr(model, _ADDED, None)
 
 
-def _flower_partitioners(task: str, purpose: str) -> Any:
+def _flower_partitioners() -> Any:
     """The module ``flwr_datasets.partitioner`` alone: the package around it imports plots, which takes a second."""
     package = "flwr_datasets"
     spec = find_spec(package)
     if package in sys.modules or spec is None:
-        return need(f"{package}.partitioner", task, purpose)
+        return import_module(f"{package}.partitioner")
     sys.modules[package] = module_from_spec(spec)  # its code does not run
     try:
         return import_module(f"{package}.partitioner")
@@ -128,9 +128,10 @@ def flower_partition(
             f"{task}.partition = 'dirichlet': {len(labels)} examples are too few for {num_nodes} nodes with at least "
             f"{min_examples} each: decrease num-nodes{f' or {task}.min-examples' if min_examples > 1 else ''}"
         )
-    made = _flower_partitioners(task, f"{task}.partition = {name!r}")
+    require_package("flwr_datasets", task, f"{task}.partition = {name!r}")
     from datasets import Dataset
 
+    made = _flower_partitioners()
     makers: dict[str, Callable[[], Any]] = {
         "iid": lambda: made.IidPartitioner(num_nodes),
         "dirichlet": lambda: made.DirichletPartitioner(
