@@ -34,15 +34,13 @@ def torch_seed(seed: int, *labels: int | str) -> Iterator[None]:
 
     The parameters are those of :func:`derive_seed`. torch is imported only when the function is called.
     """
-    import torch
-
     number = derive_seed(seed, *labels)
     states = _torch_states()
     try:
         # `torch.manual_seed` also queues seeds for the devices that are not there, with a formatted stack for each.
-        torch.default_generator.manual_seed(number)
+        _torch().default_generator.manual_seed(number)
         if has_gpus():
-            torch.cuda.manual_seed_all(number)
+            _torch().cuda.manual_seed_all(number)
         yield
     finally:
         _set_torch_states(states)
@@ -92,22 +90,24 @@ class TorchState:
 
 
 def _torch_states() -> tuple[Any, ...]:
-    import torch
-
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if has_gpus() else []
+    return _torch().get_rng_state(), _torch().cuda.get_rng_state_all() if has_gpus() else []
 
 
 @cache
 def has_gpus() -> bool:
     """Whether torch finds a GPU; looked up once a process, because it takes milliseconds."""
-    import torch
-
-    return torch.cuda.is_available()
+    return bool(_torch().cuda.is_available())
 
 
 def _set_torch_states(states: tuple[Any, ...]) -> None:
+    _torch().set_rng_state(states[0])
+    if states[1]:
+        _torch().cuda.set_rng_state_all(states[1])
+
+
+@cache
+def _torch() -> Any:
+    """The module ``torch``, which strategies and the engine in one process do not need for clients of NumPy."""
     import torch
 
-    torch.set_rng_state(states[0])
-    if states[1]:
-        torch.cuda.set_rng_state_all(states[1])
+    return torch
