@@ -279,7 +279,7 @@ class _NoisyMean(StreamingMean):
             name: self._estimate(mean[name], sent) if name in self._parameters else sent.copy()
             for name, sent in self._sent.items()
         }
-        if self._privacy.noise:
+        if self._privacy.noise and self._parameters:
             self._log(released)
         return released
 

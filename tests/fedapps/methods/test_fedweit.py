@@ -150,7 +150,7 @@ def test_fedweit_of_one_stage_with_all_units_is_fedavg_of_apd_bit_for_bit():
 
 @pytest.mark.usefixtures("flower_identity")
 def test_nodes_lend_to_each_other_once_a_stage():
-    masks, strategy = [], FedWeIT()
+    masks, strategy = [], FedWeIT(profiles=True)
     _, lenders = run(strategy, app("fedweit", masks, 0.5), 6)
     assert lenders == [0, 0, 3, 0, 3, 0]
     assert list(strategy.knowledge) == ["toy-0", "toy-1", "toy-2"]
