@@ -31,6 +31,7 @@ import numpy as np
 from fedapps.tasks.base import Batch
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
+from torch import Tensor
 
 from benchmarks.environments import environment
 from benchmarks.pfl import REQUIREMENT as PFL
@@ -215,10 +216,11 @@ def write_job(path: Path, nodes: int, method: str, rounds: int, seed: int) -> No
         )
         task.make_world(Path(folder), nodes, 0)
         data = [task.load_node(Path(folder), node, nodes) for node in range(nodes)]
+    normalised = task.build_model_for(data[0]).normalised  # as in our runs
     arrays: dict[str, Any] = {}
     for node, one in enumerate(data):
-        arrays[f"x{node}"], arrays[f"y{node}"] = _flat(one.splits["train"])
-    arrays["x"], arrays["y"] = _flat(data[0].extra["common"])  # type: ignore[arg-type]
+        arrays[f"x{node}"], arrays[f"y{node}"] = _flat(one.splits["train"], normalised)
+    arrays["x"], arrays["y"] = _flat(data[0].extra["common"], normalised)  # type: ignore[arg-type]
     settings = {
         "method": method, "rounds": rounds, "drawn": DRAWN, "epochs": _SETTINGS["epochs"],
         "batch": _SETTINGS["batch-size"], "rate": _SETTINGS["learning-rate"], "seed": seed,
@@ -226,8 +228,8 @@ def write_job(path: Path, nodes: int, method: str, rounds: int, seed: int) -> No
     np.savez(path, settings=json.dumps(settings), **arrays)
 
 
-def _flat(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    return batch["image"].flatten(1).numpy().astype(np.float32) / 255, batch["label"].numpy()
+def _flat(batch: Batch, normalised: Callable[[Tensor], Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    return normalised(batch["image"]).flatten(1).numpy(), batch["label"].numpy()
 
 
 def measured(command: Sequence[str]) -> tuple[Cost, str]:

@@ -23,7 +23,7 @@ class Job:
     Attributes
     ----------
     nodes : list of pairs
-        For each node its images ``[n, 64]`` in [0, 1] and their labels ``[n]``.
+        For each node its images ``[n, 64]``, normalised, and their labels ``[n]``.
     test : pair
         The images and labels on which the shared model is evaluated once, after the last round.
     method : str
