@@ -23,8 +23,8 @@ def environment(requirement: str, python: str = "") -> Path:
     requirement : str
         For pip, for example ``pfl==0.6.0``.
     python : str, optional
-        Another interpreter, for example ``python3.13``, for a package that needs it. The environment then has only
-        packages of its own.
+        Another interpreter, for example ``python3.13``, for a package that needs it. The environment then takes no
+        package from the running one.
 
     Raises
     ------

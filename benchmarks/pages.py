@@ -72,10 +72,10 @@ def call(name: str, *, optional: bool = True) -> str:
     with a default if they are not ``optional``.
     """
     arguments = signature(getattr(strategies, name)).parameters.values()
-    own = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
+    shown = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
     if not optional:
-        own = (one for one in own if one.default is Parameter.empty)
-    return f"`{name}({', '.join(map(_with_default, own))})`"
+        shown = (one for one in shown if one.default is Parameter.empty)
+    return f"`{name}({', '.join(map(_with_default, shown))})`"
 
 
 def _with_default(argument: Parameter) -> str:

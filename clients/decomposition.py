@@ -74,8 +74,8 @@ class Layout:
             layers.append(torch.full((prod(shape),), layer))
             layers_of_units.append(torch.full((count,), layer))
             first += count
-        own = {name: p.shape for name, p in named.items() if p.ndim < 2}
-        return cls(weights, own, axes, torch.cat(units), torch.cat(layers), torch.cat(layers_of_units))
+        undivided = {name: p.shape for name, p in named.items() if p.ndim < 2}
+        return cls(weights, undivided, axes, torch.cat(units), torch.cat(layers), torch.cat(layers_of_units))
 
     def flat(self, shapes: Mapping[str, torch.Size], named: Mapping[str, Tensor]) -> Tensor:
         """The tensors of the names in ``shapes``, one after the other, without gradient; zeros for those missing."""
@@ -97,8 +97,8 @@ class Layout:
 
     def among(self, names: Iterable[str]) -> Tensor:
         """Booleans ``[n]``: which numbers are of the weights named."""
-        chosen = set(names)
-        return torch.tensor([name in chosen for name in self.weights])[self.layer_of.cpu()].to(self.layer_of.device)
+        wanted = set(names)
+        return torch.tensor([name in wanted for name in self.weights])[self.layer_of.cpu()].to(self.layer_of.device)
 
     def strongest(self, mask: Tensor, share: float) -> Tensor:
         """Booleans ``[u]``: of every weight tensor the ``share`` of its units, rounded up, with the largest \\|m\\|.
@@ -107,14 +107,14 @@ class Layout:
         """
         if not 0 < share <= 1:
             raise ValueError(f"mask-share = {share}: must be above 0 and at most 1")
-        chosen = torch.zeros_like(mask, dtype=torch.bool)
+        strongest = torch.zeros_like(mask, dtype=torch.bool)
         for layer in range(len(self.weights)):
             units = torch.nonzero(self.layer_of_unit == layer).flatten()
             # Rounding must not add a unit to an exact share; ties go to the first, in every version of torch.
             count = ceil(share * len(units) - 1e-9)
             order = mask[units].abs().sort(descending=True, stable=True).indices
-            chosen[units[order[:count]]] = True
-        return chosen
+            strongest[units[order[:count]]] = True
+        return strongest
 
     def to(self, device: torch.device) -> Layout:
         """The same on a device."""

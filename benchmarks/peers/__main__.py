@@ -1,6 +1,6 @@
 """What a user runs, beside what users of other libraries run: the same job with the peers' own commands.
 
-Each side is a process of its own: ``fedapps run images-digits``, or a program of this folder in an environment that has
+Each side runs in a new process: ``fedapps run images-digits``, or a program of this folder in an environment that has
 the peer. All have the same images on the same nodes, the same network, the same number of SGD steps, one thread for
 each operation of torch, and one evaluation after the last round. A side runs with few and with many rounds: the
 difference gives the cost of a round, and what is left of the shorter run is the start. Processor time and memory

@@ -110,16 +110,16 @@ class Disclosure:
         UnwritableError
             No folder can have the name in the node config, or this user may not look into it.
         """
-        own = str(self.node_config.get("state-dir") or "")
-        if self.simulated and not own:
+        stated = str(self.node_config.get("state-dir") or "")
+        if self.simulated and not stated:
             return self.run.folder(self._run_id) / "nodes"
         try:
-            folder = Path(own or DEFAULT_STATE).expanduser()
+            folder = Path(stated or DEFAULT_STATE).expanduser()
             with suppress(FileNotFoundError):  # it is made when it is needed
                 folder.stat()
         except (OSError, ValueError, RuntimeError) as error:  # a name that cannot be, and the home of an unknown user
             raise UnwritableError(
-                f"node config state-dir = {own!r}: cannot be used ({error}); give a folder that this user may write"
+                f"node config state-dir = {stated!r}: cannot be used ({error}); give a folder that this user may write"
             ) from error
         return folder
 

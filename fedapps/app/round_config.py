@@ -123,8 +123,8 @@ def tracked_results(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The final metrics in the summary of a method, and those of held-out nodes as ``held-out.<model>.<metric>``."""
     held_out = facts.get("held_out", {})
     models = {prefix: held_out.get(prefix.removesuffix("."), {}) for prefix in HELD_OUT_PREFIXES}
-    found = {f"held-out.{prefix}{name}": value for prefix, of in models.items() for name, value in of.items()}
-    return {**facts["final"], **found}
+    of_held_out = {f"held-out.{prefix}{name}": value for prefix, of in models.items() for name, value in of.items()}
+    return {**facts["final"], **of_held_out}
 
 
 def _of_nodes(report: RoundReport) -> dict[str, Any]:

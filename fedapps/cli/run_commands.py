@@ -23,8 +23,8 @@ from fedapps.tuning.tune import resume_tuning, tune_recipe
 
 def new(arguments: argparse.Namespace) -> int:
     """Write a project and print its files."""
-    chosen = {name: getattr(arguments, name) for name in ("task", "method", "recipe", "deployment")}
-    print(new_project(arguments.folder, **chosen))
+    arguments_of_project = {name: getattr(arguments, name) for name in ("task", "method", "recipe", "deployment")}
+    print(new_project(arguments.folder, **arguments_of_project))
     return 0
 
 

@@ -154,8 +154,8 @@ class Plan(JobPlan):
     @property
     def own_point(self) -> dict[str, Value | None]:
         """The values that the recipe of this package sets for the varied keys; the paper's numbers hold for them."""
-        own = {**defaults(), **(packaged_keys(self.recipe) or {})}
-        return {vary.key: own.get(vary.key) for vary in self.vary}
+        of_recipe = {**defaults(), **(packaged_keys(self.recipe) or {})}
+        return {vary.key: of_recipe.get(vary.key) for vary in self.vary}
 
     @property
     def outline(self) -> str:

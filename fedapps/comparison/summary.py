@@ -165,13 +165,13 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
 
 def _paper_at(plan: Plan, point: Point, setting: Setting) -> Table:
     """The paper's numbers at a point: those for a value of a key if the recipe sets the others, or the recipe's own."""
-    own = plan.own_point
+    recipe_point = plan.own_point
     for key, value in point.items():
         printed = paper_of(plan.recipe, plan.methods, key, value, setting)
-        if printed and all(point[other] == own[other] for other in point if other != key):
+        if printed and all(point[other] == recipe_point[other] for other in point if other != key):
             break
     else:
-        printed = paper_of(plan.recipe, plan.methods, setting=setting) if point == own else {}
+        printed = paper_of(plan.recipe, plan.methods, setting=setting) if point == recipe_point else {}
     return {plan.shown(label): row for label, row in printed.items()}
 
 

@@ -30,8 +30,8 @@ def split_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     """
     named = flat.get("trackers")
     owners = {*TRACKERS.names(), *(split_names(named) if isinstance(named, str) else ())}
-    own = {key: value for key, value in flat.items() if "." in key and key.partition(".")[0] in owners}
-    return {key: value for key, value in flat.items() if key not in own}, own
+    of_trackers = {key: value for key, value in flat.items() if "." in key and key.partition(".")[0] in owners}
+    return {key: value for key, value in flat.items() if key not in of_trackers}, of_trackers
 
 
 def read_trackers(named: str, keys: Mapping[str, Any]) -> tuple[dict[str, Tracker], list[str]]:

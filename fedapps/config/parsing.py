@@ -242,9 +242,9 @@ def _methods(
         errors.append(f"methods = {run.methods!r}: names no method; known methods: {', '.join(method_names())}")
     of_blocks: list[str] = []
     for name in dict.fromkeys(key.partition(".")[0] for key in of_methods):
-        own = under_prefix(f"{name}.", of_methods)
+        block = under_prefix(f"{name}.", of_methods)
         try:
-            of_blocks += parse_options(method_class(name).Options, own, f"{name}.")[1]
+            of_blocks += parse_options(method_class(name).Options, block, f"{name}.")[1]
         except ValueError as error:  # a package that cannot be imported
             errors.append(f"methods: {error}")
     if not errors:

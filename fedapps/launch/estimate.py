@@ -117,8 +117,8 @@ class DryRun:
         run = replace(
             config.run, pace=Pace(), num_nodes=1, min_replies=1, sampling="fixed", bind_keys=False, held_out_nodes=""
         )  # fmt: skip
-        own = {name: value for name, value in config.own_keys.get(method, {}).items() if not hasattr(run.pace, name)}
-        alone = replace(config, run=run, own_keys={method: own})
+        keys = {name: value for name, value in config.own_keys.get(method, {}).items() if not hasattr(run.pace, name)}
+        alone = replace(config, run=run, own_keys={method: keys})
         seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
         reports: list[RoundReport] = []
         result = cls(method, data)

@@ -120,13 +120,13 @@ def stated(package: ModuleType, fields: Iterable[str]) -> dict[str, dict[str, An
                 *((line.target, line.value) for line in body if isinstance(line, ast.AnnAssign)),
                 *((line.targets[0], line.value) for line in body if isinstance(line, ast.Assign)),
             ]
-            own = {
+            texts = {
                 at.id: ast.literal_eval(value)
                 for at, value in pairs
                 if isinstance(at, ast.Name) and at.id in wanted and value
             }
-            if "name" in own:
-                statements[own["name"]] = own
+            if "name" in texts:
+                statements[texts["name"]] = texts
     return dict(sorted(statements.items()))
 
 

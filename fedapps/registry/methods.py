@@ -123,10 +123,10 @@ def _kinds(path: Path) -> dict[str, type[Method]]:
     except Exception as error:  # other people's code: whatever it raises, say whose it is
         raise ValueError(f"method file {path} cannot be imported ({type(error).__name__}: {error})") from error
     kinds = [kind for kind in values if isinstance(kind, type) and issubclass(kind, Method) and "name" in vars(kind)]
-    own = {kind.name: kind for kind in kinds if not kind.__module__.startswith("fedapps.")}
-    if not own:
+    methods = {kind.name: kind for kind in kinds if not kind.__module__.startswith("fedapps.")}
+    if not methods:
         raise ValueError(f"method file {path}: has no subclass of fedapps.methods.base.Method with a name")
-    return own
+    return methods
 
 
 def _module(path: Path) -> ModuleType:

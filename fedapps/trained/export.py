@@ -184,8 +184,8 @@ def _private(model: TrainedModel) -> Iterator[str]:
     else:
         yield "All trained parameters were shared."
     if origin.node:
-        own = f" ({counted(len(kept), 'tensor')}, {sum(size for _, size in kept):,} numbers)" if kept else ""
-        what = f"this node's private parameters{own}, and " if kept else ""
+        counts = f" ({counted(len(kept), 'tensor')}, {sum(size for _, size in kept):,} numbers)" if kept else ""
+        what = f"this node's private parameters{counts}, and " if kept else ""
         yield (
             f"This is the model of one node. It has {what}what the method fitted to this node's data before an "
             "evaluation, if it fits anything. Whoever has the model can try to draw conclusions about these data."
