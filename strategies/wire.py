@@ -17,6 +17,10 @@ TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one stra
 ``query.profile``            -                          no record
 its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
                                                         ``no-data``, ``own-data``, ``unreported``
+``query.secagg``             ``config``, ``secagg``     ConfigRecords: the round, and an exchange of secure aggregation
+its reply                    ``secagg``                 ConfigRecord: public keys, sealed shares or shares
+TRAIN                        ``secagg``                 ConfigRecord: shares, and how an update is encoded
+its reply, only record       ``secagg.masked``          ArrayRecord: the masked update
 ``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
 its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
 ============================ ========================== ================================================================
@@ -131,6 +135,14 @@ ADAPTIVE_RATES = "adaptive.rates"
 
 #: CentralPrivacy, config key of TRAIN: the largest L2 norm of an update, a float > 0 (Flower's own key).
 CLIPPING_NORM = "clipping_norm"
+
+#: SecureAggregation, message type: an exchange before or after training.
+SECAGG_QUERY = "query.secagg"
+#: SecureAggregation, record of these messages, of their replies and of TRAIN (a ConfigRecord): ``session`` and what the
+#: exchange needs (:mod:`fedapps.strategies.secure_aggregation`).
+SECAGG = "secagg"
+#: SecureAggregation, the only record of replies to TRAIN: ``sum``, unsigned integers.
+SECAGG_MASKED = "secagg.masked"
 
 #: VirtualClients, config key of TRAIN: number of examples to train on, an integer ≥ 1.
 VIRTUAL_EXAMPLES = "virtual-examples"
