@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from . import wire
 from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
-from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, without
+from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
 from .callbacks import Callback, RequireEvaluations, Run
 from .checks import check_reply, check_values, require_integer
 from .closing import Closing, Staleness, brought_forward
@@ -221,6 +221,8 @@ class RoundLoop(Stateful, Strategy):
         run = Run(self, grid, num_rounds, callbacks)
         run.result.arrays = self.share(initial_arrays)
         self.privacy.check_arrays(run.result.arrays.keys())
+        if self.secure_aggregation:
+            self.secure_aggregation.check_arrays(views(run.result.arrays), self.buffers)
         self.mailbox = self._new_mailbox(grid)
         self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
         self.sampler.load_state({})

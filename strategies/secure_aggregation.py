@@ -36,7 +36,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from . import wire
-from .arrays import views
+from .arrays import Arrays, Buffers, views
 from .checks import truncate
 from .mailbox import Arrival
 from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, combine, public_key
@@ -122,6 +122,10 @@ class SecureAggregation:
         encoding = self._encoding(threshold)
         encoding.dtype(nodes)
         return neighbours, threshold, encoding
+
+    def check_arrays(self, arrays: Arrays, buffers: Buffers) -> None:
+        """Check before the first round that the shared arrays can be summed. Raises ``ValueError`` if one cannot."""
+        self._encoding(1).check_arrays(arrays, buffers)
 
     def check_strategy(self, strategy: RoundLoop, gap: str) -> None:
         """Check that a strategy needs no more than the sum; ``gap`` is why its class does.
@@ -268,7 +272,6 @@ class SecureRound:
         """The sum of the masked updates, and the numbers of their nodes."""
         loop, begun = self._loop, self._clock.now()
         dtype = encoding.dtype(len(cohort.keys))
-        encoding.check_arrays(loop._returned, loop.buffers)
         total = np.zeros(encoding.size(loop._returned, loop.buffers), dtype)
         numbers = {profile.node_id: number for number, profile in enumerate(self._profiles)}
         survivors: set[int] = set()

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from math import floor
+from math import floor, sqrt
 from pathlib import Path
 from typing import Any, Self
 
@@ -146,10 +146,19 @@ def secagg_query(message: Message, context: Context) -> Message:
     return Message(RecordDict({wire.SECAGG: ConfigRecord(steps[str(step)]())}), reply_to=message)
 
 
-def masked(message: Message, context: Context, call_next: Next, rounding: np.random.Generator | None = None) -> Message:
-    """As :func:`secagg_mod`, with a generator that decides what is rounded up."""
+def masked(
+    message: Message,
+    context: Context,
+    call_next: Next,
+    rounding: np.random.Generator | None = None,
+    least_noise: float = 0.0,
+) -> Message:
+    """As :func:`secagg_mod`, with a generator that decides what is rounded up.
+
+    ``least_noise`` is the smallest noise multiplier of a sum in which the node takes part.
+    """
     if wire.SECAGG in message.content:
-        return _Node(message, context).train(call_next, rounding or _new_generator())
+        return _Node(message, context).train(call_next, rounding or _new_generator(), least_noise)
     if not SecureRules.of(context.node_config).required:
         return call_next(message, context)
     if message.metadata.message_type.startswith("train"):
@@ -223,7 +232,7 @@ class _Node:
         self._keep(state, step="shares", seed=seed, own=own_shares, keys=listed, number=number, **facts)
         return {"shares": sealed}
 
-    def train(self, call_next: Next, rounding: np.random.Generator) -> Message:
+    def train(self, call_next: Next, rounding: np.random.Generator, least_noise: float) -> Message:
         """Open the shares of the neighbours, train, and mask the update. Once for each session."""
         state = self._session("shares")
         cohort, number = _cohort(state), _int(state, "number")
@@ -243,6 +252,10 @@ class _Node:
             except ValueError as error:
                 raise SecureAggregationError(f"node {sender}: {error}") from None
         encoding = encoding_of(self.asked)
+        if encoding.noise * sqrt(cohort.threshold) < least_noise * (1 - 1e-9):
+            raise SecureAggregationError(
+                f"noise = {encoding.noise:g} of each node: the run promises {least_noise:g} of the sum"
+            )
         dtype = encoding.dtype(len(cohort.keys))
         received = without(views(shared_record(self.message.content)), self._untrained())
         buffers = declared_buffers(self.message)

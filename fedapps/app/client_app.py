@@ -15,14 +15,19 @@ from flwr.client import Client, ClientApp
 from flwr.common.logger import log
 
 from fedapps.base.errors import DataError, DivergedError, accept_all_text
+from fedapps.base.seeding import derive_seed
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import NodeLimits, RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.registry.methods import queries
+from fedapps.strategies import SecureAggregationError, secagg_query
+from fedapps.strategies.arrays import is_float, shared_record, to_record, views, without
 from fedapps.strategies.compression import compressed
+from fedapps.strategies.secure_node import masked
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import (
+    ARRAYS,
     CLIPPING_NORM,
     COMPRESSION,
     KEY,
@@ -32,9 +37,13 @@ from fedapps.strategies.wire import (
     OWN_DATA,
     PROFILE,
     PROFILE_QUERY,
+    SECAGG,
+    SECAGG_QUERY,
     TIMINGS,
     TIMINGS_WANTED,
     UNREPORTED,
+    UNTRAINED,
+    names_in,
 )
 
 from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
@@ -143,6 +152,13 @@ def answer(query: str, message: Message, context: Context) -> Message:
     return node.disclosure.reply(node.answer(query))
 
 
+@app.query(SECAGG_QUERY.removeprefix("query."))
+def share_secrets(message: Message, context: Context) -> Message:
+    """Take part in an exchange of secure aggregation, if the run and the node have it."""
+    Disclosure.of(context)
+    return secagg_query(message, context)
+
+
 for _query in queries():
     app.query(_query)(partial(answer, _query))
 
@@ -162,8 +178,10 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
 
 
 def _trained(node: Node) -> Message:
-    """Train, with the noise of local privacy, and compress the reply as the message asks."""
+    """Train, with the noise of local privacy, and mask or compress the reply as the run or the message asks."""
     node.disclosure.check_budget()
+    if node.config.run.secure_aggregation:
+        return _masked(node)
     if COMPRESSION not in node.round_config:
         return _noised(node)
     with timed("encode"):
@@ -173,6 +191,34 @@ def _trained(node: Node) -> Message:
             lambda *_: _noised(node),
             lambda *_: StateMemory(node.compression_state(), node.settings),
         )
+
+
+def _masked(node: Node) -> Message:
+    """Train, and mask the update. Without update that is finite, the node is in the sum with none.
+
+    Raises
+    ------
+    SecureAggregationError
+        The message asks for an update without masks, or for one with less noise than the run config says.
+    """
+    run, message = node.config.run, node.message
+    if SECAGG not in message.content:
+        raise SecureAggregationError("secure-aggregation = true: the message asks for an update without masks")
+    untrained = names_in(node.round_config, UNTRAINED)
+    received = without(views(shared_record(message.content)), untrained)
+
+    def work(*_: object) -> Message:
+        try:
+            return node.train()
+        except DivergedError as error:
+            log(WARNING, "%s: no update of this node is in the sum", error)
+        nothing = {name: array * np.nan if is_float(array) else array for name, array in received.items()}
+        return Message(RecordDict({ARRAYS: to_record(nothing), METRICS: MetricRecord()}), reply_to=message)
+
+    name = str(node.context.node_config.get("partition-id", node.context.node_id))
+    rounding = np.random.default_rng(derive_seed(run.seed, "rounding", name, node.settings.server_round))
+    least_noise = run.dp_noise if run.dp == "distributed" else 0.0
+    return masked(message, node.context, work, rounding, least_noise)
 
 
 def _noised(node: Node) -> Message:

@@ -21,6 +21,7 @@ from fedapps.base.errors import DataError
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import LimitError, NodeRules, RulesError
 from fedapps.config.parsing import Config, read
+from fedapps.strategies import SecureAggregationError, SecureRules
 from fedapps.strategies.checks import truncate
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -28,6 +29,7 @@ from fedapps.strategies.wire import (
     CONFIG,
     GROUP_PREFIX,
     NUM_EXAMPLES,
+    SECAGG_MASKED,
     SERVER_ROUND,
     STEPS,
     TIMINGS,
@@ -62,10 +64,11 @@ def run_config_of(context: Context) -> Config:
 class Disclosure:
     """What the messages of a run may take from a node.
 
-    Under ``dp = "local"`` nothing that is computed from the data leaves without noise: of a reply to TRAIN only the
-    clipped and noised arrays, of one to EVALUATE nothing, and of the profile only whether there are examples. What the
-    operator names in ``may-leave`` leaves all the same. Simulated nodes have no data but the server's: their
-    evaluations, profiles, steps and timings, with which an experiment is measured, are as without privacy.
+    Under ``dp = "local"`` nothing that is computed from the data leaves without noise, and under secure aggregation
+    nothing without a mask: of a reply to TRAIN only the clipped and noised, or masked arrays, of one to EVALUATE
+    nothing, and of the profile only whether there are examples. What the operator names in ``may-leave`` leaves all the
+    same. Simulated nodes have no data but the server's: their evaluations, profiles, steps and timings, with which an
+    experiment is measured, are as without privacy.
 
     Parameters
     ----------
@@ -87,7 +90,12 @@ class Disclosure:
         self.rules = NodeRules.of(node_config)
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(node_config)
-        self.hides = self.run.dp == "local"
+        self.hides = self.run.hides
+        if SecureRules.of(node_config).required and not self.run.secure_aggregation:
+            raise RulesError(
+                'the node config of this node demands more of the run: secagg = "required" needs '
+                "secure-aggregation = true"
+            )
         self._run_id = run_id
 
     @classmethod
@@ -168,9 +176,9 @@ class Disclosure:
                 if len(shown) < len(record):
                     reply.content[name] = MetricRecord({NUM_EXAMPLES: 1, **shown})
             elif isinstance(record, ArrayRecord):
-                noised = training and (name == ARRAYS or name.startswith(COMPRESSED_PREFIX))
+                noised = training and (name in (ARRAYS, SECAGG_MASKED) or name.startswith(COMPRESSED_PREFIX))
                 if self.hides and not noised and not self.lets_out(name):
-                    raise RulesError(f"{name}: computed from the data without noise, which dp = 'local' lets not leave")
+                    raise RulesError(f"{name}: computed from the data without noise, which {self.hides} lets not leave")
             elif not self._shows(name, evaluation):
                 del reply.content[name]
         return reply
@@ -208,13 +216,14 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
     node_config : mapping
         The node's.
     """
-    plain = isinstance(error, (DataError, UnwritableError, LimitError, RulesError))
+    refusal = isinstance(error, (RulesError, SecureAggregationError))  # what an operator demands is no secret
+    plain = refusal or isinstance(error, (DataError, UnwritableError, LimitError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
         return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text
-    if isinstance(error, RulesError):  # what the operator demands is no secret: the run has to fulfil it
+    if refusal:
         log(ERROR, "%s failed: %s", what, truncate(details, _MAX_CHARACTERS))
-        return f"RulesError: {details}"
+        return f"{type(error).__name__}: {details}"
     identifier = secrets.token_hex(4)
     log(ERROR, "%s failed, error %s: %s", what, identifier, truncate(details, _MAX_CHARACTERS))
     kind = next((f": {text}" for kind, text in _KINDS.items() if isinstance(error, kind)), "")

@@ -89,12 +89,14 @@ class Node:
         Raises
         ------
         RulesError
-            The run has local privacy, or the node config limits what may leave. The mods of the ClientApp see to both,
-            and a ``NumPyClient`` does not pass them.
+            The run has local privacy or secure aggregation, or the node config limits what may leave. The mods of the
+            ClientApp see to all, and a ``NumPyClient`` does not pass them.
         """
         disclosure = self.disclosure
         if disclosure.hides:
-            raise RulesError("dp = 'local': a NumPyClient sends its updates without noise; use the app of client_app")
+            raise RulesError(
+                f"{disclosure.hides}: a NumPyClient sends its updates as they are; use the app of client_app"
+            )
         if limits := disclosure.rules.may_leave:
             raise RulesError(f"may-leave = {limits!r}: a NumPyClient sends all metrics; use the app of client_app")
         return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)

@@ -62,11 +62,12 @@ def main(grid: Grid, context: Context) -> None:
             check_named_cluster()
         else:
             config.check_real_nodes()
-    if config.run.dp == "local":
+    if config.run.hides:
         log(
             INFO,
-            "dp = local: nodes with their own data send noised updates and no metrics; simulated nodes are "
-            "evaluated exactly, which epsilon does not count",
+            "%s: nodes with their own data send noised or masked updates and no metrics; simulated nodes are evaluated "
+            "exactly, which no guarantee covers",
+            config.run.hides,
         )
     if config.run.dp != "none":
         for method in config.methods:

@@ -32,12 +32,14 @@ from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.estimate import DryRun
 from fedapps.launch.inputs import found_in_data, resolve
+from fedapps.strategies import SecureRules
 from fedapps.tasks.base import DataError, NodeData, Task
 
 _NODE_KEYS = {
     *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, SEND_ERRORS),
     *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
     *option_fields(NodeRules),
+    *SecureRules.keys(),
 }
 
 
@@ -213,6 +215,8 @@ class NodeCheck:
             self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, _NODE_KEYS)}")
         try:
             NodeLimits.of(node)
+            if SecureRules.of(node).required and not run.secure_aggregation:
+                raise RulesError('secagg = "required" needs a run with secure-aggregation = true')
             rules = NodeRules.of(node)
             rules.check_run(run.dp, run.dp_noise, run.dp_clip, seeded=run.dp_seeded)
         except (ValueError, RulesError) as error:

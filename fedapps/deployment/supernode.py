@@ -39,6 +39,7 @@ from fedapps.sim.flower_internals import (
     reuse_installed_apps,
     wait_for_work,
 )
+from fedapps.strategies import SecureRules
 
 from .flower_command import LIBRARIES, POLL_INTERVAL, Fork, load_command, name_process, run_and_exit, run_flower, serve
 
@@ -121,6 +122,7 @@ def _check_rules(config: str) -> None:
         keys = parse_config_args([config])
         NodeLimits.of(keys)
         NodeRules.of(keys)
+        SecureRules.of(keys)
     except (ClickException, ValueError) as error:
         raise ValueError(f"{_CONFIG}: {error}") from error
 
