@@ -39,7 +39,7 @@ from . import wire
 from .arrays import Arrays, Buffers, views
 from .checks import truncate
 from .mailbox import Arrival
-from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, combine, public_key
+from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, agree, combine, new_key, public_key
 from .privacy import PrivacyMechanism
 from .profiles import Profile
 from .records import LateReply, NodeReport, Refusal, TooFewRepliesError
@@ -102,7 +102,7 @@ class SecureAggregation:
             raise ValueError(f"neighbours = {self.neighbours}: must be at least 2, or 0 for all other nodes")
         if not 0.5 <= self.threshold < 1:
             raise ValueError(f"threshold = {self.threshold}: must be at least 0.5 and below 1")
-        self._encoding(1).dtype(3)
+        self._encoding(1)
 
     def _encoding(self, threshold: int) -> Encoding:
         noise = self.noise / sqrt(threshold)
@@ -200,14 +200,21 @@ class SecureRound:
         configs = [message.content.config_records[wire.CONFIG] for message in messages]
         # 1. keys: everybody draws two new keys
         answers = self._ask("keys", [(node, config, {}) for node, config in zip(receivers, configs, strict=True)])
-        keys, signed, trains = [], [], []
+        keys: list[bytes] = []
+        known: set[bytes] = set()
+        signed, trains = [], []
         for message in messages:
-            answer = answers.get(message.metadata.dst_node_id, (None, {}))
-            if answer[0] is not None and len(sent := _bytes(answer[1], "keys")) == 2 * KEY_BYTES and sent not in keys:
-                self._profiles.append(answer[0])
-                keys.append(sent)
-                signed.append((_bytes(answer[1], "signature"), _bytes(answer[1], "signer")))
-                trains.append(message)
+            if message.metadata.dst_node_id not in answers:
+                continue
+            profile, answer = answers[message.metadata.dst_node_id]
+            if not _usable(sent := _bytes(answer, "keys"), known):
+                self._refuse(profile, "its keys are no two new public keys")
+                continue
+            self._profiles.append(profile)
+            keys.append(sent)
+            known |= {sent[:KEY_BYTES], sent[KEY_BYTES:]}
+            signed.append((_bytes(answer, "signature"), _bytes(answer, "signer")))
+            trains.append(message)
         self._need(len(keys), 3)
         neighbours, threshold, encoding = self._part.plan(len(keys))
         cohort = Cohort(self._session, tuple(keys), neighbours, threshold)
@@ -259,8 +266,8 @@ class SecureRound:
         for number, profile in enumerate(self._profiles):
             if profile.node_id not in answers:
                 continue
-            shares, receivers = answers[profile.node_id][1].get("shares"), cohort.neighbours_of(number)
-            if isinstance(shares, list) and len(shares) == len(receivers):
+            shares, receivers = _byte_list(answers[profile.node_id][1], "shares"), cohort.neighbours_of(number)
+            if len(shares) == len(receivers):
                 sealed[number] = dict(zip(receivers, shares, strict=True))
             else:
                 self._refuse(profile, "its shares are not one for each neighbour")
@@ -294,8 +301,9 @@ class SecureRound:
             loop._used += 1
             uploaded += size
             timings = read_timings(reply.content)
-            facts = {"groups": dict(profile.groups), "bytes_up": size, "timings": timings, "own_data": profile.own_data}
-            loop.report.nodes.append(NodeReport(profile.key, "train", 1.0, {}, **facts))
+            groups, own_data = dict(profile.groups), profile.own_data
+            node = NodeReport(profile.key, "train", 1.0, {}, groups, size, timings, own_data=own_data)
+            loop.report.nodes.append(node)
             del arrival, reply, masked  # frees their memory while waiting for the next one
         self.exchanges["masked"] = len(survivors), self._clock.now() - begun, uploaded
         return total, survivors
@@ -311,24 +319,29 @@ class SecureRound:
         """Take the masks off the sum, in place."""
         requests, asked = [], {}
         for number in sorted(survivors):
-            members = [number, *senders[number]]
-            asked[number] = [[n for n in members if n in survivors], [n for n in members if n not in survivors]]
-            message, lists = trains[number], dict(zip(("survivors", "dropped"), asked[number], strict=True))
+            members, message = [number, *senders[number]], trains[number]
+            lists = {
+                "survivors": [node for node in members if node in survivors],
+                "dropped": [node for node in members if node not in survivors],
+            }
+            asked[number] = lists
             requests.append((message.metadata.dst_node_id, message.content.config_records[wire.CONFIG], lists))
         answers = self._ask("unmask", requests)
         seeds: dict[int, dict[int, bytes]] = {}
         keys: dict[int, dict[int, bytes]] = {}
         for number, lists in asked.items():
-            _, answer = answers.get(self._profiles[number].node_id, (None, {}))
-            for name, of_nodes, secrets_of in (("of-survivors", lists[0], seeds), ("of-dropped", lists[1], keys)):
-                shares = answer.get(name, ())
-                if len(shares) == len(of_nodes) and all(len(share) == SHARE_BYTES for share in shares):
-                    for node, share in zip(of_nodes, shares, strict=True):
-                        secrets_of.setdefault(node, {})[number + 1] = share
+            if self._profiles[number].node_id not in answers:
+                continue
+            _, answer = answers[self._profiles[number].node_id]
+            for name, of_secret in (("survivors", seeds), ("dropped", keys)):
+                shares = _byte_list(answer, f"of-{name}")
+                if len(shares) == len(lists[name]) and all(len(share) == SHARE_BYTES for share in shares):
+                    for node, share in zip(lists[name], shares, strict=True):
+                        of_secret.setdefault(node, {})[number + 1] = share
         for node in survivors:
             total -= cohort.own_mask(self._secret(seeds.get(node, {}), cohort), total.size, total.dtype)
-        for node, shares in keys.items():
-            secret = self._secret(shares, cohort)
+        for node, of_key in keys.items():
+            secret = self._secret(of_key, cohort)
             if public_key(secret) != cohort.keys[node][KEY_BYTES:]:
                 self._too_few(0, cohort.threshold, "the shares of a key are wrong")
             for other in senders[node]:
@@ -358,9 +371,8 @@ class SecureRound:
             messages.append(Message(content, node, wire.SECAGG_QUERY))
         begun, answers, uploaded = self._clock.now(), {}, 0
         for arrival in self._loop.send(self._grid, messages, self._limit):
-            node, answer = arrival.flight.profile, self._read(arrival)
-            if answer is not None:
-                answers[arrival.flight.node_id] = (node, answer)
+            if (answer := self._read(arrival)) is not None:
+                answers[arrival.flight.node_id] = arrival.flight.profile, answer
                 uploaded += count_bytes(RecordDict({wire.SECAGG: answer}))
         self._loop.report.bytes_up += uploaded
         self.exchanges[step] = len(answers), self._clock.now() - begun, uploaded
@@ -418,3 +430,19 @@ def _masked(content: RecordDict, total: np.ndarray[Any, Any]) -> np.ndarray[Any,
 def _bytes(record: Mapping[str, Any], name: str) -> bytes:
     value = record.get(name)
     return value if isinstance(value, bytes) else b""
+
+
+def _byte_list(record: Mapping[str, Any], name: str) -> list[bytes]:
+    value = record.get(name)
+    return value if isinstance(value, list) and all(isinstance(item, bytes) for item in value) else []
+
+
+def _usable(keys: bytes, known: set[bytes]) -> bool:
+    """Whether a node's keys are two that no other node has, with which the others can agree on secrets."""
+    halves = {keys[:KEY_BYTES], keys[KEY_BYTES:]}
+    try:
+        for half in halves:
+            agree(new_key(), half, b"")
+    except ValueError:
+        return False
+    return len(halves) == 2 and not known & halves

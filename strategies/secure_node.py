@@ -141,9 +141,9 @@ def secagg_query(message: Message, context: Context) -> Message:
     node = _Node(message, context)
     steps = {"keys": node.send_keys, "shares": node.send_shares, "unmask": node.unmask}
     step = node.asked.get("step")
-    if step not in steps:
+    if not isinstance(step, str) or step not in steps:
         raise SecureAggregationError(f"step = {step!r}: must be one of {', '.join(steps)}")
-    return Message(RecordDict({wire.SECAGG: ConfigRecord(steps[str(step)]())}), reply_to=message)
+    return Message(RecordDict({wire.SECAGG: ConfigRecord(steps[step]())}), reply_to=message)
 
 
 def masked(
@@ -198,7 +198,7 @@ class _Node:
         """Draw two keys for a round that is later than the last one of this attempt."""
         last = self._state()
         if last and last["attempts"] == self.attempts and self.round <= int(str(last["round"])):
-            raise SecureAggregationError(f"round {self.round}: this node has already taken part in {last['round']}")
+            raise SecureAggregationError(f"round {self.round}: this node has already taken part in {last['round']!r}")
         session = _bytes(self.asked, "session")
         sealing, masking = new_key(), new_key()
         self._keep(step="keys", session=session, sealing=sealing, masking=masking)

@@ -95,7 +95,7 @@ class Node:
         disclosure = self.disclosure
         if disclosure.hides:
             raise RulesError(
-                f"{disclosure.hides}: a NumPyClient sends its updates as they are; use the app of client_app"
+                f"{disclosure.hides}: a NumPyClient sends its updates without noise or masks; use client_app:app"
             )
         if limits := disclosure.rules.may_leave:
             raise RulesError(f"may-leave = {limits!r}: a NumPyClient sends all metrics; use the app of client_app")

@@ -421,3 +421,38 @@ def test_a_reply_that_is_no_masked_vector_is_refused(spoil):
     for name, array in expected(SecureAggregation(clip=4.0), 4, [1, 2, 3]).items():
         np.testing.assert_array_equal(arrays_of(result.arrays)[name], array)
     assert [refusal.node for refusal in strategy.report.refused] == ["node-2"]
+
+
+@pytest.mark.parametrize(
+    ("step", "changes"),
+    [
+        ("keys", {"keys": bytes(64)}),  # of low order
+        ("keys", {"keys": b"short"}),
+        ("keys", {"keys": 7}),
+        ("keys", {"keys": "of the next node"}),
+        ("shares", {"shares": [b"one"]}),
+        ("shares", {"shares": 7}),
+        ("unmask", {"of-survivors": 7}),
+        ("unmask", {"of-survivors": [b"short"] * 4}),
+    ],
+)
+def test_a_node_with_a_malformed_answer_has_dropped_out(step, changes):
+    class Rogue(SeenGrid):
+        keys = b""
+
+        def _answer(self, message):
+            reply = super()._answer(message)
+            asked, node = message.content.get("secagg", {}), message.metadata.dst_node_id
+            if asked.get("step") == "keys" and node == 2:
+                self.keys = reply.content["secagg"]["keys"]
+            if asked.get("step") == step and node == 3:
+                copied = {"keys": self.keys} if changes.get("keys") == "of the next node" else changes
+                reply.content["secagg"] = ConfigRecord({**reply.content["secagg"], **copied})
+            return reply
+
+    grid = Rogue(updates_app(change), [{}] * 4)
+    result = masked_strategy(SecureAggregation(clip=4.0)).start(grid, record_of(START), num_rounds=1)
+    nodes = range(4) if step == "unmask" else [0, 2, 3]
+    mean = expected(SecureAggregation(clip=4.0), 4, nodes)
+    for name, array in mean.items():
+        np.testing.assert_array_equal(arrays_of(result.arrays)[name], array)
