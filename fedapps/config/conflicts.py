@@ -286,6 +286,7 @@ def _sum_conflicts(run: RunConfig) -> Iterator[Conflict]:
     """What needs more than the sum of the updates."""
     alone = {
         "dp": (run.dp not in ("none", "distributed"), "'none' or 'distributed'", "a node clips before the sum"),
+        "dp_seeded": (run.dp == "distributed" and run.dp_seeded, "false", "nodes draw the noise, each for itself"),
         "aggregation": (run.aggregation != "mean", "'mean'", "it compares single updates"),
         "compression": (run.compression != "none", "'none'", "the updates are integers already"),
         "sampling": (run.sampling in ("tiers", "utility"), "'fixed' or 'poisson'", "it learns from what nodes report"),

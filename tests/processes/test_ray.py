@@ -129,3 +129,16 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_ro
     assert_same(tmp_path / "run", undisturbed)
     assert (tmp_path / "run" / "report.html").exists()
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_secure_aggregation_gives_the_same_sum_on_ray_as_in_one_process(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"methods": "fedavg", "secure-aggregation": True}
+    with start(tmp_path, **given) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    inline = tmp_path / "inline"
+    execute(parse(resolve(settings(tmp_path, **given), str(inline))), "inline")
+    last = Path("run") / "checkpoints" / "fedavg" / f"round-{ROUNDS:06d}.safetensors"
+    ours, theirs = (read_snapshot(folder / last).arrays for folder in (inline, tmp_path))
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)

@@ -13,6 +13,7 @@ from fedapps.strategies.secure_node import (
     SecureAggregationError,
     SecureRules,
     encoding_record,
+    masked,
     secagg_mod,
     secagg_query,
 )
@@ -45,7 +46,7 @@ class Server:
         message = Message(RecordDict(self._records(step=step, **entries)), 1, "query.secagg")
         return secagg_query(message, self.contexts[node]).content["secagg"]
 
-    def train(self, node, work=lambda arrays: arrays, **entries):
+    def train(self, node, work=lambda arrays: arrays, least_noise=0.0, **entries):
         others = self.cohort.neighbours_of(node)
         shares = [self.sealed[other][self.cohort.neighbours_of(other).index(node)] for other in others]
         asked = {"senders": others, "shares": shares, **encoding_record(Integers()), **entries}
@@ -58,7 +59,7 @@ class Server:
                 RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 3})}), reply_to=message
             )
 
-        reply = secagg_mod(Message(RecordDict(content), 1, "train"), self.contexts[node], trained)
+        reply = masked(Message(RecordDict(content), 1, "train"), self.contexts[node], trained, None, least_noise)
         assert list(reply.content) == ["secagg.masked"]
         return arrays_of(reply.content["secagg.masked"])["sum"]
 
@@ -369,6 +370,13 @@ def test_an_encoding_that_cannot_be_used_is_refused(entries, message):
     server = Server().after(*SHARES)
     with pytest.raises((SecureAggregationError, ValueError), match=message):
         server.train(0, **entries)
+
+
+def test_less_noise_than_the_node_expects_of_the_sum_is_refused():
+    server = Server().after(*SHARES)
+    with refused("noise = 1 of each node: the run promises 2 of the sum"):  # 3 of 4 must stay: 1.73 in the sum
+        server.train(0, least_noise=2.0, **encoding_record(Integers(noise=1.0)))
+    assert server.train(0, least_noise=1.7, **encoding_record(Integers(noise=1.0))).any()
 
 
 # -- signed keys ------------------------------------------------------------------------------------------------------
