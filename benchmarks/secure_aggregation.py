@@ -10,7 +10,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def measured(
     part: SecureAggregation | None, nodes: int, parameters: int, dropouts: int, rounds: int
 ) -> dict[str, float]:
     """The CPU seconds of the busiest node and of the server in the last round, and the bytes of a node."""
-    app, seconds, reports = ClientApp(), Counter[int](), list[RoundReport]()
+    app, seconds, reports = ClientApp(), dict[int, float](), list[RoundReport]()
 
     @app.train(mods=[secagg_mod])
     def train(message: Message, context: Context) -> Message:
@@ -73,7 +72,7 @@ def measured(
         try:
             return app(message, context)
         finally:
-            seconds[context.node_id] += time.process_time() - begun
+            seconds[context.node_id] = seconds.get(context.node_id, 0.0) + time.process_time() - begun
 
     server, of_server = ServerApp(), list[float]()
 
@@ -84,7 +83,7 @@ def measured(
         def note(report: RoundReport) -> None:
             nonlocal begun
             reports.append(report)
-            of_server.append(time.process_time() - begun - seconds.total())
+            of_server.append(time.process_time() - begun - sum(seconds.values()))
             busiest.append(max(seconds.values()))
             seconds.clear()
             begun = time.process_time()
