@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from fedapps.sim.flower_run import copy_app
 from flwr.cli.build import build_fab_from_disk
+
+from fedapps.deployment.submission import copy_app
 
 PYPROJECT = """
 [project]
