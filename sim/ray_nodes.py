@@ -192,7 +192,7 @@ class RayGrid(InProcessGrid):
             self._start_worker()
 
     def _start_worker(self) -> None:
-        worker = self._new_worker()
+        worker: Any = self._new_worker()
         self._starting[worker.started.remote()] = worker
 
 

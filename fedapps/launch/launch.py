@@ -162,7 +162,7 @@ class Simulation(Runner):
     Parameters
     ----------
     engine : "auto", "inline" or "ray"
-        ``inline`` runs all nodes in this process; ``ray`` runs them in processes of Ray; ``auto`` is the faster of the two.
+        ``inline`` runs all nodes in this process; ``ray`` runs them in processes of Ray; ``auto`` is the faster one.
     """
 
     engine: str
