@@ -2,8 +2,8 @@
 
 The server works in this process. Its messages go to workers, processes that keep the app and what it has loaded from
 one message to the next. One worker starts at once; another one is added whenever messages wait and the nodes have
-worked for as long as all workers took to start. So small jobs do not pay for workers that cannot help them, and large
-ones soon use all cores.
+worked four times as long as all workers took to start. So the starts take at most a quarter of the processor time of
+the work, but for the first, and long runs soon use all cores.
 """
 
 import os
@@ -28,6 +28,8 @@ from .ray_cluster import RAY_ADDRESS, RETRIES
 
 #: Messages that a worker has at a time, so that it need not wait for the server.
 _AHEAD = 2
+#: How many times as long as all starts the nodes have worked before another worker is worth its start.
+_WORTH = 4.0
 _PATIENCE = 1.0  # seconds that a pull waits for a reply
 
 
@@ -187,7 +189,7 @@ class RayGrid(InProcessGrid):
                 self._loads[worker] += 1
                 reference = worker.answer.remote(message, self.context(node))
                 self._jobs[reference] = _Job(message_id, self._pending.pop(message_id), worker)
-        worth_it = len(self._loads) < self._most and self._work_seconds >= self._start_seconds
+        worth_it = len(self._loads) < self._most and self._work_seconds >= _WORTH * self._start_seconds
         if self._pending and not self._starting and (worth_it or not self._loads):
             self._start_worker()
 

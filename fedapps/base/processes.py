@@ -57,6 +57,7 @@ def ray_environment() -> dict[str, str]:
         | {name: ",".join(filter(None, [os.environ.get(name), *_LOOPBACK])) for name in ("no_proxy", "NO_PROXY")}
         | _ray_folder()
         | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"}
+        | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # otherwise Ray warns of a later default
     )
 
 
