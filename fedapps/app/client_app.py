@@ -119,10 +119,11 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
+    taken = disclosure.taken(profile.key, profile.num_examples)
     of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[UNREPORTED] = metric
-    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(profile.num_examples, profile.groups)})
+    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
 
 
 @app.train()

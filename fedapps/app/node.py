@@ -22,7 +22,7 @@ from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
-from fedapps.clients.state import ContextState, DiskState, PrivateState
+from fedapps.clients.state import ContextState, DiskState, PrivateState, known_words
 from fedapps.methods.base import Method
 from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
@@ -56,6 +56,9 @@ class Node:
     def train(self) -> Message:
         """The reply to a TRAIN message."""
         client = self._client(FederatedClient, pooled=self.method.pools_data)
+        if self.work.source.partition is None:
+            whole = cached_load(self.work.source, client.task, pooled=False)
+            self.disclosure.note_examples(whole.key, whole.count("train"))
         return self._reply(client.train_round(received_arrays(self.message), self.settings), arrays=True)
 
     def evaluate(self) -> Message:
@@ -108,6 +111,9 @@ class Node:
         self._check_files(task)
         own = self._data(task, pooled=False)
         state = self._state(own.key)
+        if (words := task.words(own)) and (known := known_words(state)) not in ((), words):
+            task = task.knowing(known)
+            own = self._data(task, pooled=False)
         return kind(
             task,
             self._data(task, pooled=True) if pooled else own,
@@ -156,14 +162,23 @@ class Node:
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
         with timed("data"):
             data = cached_load(self.work.source, task, pooled)
+        if self.config.run.newest != "all":
+            data = self._newest(data)
         return task.without_test(data) if self.config.run.withhold_test else data
+
+    def _newest(self, data: NodeData) -> NodeData:
+        """The data with those training examples that the run takes."""
+        count = self.disclosure.taken(data.key, data.count("train"))
+        train = {name: tensor[len(tensor) - count :] for name, tensor in data.splits["train"].items()}
+        return replace(data, splits={**data.splits, "train": train})
 
     def _state(self, key: str, *part: str) -> PrivateState:
         """The private state of a node, or a part of it."""
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        return _disk_state(self.disclosure.root, self.settings.run, self.settings.method, key, *part)
+        settings = self.settings
+        return _disk_state(self.disclosure.root, (settings.run, *settings.lineage), settings.method, key, *part)
 
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
@@ -257,5 +272,8 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
 
 
 @lru_cache(maxsize=4096)
-def _disk_state(root: Path, *names: str) -> DiskState:
-    return DiskState.of(root, *names)
+def _disk_state(root: Path, runs: tuple[str, ...], method: str, key: str, *part: str) -> DiskState:
+    """The state of a node, or a part of it. In its first message of a run it begins as that of an earlier run."""
+    own, *earlier = (DiskState.of(root, run, method, key) for run in runs)
+    own.begin_from(state.folder for state in earlier)
+    return DiskState.of(own.folder, *part)

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedapps.base.options import option_values
-from fedapps.clients.settings import LocalTraining
+from fedapps.clients.settings import LINEAGE, LocalTraining
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Scalar
@@ -21,13 +21,14 @@ from fedapps.strategies import BaseStrategy, RoundReport
 from fedapps.strategies.wire import FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, TIMINGS_WANTED
 
 
-def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
+def stage_of(run: RunConfig, server_round: int, num_stages: int = 1, begun: int = 0) -> int:
     """The stage of a round, counted from 0.
 
-    Stages of the data share the rounds equally; without them stage 1 begins after nodes have collected data.
+    Stages of the data share the rounds of the run equally, which come after ``begun`` others; without them stage 1
+    begins after nodes have collected data.
     """
     if num_stages > 1:
-        return (server_round - 1) * num_stages // run.rounds
+        return (server_round - begun - 1) * num_stages // run.rounds
     return int(0 < run.collect_after < server_round)
 
 
@@ -59,25 +60,27 @@ def evaluate_config(config: Config, label: str, run_label: str, server_round: in
         {
             **_common(config, label, run_label, server_round),
             "learning-rate": _training(config, label, server_round).learning_rate,
-            "final": server_round == run.rounds,
+            "final": server_round == config.last_round(label),
             "collect": server_round == run.collect_after,
         }
     )
 
 
-def _common(config: Config, label: str, run_label: str, server_round: int) -> dict[str, Scalar]:
+def _common(config: Config, label: str, run_label: str, server_round: int) -> dict[str, Scalar | list[str]]:
     run = config.run_of(label)
     return {
         "run": run_label,
         "method": label,
         **timings_wanted(run),
         **fixed_digest(config),
-        "stage": stage_of(run, server_round, config.num_stages),
+        "stage": stage_of(run, server_round, config.num_stages, config.begun.get(label, 0)),
+        **({LINEAGE: list(config.lineage)} if config.lineage else {}),
     }
 
 
 def _training(config: Config, label: str, server_round: int) -> LocalTraining:
-    return config.methods[label].training(config.run_of(label).training_in(server_round))
+    own_round = server_round - config.begun.get(label, 0)
+    return config.methods[label].training(config.run_of(label).training_in(own_round))
 
 
 def new_node_config(config: Config, label: str, run_label: str, server_round: int, epochs: int) -> ConfigRecord:
@@ -91,7 +94,7 @@ def new_node_config(config: Config, label: str, run_label: str, server_round: in
             **evaluate_config(config, label, run_label, server_round),
             **option_values(run.training),
             "held-out-epochs": epochs,
-            "stage": stage_of(run, server_round, stages) if stages > 1 else 0,
+            "stage": stage_of(run, server_round, stages, config.begun.get(label, 0)) if stages > 1 else 0,
             "final": True,
             "collect": False,
         }

@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.app.server_app import check_start
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import tool, usable_cores
 from fedapps.base.text_files import found_in
@@ -243,6 +244,8 @@ class LocalFleet(Runner):
         path = RunFolder.check(config, run_id=0)
         self._data(config)
         fleet_folder(path, resume=config.run.resume)
+        if not config.run.resume:
+            check_start(config)
 
     def check_data(self, config: Config) -> None:
         self._data(config).check(config)

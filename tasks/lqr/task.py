@@ -131,6 +131,7 @@ class LqrTask(Task):
 
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
+    in_order: ClassVar[bool] = True
     headline: ClassVar[tuple[str, ...]] = (
         "test.state_loss",
         "test.control_loss",
