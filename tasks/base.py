@@ -207,6 +207,17 @@ class Task(ABC):
         """
         return self
 
+    def within(self, data: NodeData, start: int, end: int, *, test: bool) -> NodeData:
+        """Return data with the training examples from ``start`` to ``end`` alone, and those behind as test, if wanted.
+
+        A task with examples in order that describes them in ``data.extra``, too, changes it alike.
+        """
+        train = data.splits["train"]
+        splits = {**data.splits, "train": {name: tensor[start:end] for name, tensor in train.items()}}
+        if test:
+            splits["test"] = {name: tensor[end:] for name, tensor in train.items()}
+        return replace(data, splits=splits)
+
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
         """Return what a trained model and its inputs need beside the options, such as the words of a vocabulary.
 

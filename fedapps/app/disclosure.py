@@ -19,6 +19,7 @@ from flwr.common.logger import log
 from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError
 from fedapps.clients.data import Growth, is_simulated, newest_count
+from fedapps.clients.kept_models import CHAMPIONS, KeptModels
 from fedapps.clients.rules import LimitError, NodeRules, RulesError
 from fedapps.config.parsing import Config, read
 from fedapps.strategies.checks import truncate
@@ -122,6 +123,15 @@ class Disclosure:
                 f"node config state-dir = {stated!r}: cannot be used ({error}); give a folder that this user may write"
             ) from error
         return folder
+
+    def champions(self, key: str) -> KeptModels:
+        """The models of the fleet that a node has in use; their folder is the same in every run."""
+        registry = Path(self.run.registry)
+        return KeptModels.of(registry if self.simulated else self.root, CHAMPIONS, registry.name, key)
+
+    def trained(self, count: int) -> int:
+        """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""
+        return count - int(self.run.held_back * count)
 
     def taken(self, key: str, count: int) -> int:
         """How many of ``count`` training examples of a node the run takes, the newest ones."""

@@ -62,6 +62,13 @@ def main(grid: Grid, context: Context) -> None:
             check_named_cluster()
         else:
             config.check_real_nodes()
+    if config.run.gate:
+        from .gate import run_gate  # imports this module
+
+        run_gate(grid, config)
+        if isinstance(grid, InProcessGrid):
+            loaded_data.clear()
+        return
     if config.run.dp == "local":
         log(
             INFO,

@@ -109,13 +109,7 @@ def begun(config: Config, folder: RunFolder) -> Config:
         if config.run.dp != "none":
             write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes())
         for method, snapshot in snapshots.items():
-            old, new = (
-                path / "nodes" / path_name(name) / path_name(method)
-                for path, name in ((source, label), (folder.path, folder.label))
-            )
-            if old.is_dir() and not new.exists():
-                with whole_folder(new) as copy:
-                    shutil.copytree(old, copy, copy_function=_linked, dirs_exist_ok=True)
+            carry_states(source, label, folder.path, folder.label, method)
             # the best round and early stopping are those of the new run, on its own data
             facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}}
             folder.checkpoints(method).save(replace(snapshot, facts=facts, history={}), best=False)
@@ -129,6 +123,16 @@ def with_begun(config: Config, path: Path) -> Config:
     """The config of the run in a folder with what came before it. Raises ``ValueError`` for a damaged file."""
     started = read_object(path / STARTED)
     return replace(config, begun=started.get("rounds", {}), lineage=tuple(started.get("lineage", ())))
+
+
+def carry_states(source: Path, label: str, target: Path, new_label: str, method: str) -> None:
+    """Copy the states of simulated nodes under a method from the folder of a run to that of another, if it has none."""
+    old, new = (
+        path / "nodes" / path_name(name) / path_name(method) for path, name in ((source, label), (target, new_label))
+    )
+    if old.is_dir() and not new.exists():
+        with whole_folder(new) as copy:
+            shutil.copytree(old, copy, copy_function=_linked, dirs_exist_ok=True)
 
 
 def _linked(source: str, target: str) -> None:

@@ -70,6 +70,23 @@ def conflicts(
     for label, method in methods.items():
         of_pace += [c for c in pace_conflicts(runs[label], label, method, stages) if c not in of_pace]
     yield from of_pace
+    if run.held_back and not task.in_order:
+        yield (
+            {"held_back", "task"},
+            f"held-back = {run.held_back}: must be 0, because the examples of task {task.name!r} have no order of time",
+        )
+    if run.gate and not run.registry:
+        yield {"gate", "registry"}, f"gate = {run.gate!r}: needs registry, the folder of the champions on the server"
+    if run.gate and run.dp == "local":
+        yield {"gate", "dp"}, f"gate = {run.gate!r}: needs the metrics of nodes, which dp = 'local' lets not leave"
+    if run.gate_method and run.gate_method not in methods:
+        known = ", ".join(methods)
+        yield {"gate_method", "methods"}, f"gate-method = {run.gate_method!r}: must be one of {known}"
+    if run.gate in ("compare", "dry-run") and not (run.track_metric and run.start):
+        yield (
+            {"gate", "track_metric", "start"},
+            f"gate = {run.gate!r}: needs start, the run of the challenger, and track-metric, by which it is compared",
+        )
     if run.newest != "all" and not task.in_order:
         yield (
             {"newest", "task"},

@@ -73,6 +73,26 @@ class RunConfig:
     start_from: str = option(
         "last", "checkpoint of the run in start; best needs its track-metric", choices=["last", "best"]
     )
+    held_back: float = option(
+        0.0,
+        "share of each node's newest training examples, where they are in the order of recording, on which it does not "
+        "train; `fedapps gate` compares models on them, without it on the test data",
+        minimum=0,
+        maximum=0.9,
+    )
+    registry: str = option("", "folder of the registry of champions on the server, for `fedapps gate`")
+    gate: str = option(
+        "",
+        "in place of training, let nodes compare the run in start with the champion and use the better one (dry-run: "
+        "only compare), use the champion (deliver), or go back to the one before; empty = train",
+        choices=["", "compare", "dry-run", "deliver", "rollback"],
+    )
+    gate_margin: float = option(0.0, "mean loss of track-metric that a promotion allows, in its unit", minimum=0)
+    gate_group_margin: float = option(
+        0.0, "mean loss of track-metric in a group of nodes that a promotion allows", minimum=0
+    )
+    gate_method: str = option("", "label of the challenger's method; empty = the first of methods")
+    gate_nodes: str = option("", "keys of the nodes that go back, separated by commas; empty = all")
     newest: str = option(
         "all",
         "training examples of each node, where they are in the order of recording: all; new, those since its last run; "

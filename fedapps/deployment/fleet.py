@@ -74,6 +74,12 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     """
     keys = read_recipe(recipe, overrides)
     check_deployable(parse(keys, files_exist=False))
+    submit(keys, federation, stream=stream)
+    return 0
+
+
+def submit(keys: Mapping[str, Any], federation: str, *, stream: bool) -> None:
+    """Run the app with the keys of a run config on the SuperLink of a federation. Raises as :func:`deploy`."""
     with app_folder() as app, tempfile.TemporaryDirectory(prefix="fedapps-submit-") as folder:
         command = submission(app, Path(folder), for_flower(keys), federation, stream=stream)
         status, run = _shown(command) if stream else (subprocess.run(command, check=False).returncode, "")
@@ -83,7 +89,6 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
         )
     if stream:
         _check_finished(run, federation)
-    return 0
 
 
 def _shown(command: Sequence[str]) -> tuple[int, str]:
