@@ -19,6 +19,7 @@ its reply                    ``profile``                ConfigRecord: ``key``, `
                                                         ``no-data``, ``own-data``, ``unreported``
 ``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
 its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
+``query.champion``, reply    ``config``, ``champion``   ConfigRecord: ``use``, the generation of the model in use
 ============================ ========================== ================================================================
 """
 

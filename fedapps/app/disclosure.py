@@ -127,7 +127,8 @@ class Disclosure:
     def champions(self, key: str) -> KeptModels:
         """The models of the fleet that a node has in use; their folder is the same in every run."""
         registry = Path(self.run.registry)
-        return KeptModels.of(registry if self.simulated else self.root, CHAMPIONS, registry.name, key)
+        of_run = self.simulated and not self.node_config.get("state-dir")  # the root changes with the run
+        return KeptModels.of(registry if of_run else self.root, CHAMPIONS, registry.name, key)
 
     def trained(self, count: int) -> int:
         """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""

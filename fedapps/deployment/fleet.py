@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from fedapps.app.server_app import check_start
+from fedapps.base.atomic import whole_folder
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import tool, usable_cores
 from fedapps.base.text_files import found_in
@@ -313,6 +315,8 @@ def limit_in_flight(config: Config, nodes: int, cores: int) -> Config:
 
 
 def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
+    if config.run.started_from is not None:
+        _carry_states(config.run.started_from, fleet.folder)
     fleet.start_superlink()
     security = "TLS, node keys" if fleet.auth else "TLS" if fleet.ca else "not encrypted"
     ports = f"port {fleet.control_port} for flwr, port {fleet.fleet_port} for SuperNodes"
@@ -322,6 +326,16 @@ def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
     with app_folder() as app:
         fleet.run(app, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))
+
+
+def _carry_states(run: Path, folder: Path) -> None:
+    """Copy what the nodes kept that another fleet of this machine ran with, unless the fleet has it."""
+    before = run.with_name(f"{run.name}-fleet")
+    for state in before.glob("node-*/state"):
+        target = folder / state.relative_to(before)
+        if not target.exists():
+            with whole_folder(target) as copy:
+                shutil.copytree(state, copy, symlinks=True, dirs_exist_ok=True)
 
 
 def _node_folders(text: str) -> tuple[Path, ...]:
