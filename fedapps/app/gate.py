@@ -22,7 +22,7 @@ from fedapps.strategies.records import to_text
 from fedapps.strategies.transport import NodeFailure
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, CHAMPION, CHAMPION_QUERY, CONFIG, DURABLE_ROUND, PROMOTE, USE
 
-from .round_config import evaluate_config
+from .round_config import RoundConfigs
 from .server_app import initial_model, strategy_for
 from .start import carry_states, with_begun
 
@@ -155,7 +155,7 @@ class _Model:
 
     def evaluated(self, grid: Grid, node: Profile | None = None, promote: int = 0) -> RoundReport:
         """Let all nodes evaluate it, or let one node use it as the generation ``promote``."""
-        settings = evaluate_config(self.config, self.label, self.run_label, self.round)
+        settings = RoundConfigs(self.config, self.label, self.run_label).evaluate(self.round)
         settings = ConfigRecord({**settings, **self.settings, "final": False, "collect": False})
         report = self.strategy.report = RoundReport(self.round)
         if node is None:

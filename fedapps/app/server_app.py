@@ -32,7 +32,7 @@ from fedapps.strategies.transport import clock_of
 
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .privacy import check_statistics, guarantee, spent
-from .round_config import evaluate_config, held_out_results, stage_of, tracked_results, train_config
+from .round_config import RoundConfigs, held_out_results, stage_of, tracked_results
 from .start import STARTED, begun, start_snapshots, started_arrays
 from .strategy import build_strategy, tracked_metric, with_clock, write_devices
 
@@ -159,13 +159,14 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
 
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
+    configs = RoundConfigs(config, method, folder.label)
     result = strategy.start(
         grid,
         started_arrays(config, strategy, initial),
         num_rounds=config.last_round(method),
         timeout=run.timeout,
-        train_config=lambda server_round: train_config(config, method, folder.label, server_round),
-        evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
+        train_config=configs.train,
+        evaluate_config=configs.evaluate,
         evaluate_every=run.evaluate_every,
         callbacks=[
             *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
