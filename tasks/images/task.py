@@ -75,6 +75,7 @@ class ImagesTask(Task):
             "`images.label-column`"
         ),
     }
+    output_keys: ClassVar[tuple[str, ...]] = ("labels", "classes")
     floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     common_metrics: ClassVar[tuple[str, ...]] = ("test.global_*",)
