@@ -70,6 +70,7 @@ class DrivingTask(Task):
     }
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
     trained_model: ClassVar[str] = "fedapps.tasks.driving.trained:DrivingTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.driving.logs:DrivingImport"
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
 
     def __init__(self, options: DrivingOptions | None = None) -> None:

@@ -1,0 +1,300 @@
+"""Imports logs into the folder of a task: each once, what is new alone, and none in part.
+
+``.imported.jsonl`` in the folder has a line for each log that is done: a log with the same content is not read again,
+and one that has grown or gets another mapping replaces what came from it before. What is written carries the name of
+its log, so that an import that was killed leaves nothing that the next one does not replace.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedapps.base.atomic import append_line, write_whole
+from fedapps.base.errors import DataError
+from fedapps.base.options import allowed, option, option_fields, parse_options
+from fedapps.base.rows import FORMATS, json_lines
+from fedapps.base.text_files import shown
+
+from .readers import IMAGES, QUATERNION, Log, Topic, columns_of, image_of, open_log, value_at
+from .signals import (
+    OPEN,
+    UNITS,
+    Field,
+    Gathered,
+    LogMapping,
+    Series,
+    Session,
+    Signal,
+    at_time,
+    gather,
+    read_mapping,
+    sessions,
+    signal_messages,
+)
+
+LEDGER = ".imported.jsonl"
+#: Names of columns that tell people or cars apart, and of those with times, for drafts.
+IDS, TIMES = ("id", "track_id", "object_id", "name"), ("time", "timestamp", "t", "stamp", "time_s")
+_SHOWN, _WIDTH = 80, 118  # columns of a topic, and characters of a comment
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """Settings of every import."""
+
+    gap: float = option(
+        0.5, "Seconds of silence of a signal that end a session; nothing is filled in across them", above=0
+    )
+
+
+class Output:
+    """The part of a folder that comes from one log."""
+
+    def __init__(self, folder: Path, log: str) -> None:
+        self.folder = folder
+        #: Such as ``log-0123456789abcdef``; it stands in each line, or in the name of a file.
+        self.log = log
+
+    def clear(self) -> None:
+        """Remove the files that an earlier import of the log wrote."""
+        for path in self.folder.rglob(f"*{self.log}*"):
+            path.unlink()
+
+    def file(self, name: str, content: bytes) -> None:
+        """Write a file, whose name must have that of the log."""
+        write_whole(self.folder / name, content)
+
+    def lines(self, name: str, lines: Iterable[str], header: str = "") -> None:
+        """Add lines, each with the name of the log, to a file, in place of those that it has of the log."""
+        path = self.folder / name
+        old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if header and old and old[0] != header:
+            raise DataError(f"{path}: another header than that of an import; choose another output folder")
+        kept = [line for line in old[bool(header) :] if self.log not in line]
+        text = "\n".join([*([header] if header else []), *kept, *lines])
+        write_whole(path, text.encode() + b"\n")
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Add rows to a CSV file, whose first column is the name of the log."""
+        self.lines(name, (",".join([self.log, *map(_cell, row)]) for row in rows), ",".join(["log", *columns]))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.9g}"
+    text = str(value)
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n') else text
+
+
+#: A picture, which tasks of images need.
+IMAGE = Signal("the images", {"image": Field("image", ("image", "path", "file", "format", "encoding"))})
+
+
+class LogImport(ABC):
+    """How a task takes its data from logs."""
+
+    #: The signals by name that a mapping must have.
+    signals: ClassVar[Mapping[str, Signal]]
+    #: A dataclass of options, for the table ``settings`` of a mapping.
+    Settings: ClassVar[type[ImportSettings]] = ImportSettings
+    #: Lines of advice at the head of a draft.
+    advice: ClassVar[str] = ""
+
+    def __init__(self, mapping: LogMapping) -> None:
+        values, errors = parse_options(self.Settings, dict(mapping.settings), "settings.")
+        if errors:
+            raise DataError("\n  ".join([f"{mapping.path}: the mapping has {len(errors)} errors:", *errors]))
+        self.mapping = mapping
+        self.settings: Any = self.Settings(**values)
+        self.check()
+
+    def check(self) -> None:
+        """Raise :class:`DataError` if settings or columns do not fit together."""
+        return
+
+    def refuse(self, problem: str) -> DataError:
+        """The error about the mapping."""
+        return DataError(f"{self.mapping.path}: {problem}")
+
+    def sessions(self, *named: tuple[str, Series]) -> Iterator[Session]:
+        """The sessions of some signals at the steps of the settings."""
+        holds = [self.signals[name].holds for name, _ in named]
+        return sessions([series for _, series in named], holds, self.settings.step, self.settings.gap)
+
+    def at(self, name: str, series: Series, epoch: int, time: float) -> dict[str, Any] | None:
+        """The values of a signal at one time; ``None`` if it is silent then."""
+        return at_time(series, epoch, time, self.settings.gap, self.signals[name].holds)
+
+    def images(self, log: Log, images: Series, chosen: Collection[int]) -> Iterator[tuple[int, bytes, str]]:
+        """Yield the number, the file and its ending of those images of the signal ``image`` that were chosen."""
+        column = self.mapping.sources["image"].fields["image"].names[0]
+        number = 0
+        for _, message, time in signal_messages(log, self.mapping, ["image"], [column]):
+            if number == len(images.time) or time != images.time[number]:
+                continue  # left out when the signals were gathered
+            if number in chosen:
+                value = value_at(message.content, column, message.location)
+                folder = log.path if log.path.is_dir() else log.path.parent
+                yield number, *image_of(value, folder, f"{message.location}, column {column}")
+            number += 1
+
+    @abstractmethod
+    def convert(self, log: Log, gathered: Gathered, output: Output) -> str:
+        """Write the data of a log, and return what was written and what was left out, in a few words.
+
+        Raises
+        ------
+        DataError
+            The signals are not what the mapping says, or nothing is left.
+        """
+
+
+def import_logs(
+    importer: type[LogImport], paths: Sequence[Path], mapping_path: Path, folder: Path
+) -> Iterator[tuple[bool, str]]:
+    """Import logs one after another.
+
+    Yields
+    ------
+    bool and str
+        Whether a log is in the folder now, and a line about it. A log that cannot be imported does not stop the others.
+
+    Raises
+    ------
+    DataError
+        The mapping is wrong.
+    """
+    task = importer(read_mapping(mapping_path, importer.signals))
+    mapping = hashlib.sha256(repr((task.mapping.sources, task.settings)).encode()).hexdigest()[:16]
+    ledger = folder / LEDGER
+    done = {entry["log"]: entry for _, entry in json_lines(ledger)} if ledger.exists() else {}
+    for path in paths:
+        try:
+            log = open_log(path)
+            place, digest = str(path.resolve()), log.digest()
+            same = [entry for entry in done.values() if entry["digest"] == digest]
+            before = same or [entry for entry in done.values() if entry["path"] == place]
+            if same and same[0]["mapping"] == mapping:
+                yield True, f"{path}: imported before"
+                continue
+            output = Output(folder, before[0]["log"] if before else f"log-{digest}")
+            gathered = gather(log, task.mapping, task.settings.gap)
+            output.clear()
+            written = task.convert(log, gathered, output)
+        except DataError as error:
+            yield False, str(error)
+            continue
+        entry = {"log": output.log, "path": place, "digest": digest, "mapping": mapping, "written": written}
+        with ledger.open("ab+") as file:
+            append_line(file, json.dumps(entry).encode())
+        done[output.log] = entry
+        yield True, f"{path}: {written}{_cuts(gathered, task.settings.gap)}"
+
+
+def _cuts(gathered: Gathered, gap: float) -> str:
+    """What was found in the times of a log."""
+    silences = [
+        np.diff(series.time)[np.diff(series.epoch) == 0]
+        for by_id in gathered.series.values()
+        for series in by_id.values()
+    ]
+    long = np.concatenate([silence[silence > gap] for silence in silences])
+    parts = [f"{len(long)} gaps of up to {long.max():.3g} s"] if len(long) else []
+    parts += [f"the clock went back {gathered.jumps} times"] if gathered.jumps else []
+    parts += [f"{gathered.invalid} messages left out as not valid"] if gathered.invalid else []
+    return "".join(f"; {part}" for part in parts)
+
+
+def draft(importer: type[LogImport], path: Path) -> str:
+    """A mapping file for a log, with the topics and columns that it has as comments, and guesses to be checked.
+
+    Raises
+    ------
+    DataError
+        The log cannot be read.
+    """
+    topics = open_log(path).topics()
+    columns = {name: dict(columns_of(topic.first)) for name, topic in topics.items()}
+    advice = "Check every topic, column, unit and frame; replace each ? by what the log has, and remove what it lacks."
+    lines = [*_comment(importer.advice), *_comment(advice), "", "[settings]"]
+    for key, declared in option_fields(importer.Settings).items():
+        lines += _comment(f"{declared.metadata['doc']} ({allowed(declared.metadata, type(declared.default))})")
+        lines.append(f"{key} = {json.dumps(declared.default)}")
+    for name, signal in importer.signals.items():
+        lines += ["", *_comment(signal.about), f"[signals.{name}]", *_drafted(signal, topics, columns)]
+    for name, topic in topics.items():
+        lines += ["", f"# topic {name}: {topic.count} messages of {topic.kind}, such as"]
+        lines += [f"#   {column} = {shown(value)}" for column, value in list(columns[name].items())[:_SHOWN]]
+        lines += [f"#   and {len(columns[name]) - _SHOWN} more"] if len(columns[name]) > _SHOWN else []
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in wrap(text, _WIDTH)]
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """The columns of a topic that may be those of a signal, by field; and the list and the name of its elements."""
+
+    topic: str
+    fields: Mapping[str, str]
+    each: str = ""
+    id: str = ""
+
+    def column(self, name: str) -> str:
+        return f"{self.each}[].{name}" if self.each else name
+
+
+def _guess(signal: Signal, topic: str, kind: str, columns: Mapping[str, Any]) -> _Guess:
+    each = next((name.partition("[].")[0] for name in columns if "[]." in name), "") if signal.many else ""
+    guess = _Guess(topic, {}, each)
+    ids = [name for name in IDS if guess.column(name) in columns]
+    if signal.many and not ids:
+        return guess
+    fields = {}
+    for key, own in signal.fields.items():
+        fields[key] = next((name for name in own.guesses if guess.column(name) in columns), "")
+        if own.quantity == "image":
+            images = [name for name, value in columns.items() if value in IMAGES]
+            fields[key] = "." if kind.endswith("Image") else next(iter(images), fields[key])
+    return replace(guess, fields={key: name for key, name in fields.items() if name}, id=next(iter(ids), ""))
+
+
+def _drafted(signal: Signal, topics: Mapping[str, Topic], columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The lines of a signal: the topic in which most of its columns were found."""
+    guesses = [_guess(signal, name, topic.kind, columns[name]) for name, topic in topics.items()]
+    best = max(guesses, key=lambda guess: len(guess.fields), default=_Guess(OPEN, {}))
+    has = columns[best.topic] if best.fields else {}
+    kind = topics[best.topic].kind if best.fields else ""
+    lines = [f"topic = {json.dumps(best.topic if best.fields else OPEN)}"]
+    if "header.stamp" in has:
+        lines.append('time = { column = "header.stamp", unit = "s" }  # without it: when the message was recorded')
+    elif kind in FORMATS:
+        time = next((name for name in TIMES if name in has), OPEN)
+        lines.append(f'time = {{ column = {json.dumps(time)}, unit = "s" }}  # {", ".join(UNITS["time"])}')
+    if "y" in signal.fields:
+        lines.append(f"frame = {json.dumps(has.get('header.frame_id') or OPEN)}  # the same for all positions")
+    if signal.many:
+        lines += [f"each = {json.dumps(best.each)}  # the list in a message"] if best.each else []
+        lines.append(f"id = {json.dumps(best.id or OPEN)}  # what tells them apart")
+        lines.append("# relative = true  # for positions ahead (x) and to the left (y) of the robot")
+    for key, own in signal.fields.items():
+        units, name = list(UNITS[own.quantity]), best.fields.get(key, OPEN)
+        unit = "quaternion" if has.get(best.column(name)) == QUATERNION else units[0]
+        stated = f", unit = {json.dumps(unit)}" if unit else ""
+        choice = f"  # {', '.join(units)}" if len(units) > 1 else ""
+        absent = "" if name != OPEN or own.required else "# "
+        lines.append(f"{absent}{key} = {{ column = {json.dumps(name)}{stated} }}{choice}")
+    if {"vx", "heading"} <= best.fields.keys() and kind.endswith("Odometry"):
+        lines.append(
+            'velocity = "body"  # vx ahead and vy to the left, as in the odometry of ROS; frame: along its axes'
+        )
+    return lines
