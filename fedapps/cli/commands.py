@@ -103,15 +103,15 @@ def board(arguments: argparse.Namespace) -> int:
 def import_logs(arguments: argparse.Namespace) -> int:
     """Import logs into the data folder of a task, or print the draft of a mapping."""
     from fedapps.registry.tasks import task_class, usable_tasks
-    from fedapps.tasks.logs.folder import draft
     from fedapps.tasks.logs.folder import import_logs as imported
+    from fedapps.tasks.logs.mapping import draft
 
     if not (name := task_class(arguments.task).log_import):
         known = ", ".join(name for name, task in usable_tasks().items() if task.log_import)
         raise ValueError(f"--task {arguments.task}: must be one of {known}; logs have no data for the others")
     importer = resolve_name(name)
     if arguments.show:
-        print(draft(importer, arguments.logs[0]), end="")
+        print(draft(importer.advice, importer.signals, importer.Settings, arguments.logs[0]), end="")
         return 0
     if not arguments.mapping or not arguments.output:
         raise ValueError("--mapping and --output must be given; --show prints the draft of a mapping")

@@ -7,17 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 from fedapps.tasks.logs.folder import ImportSettings, LogImport, Output
+from fedapps.tasks.logs.mapping import MOTION, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import MOTION, Gathered, Session, Signal, checked_velocity, relative
+from fedapps.tasks.logs.signals import Gathered, Session, checked_velocity, turned
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import option
 
-from .data import ACCELERATIONS, COUNTERS, STEP
+from .data import COUNTERS, STEP
 from .options import Options, Road
 
 _COLUMNS = [f"{name}{car}" for car in "rh" for name in ("x", "y", "vx", "vy", "ax", "ay")]
-assert set(ACCELERATIONS) <= set(_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class DrivingImport(LogImport):
             # the acceleration that led to a row, as in the recorded trials
             change = np.diff(velocity, axis=0, prepend=velocity[:1]) / STEP
             for x, y in ((values["x"], values["y"]), velocity.T, change.T):
-                parts += [*relative(x, y, self.settings.along * pi / 180)]
+                parts += [*turned(x, y, -self.settings.along * pi / 180)]
         return np.stack(parts, axis=1)
 
 

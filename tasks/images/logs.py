@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedapps.tasks.logs.folder import IMAGE, ImportSettings, LogImport, Output
+from fedapps.tasks.logs.mapping import Field, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import Field, Gathered, Signal
+from fedapps.tasks.logs.signals import Gathered
 
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import DataError

@@ -9,40 +9,22 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedapps.base.atomic import append_line, write_whole
 from fedapps.base.errors import DataError
-from fedapps.base.options import allowed, option, option_fields, parse_options
-from fedapps.base.rows import FORMATS, json_lines
-from fedapps.base.text_files import shown
+from fedapps.base.options import option
+from fedapps.base.rows import json_lines
 
-from .readers import IMAGES, QUATERNION, Log, Topic, columns_of, image_of, open_log, value_at
-from .signals import (
-    OPEN,
-    UNITS,
-    Field,
-    Gathered,
-    LogMapping,
-    Series,
-    Session,
-    Signal,
-    at_time,
-    gather,
-    read_mapping,
-    sessions,
-    signal_messages,
-)
+from .mapping import Field, LogMapping, Signal, read_mapping
+from .readers import Log, image_of, open_log, value_at
+from .signals import Gathered, Series, Session, at_time, gather, sessions, signal_messages
 
 LEDGER = ".imported.jsonl"
-#: Names of columns that tell people or cars apart, and of those with times, for drafts.
-IDS, TIMES = ("id", "track_id", "object_id", "name"), ("time", "timestamp", "t", "stamp", "time_s")
-_SHOWN, _WIDTH = 80, 118  # columns of a topic, and characters of a comment
 
 
 @dataclass(frozen=True)
@@ -108,11 +90,8 @@ class LogImport(ABC):
     advice: ClassVar[str] = ""
 
     def __init__(self, mapping: LogMapping) -> None:
-        values, errors = parse_options(self.Settings, dict(mapping.settings), "settings.")
-        if errors:
-            raise DataError("\n  ".join([f"{mapping.path}: the mapping has {len(errors)} errors:", *errors]))
         self.mapping = mapping
-        self.settings: Any = self.Settings(**values)
+        self.settings = mapping.settings
         self.check()
 
     def check(self) -> None:
@@ -134,7 +113,7 @@ class LogImport(ABC):
 
     def images(self, log: Log, images: Series, chosen: Collection[int]) -> Iterator[tuple[int, bytes, str]]:
         """Yield the number, the file and its ending of those images of the signal ``image`` that were chosen."""
-        column = self.mapping.sources["image"].fields["image"].names[0]
+        column = self.mapping.sources["image"].fields["image"].column
         number = 0
         for _, message, time in signal_messages(log, self.mapping, ["image"], [column]):
             if number == len(images.time) or time != images.time[number]:
@@ -171,8 +150,8 @@ def import_logs(
     DataError
         The mapping is wrong.
     """
-    task = importer(read_mapping(mapping_path, importer.signals))
-    mapping = hashlib.sha256(repr((task.mapping.sources, task.settings)).encode()).hexdigest()[:16]
+    task = importer(read_mapping(mapping_path, importer.signals, importer.Settings))
+    mapping = hashlib.sha256(str(task.mapping).encode()).hexdigest()[:16]
     ledger = folder / LEDGER
     done = {entry["log"]: entry for _, entry in json_lines(ledger)} if ledger.exists() else {}
     for path in paths:
@@ -185,7 +164,7 @@ def import_logs(
                 yield True, f"{path}: imported before"
                 continue
             output = Output(folder, before[0]["log"] if before else f"log-{digest}")
-            gathered = gather(log, task.mapping, task.settings.gap)
+            gathered = gather(log, task.mapping)
             output.clear()
             written = task.convert(log, gathered, output)
         except DataError as error:
@@ -210,91 +189,3 @@ def _cuts(gathered: Gathered, gap: float) -> str:
     parts += [f"the clock went back {gathered.jumps} times"] if gathered.jumps else []
     parts += [f"{gathered.invalid} messages left out as not valid"] if gathered.invalid else []
     return "".join(f"; {part}" for part in parts)
-
-
-def draft(importer: type[LogImport], path: Path) -> str:
-    """A mapping file for a log, with the topics and columns that it has as comments, and guesses to be checked.
-
-    Raises
-    ------
-    DataError
-        The log cannot be read.
-    """
-    topics = open_log(path).topics()
-    columns = {name: dict(columns_of(topic.first)) for name, topic in topics.items()}
-    advice = "Check every topic, column, unit and frame; replace each ? by what the log has, and remove what it lacks."
-    lines = [*_comment(importer.advice), *_comment(advice), "", "[settings]"]
-    for key, declared in option_fields(importer.Settings).items():
-        lines += _comment(f"{declared.metadata['doc']} ({allowed(declared.metadata, type(declared.default))})")
-        lines.append(f"{key} = {json.dumps(declared.default)}")
-    for name, signal in importer.signals.items():
-        lines += ["", *_comment(signal.about), f"[signals.{name}]", *_drafted(signal, topics, columns)]
-    for name, topic in topics.items():
-        lines += ["", f"# topic {name}: {topic.count} messages of {topic.kind}, such as"]
-        lines += [f"#   {column} = {shown(value)}" for column, value in list(columns[name].items())[:_SHOWN]]
-        lines += [f"#   and {len(columns[name]) - _SHOWN} more"] if len(columns[name]) > _SHOWN else []
-    return "\n".join(lines) + "\n"
-
-
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in wrap(text, _WIDTH)]
-
-
-@dataclass(frozen=True)
-class _Guess:
-    """The columns of a topic that may be those of a signal, by field; and the list and the name of its elements."""
-
-    topic: str
-    fields: Mapping[str, str]
-    each: str = ""
-    id: str = ""
-
-    def column(self, name: str) -> str:
-        return f"{self.each}[].{name}" if self.each else name
-
-
-def _guess(signal: Signal, topic: str, kind: str, columns: Mapping[str, Any]) -> _Guess:
-    each = next((name.partition("[].")[0] for name in columns if "[]." in name), "") if signal.many else ""
-    guess = _Guess(topic, {}, each)
-    ids = [name for name in IDS if guess.column(name) in columns]
-    if signal.many and not ids:
-        return guess
-    fields = {}
-    for key, own in signal.fields.items():
-        fields[key] = next((name for name in own.guesses if guess.column(name) in columns), "")
-        if own.quantity == "image":
-            images = [name for name, value in columns.items() if value in IMAGES]
-            fields[key] = "." if kind.endswith("Image") else next(iter(images), fields[key])
-    return replace(guess, fields={key: name for key, name in fields.items() if name}, id=next(iter(ids), ""))
-
-
-def _drafted(signal: Signal, topics: Mapping[str, Topic], columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The lines of a signal: the topic in which most of its columns were found."""
-    guesses = [_guess(signal, name, topic.kind, columns[name]) for name, topic in topics.items()]
-    best = max(guesses, key=lambda guess: len(guess.fields), default=_Guess(OPEN, {}))
-    has = columns[best.topic] if best.fields else {}
-    kind = topics[best.topic].kind if best.fields else ""
-    lines = [f"topic = {json.dumps(best.topic if best.fields else OPEN)}"]
-    if "header.stamp" in has:
-        lines.append('time = { column = "header.stamp", unit = "s" }  # without it: when the message was recorded')
-    elif kind in FORMATS:
-        time = next((name for name in TIMES if name in has), OPEN)
-        lines.append(f'time = {{ column = {json.dumps(time)}, unit = "s" }}  # {", ".join(UNITS["time"])}')
-    if "y" in signal.fields:
-        lines.append(f"frame = {json.dumps(has.get('header.frame_id') or OPEN)}  # the same for all positions")
-    if signal.many:
-        lines += [f"each = {json.dumps(best.each)}  # the list in a message"] if best.each else []
-        lines.append(f"id = {json.dumps(best.id or OPEN)}  # what tells them apart")
-        lines.append("# relative = true  # for positions ahead (x) and to the left (y) of the robot")
-    for key, own in signal.fields.items():
-        units, name = list(UNITS[own.quantity]), best.fields.get(key, OPEN)
-        unit = "quaternion" if has.get(best.column(name)) == QUATERNION else units[0]
-        stated = f", unit = {json.dumps(unit)}" if unit else ""
-        choice = f"  # {', '.join(units)}" if len(units) > 1 else ""
-        absent = "" if name != OPEN or own.required else "# "
-        lines.append(f"{absent}{key} = {{ column = {json.dumps(name)}{stated} }}{choice}")
-    if {"vx", "heading"} <= best.fields.keys() and kind.endswith("Odometry"):
-        lines.append(
-            'velocity = "body"  # vx ahead and vy to the left, as in the odometry of ROS; frame: along its axes'
-        )
-    return lines

@@ -58,7 +58,7 @@ class Topic:
 
     kind: str
     count: int
-    first: Any
+    example: Any
 
 
 class Log(ABC):

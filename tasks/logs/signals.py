@@ -1,5 +1,4 @@
-"""The signals that a task needs of a log: where a mapping says that they stand, in which units and frame, and their
-values at the steps of a session.
+"""The values of signals in a log, and at the steps of its sessions.
 
 A session is a stretch of time in which no signal is silent for longer than ``gap`` seconds and no clock goes back.
 Within it, a number is interpolated linearly between the two messages around a step (angles along the shorter way), and
@@ -10,123 +9,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
-from math import asin, atan2, cos, hypot, isfinite, pi, sin
-from pathlib import Path
+from math import asin, atan2, degrees, hypot, isfinite, pi
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedapps.base.errors import DataError, listed
-from fedapps.base.options import did_you_mean
-from fedapps.base.text_files import read_toml, shown
+from fedapps.base.text_files import shown
 
+from .mapping import ROBOT, UNITS, Column, LogMapping, Source
 from .readers import Log, Message, value_at
 
-#: The units of each quantity, as factors of the first one.
-UNITS: Mapping[str, Mapping[str, float]] = {
-    "length": {"m": 1.0, "cm": 0.01, "mm": 0.001, "km": 1000.0},
-    "speed": {"m/s": 1.0, "cm/s": 0.01, "km/h": 1 / 3.6},
-    "acceleration": {"m/s2": 1.0, "cm/s2": 0.01},
-    "angle": {"rad": 1.0, "deg": pi / 180, "quaternion": 1.0},
-    "degrees": {"deg": 1.0},
-    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
-    "number": {"1": 1.0},
-    "word": {"": 1.0},
-    "image": {"": 1.0},
-}
-#: The signal of the robot's own motion, to which other positions can be relative.
-ROBOT = "robot"
-OPEN = "?"  # what a draft leaves to the user
 _FASTEST = 100.0  # m/s: faster is a wrong unit
 _MANY_TURNS = 4 * pi  # rad: larger angles are degrees
 _MOST_TILT = 0.8  # rad of roll and pitch, beyond which the parts of a quaternion stand in another order
-_WAY, _WRONG = (
-    2.0,
-    0.5,
-)  # metres from which velocities are compared with positions, and the relative error that is wrong
+#: Metres from which velocities are compared with positions, and the relative difference that is wrong.
+_WAY, _WRONG = 2.0, 0.5
 _ROUNDING = 1e-6  # seconds, and share of a step, within which times are equal
-
-
-@dataclass(frozen=True)
-class Field:
-    """A value of a signal: its quantity, the columns where a draft looks for it, and whether a mapping must name it."""
-
-    quantity: str
-    guesses: tuple[str, ...] = ()
-    required: bool = True
-
-
-@dataclass(frozen=True)
-class Signal:
-    """What a task needs of a log under one name: what it is, its fields, whether several, told apart by ``id``, stand
-    in a topic, and whether a value holds until the next message.
-    """
-
-    about: str
-    fields: Mapping[str, Field]
-    many: bool = False
-    holds: bool = False
-
-
-def _ends(*names: str) -> tuple[str, ...]:
-    return tuple(
-        f"{prefix}{name}" for name in names for prefix in ("pose.pose.", "pose.", "twist.twist.", "twist.", "")
-    )
-
-
-#: The motion on a plane of a robot, a person or a car.
-MOTION: Mapping[str, Field] = {
-    "x": Field("length", _ends("position.x", "x")),
-    "y": Field("length", _ends("position.y", "y")),
-    "vx": Field("speed", _ends("linear.x", "velocity.x", "vx"), required=False),
-    "vy": Field("speed", _ends("linear.y", "velocity.y", "vy"), required=False),
-    "heading": Field("angle", _ends("orientation", "heading", "yaw", "theta"), required=False),
-}
-
-
-@dataclass(frozen=True)
-class Column:
-    """Some columns of a message, four for the parts x, y, z and w of a quaternion and else one, and their unit."""
-
-    names: tuple[str, ...]
-    unit: str
-    factor: float
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a signal stands in a log, as a mapping says it."""
-
-    name: str
-    topic: str
-    fields: Mapping[str, Column]
-    quantities: Mapping[str, str]
-    time: Column | None = None
-    frame: str = ""
-    each: str = ""
-    id: str = ""
-    body: bool = False
-    relative: bool = False
-    valid: str = ""
-    least: float = 0.0
-
-    @property
-    def columns(self) -> set[str]:
-        """The columns that a reader must read for all but images, without the elements of lists."""
-        named = [
-            name for key, column in self.fields.items() if self.quantities[key] != "image" for name in column.names
-        ]
-        named += [*(self.time.names if self.time else ()), self.id, self.valid]
-        return {name.partition("[")[0] for name in named if name}
-
-
-@dataclass(frozen=True)
-class LogMapping:
-    """A mapping file: the source of each signal, and the settings of the task."""
-
-    path: Path
-    sources: Mapping[str, Source]
-    settings: Mapping[str, Any]
 
 
 class Series(NamedTuple):
@@ -153,104 +52,7 @@ class Gathered:
     invalid: int = 0
 
 
-def read_mapping(path: Path, signals: Mapping[str, Signal]) -> LogMapping:
-    """Read a mapping file.
-
-    Raises
-    ------
-    DataError
-        A signal or a column is missing, or a key, a unit or a frame is not allowed. All errors are named.
-    """
-    content = read_toml(path)
-    tables = content.get("signals", {})
-    errors = [
-        f"{key}: unknown key; known keys: settings, signals" for key in content if key not in ("settings", "signals")
-    ]
-    errors += [
-        f"signals.{name}: unknown signal{did_you_mean(name, signals)}; the task needs {', '.join(signals)}"
-        for name in tables
-        if name not in signals
-    ]
-    sources = {}
-    for name, signal in signals.items():
-        table = tables.get(name)
-        if isinstance(table, dict):
-            sources[name] = _source(name, signal, table, errors)
-        else:
-            errors.append(f"signals.{name}: missing; name the topic and the columns of {signal.about}")
-    if any(source.relative for source in sources.values()) and "heading" not in sources[ROBOT].fields:
-        errors.append(f"relative: needs the direction of the robot; name signals.{ROBOT}.heading")
-    frames = {source.frame for source in sources.values() if "y" in source.fields and not source.relative}
-    if len(frames) > 1:
-        errors.append(
-            f"frame: {', '.join(sorted(map(repr, frames)))}; transform all positions into one frame, such as map"
-        )
-    if errors:
-        raise DataError("\n  ".join([f"{path}: the mapping has {len(errors)} errors:", *errors]))
-    return LogMapping(path, sources, content.get("settings", {}))
-
-
-def _source(name: str, signal: Signal, table: Mapping[str, Any], errors: list[str]) -> Source:
-    keys = {"topic", "time", "valid", "least", *signal.fields}
-    keys |= {"frame"} if "y" in signal.fields else set()
-    keys |= {"velocity"} if "heading" in signal.fields else set()
-    keys |= {"each", "id", "relative"} if signal.many else set()
-    prefix = f"signals.{name}."
-    for key in table:
-        if key not in keys:
-            errors.append(
-                f"{prefix}{key}: unknown key{did_you_mean(key, keys, prefix)}; known keys: {', '.join(sorted(keys))}"
-            )
-    words = {key: table.get(key, "") for key in ("topic", "frame", "velocity", "each", "id", "valid")}
-    needed = {"topic"} | ({"frame"} if "y" in table else set()) | ({"id"} if signal.many else set())
-    for key, word in words.items():
-        if not isinstance(word, str) or word == OPEN or (key in needed and not word):
-            errors.append(f"{prefix}{key} = {word!r}: must be the name of the {key}, as in the log")
-    if words["velocity"] not in ("", "frame", "body"):
-        errors.append(
-            f"{prefix}velocity = {words['velocity']!r}: must be frame (vx and vy along the axes of the frame) or body "
-            "(vx ahead, as in the odometry of ROS)"
-        )
-    columns = {}
-    for key, quantity in {"time": "time", **{key: own.quantity for key, own in signal.fields.items()}}.items():
-        required = key in signal.fields and signal.fields[key].required
-        if key in table or required:
-            columns[key] = _column(f"{prefix}{key}", table.get(key), quantity, errors)
-    if words["velocity"] == "body" and not {"vx", "vy", "heading"} <= columns.keys():
-        errors.append(f"{prefix}velocity = 'body': needs vx, vy and heading; name their columns")
-    least = table.get("least", 0)
-    if isinstance(least, bool) or not isinstance(least, (int, float)):
-        errors.append(f"{prefix}least = {least!r}: must be a number, the smallest value of {prefix}valid to keep")
-        least = 0
-    relative = table.get("relative", False)
-    if not isinstance(relative, bool) or (relative and columns.keys() & {"vx", "vy"}):
-        errors.append(
-            f"{prefix}relative = {relative!r}: must be true, for positions ahead and to the left of the robot, without "
-            "vx and vy, or false"
-        )
-    quantities = {key: own.quantity for key, own in signal.fields.items()}
-    body, time = words.pop("velocity") == "body", columns.pop("time", None)
-    rest = {"time": time, "body": body, "relative": relative is True, "least": least}
-    return Source(name, fields=columns, quantities=quantities, **rest, **words)
-
-
-def _column(key: str, declared: Any, quantity: str, errors: list[str]) -> Column:
-    units = UNITS[quantity]
-    declared = declared if isinstance(declared, dict) else {"column": declared}
-    names, unit = declared.get("column"), declared.get("unit", "" if "" in units else None)
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name != OPEN for name in names):
-        errors.append(f"{key}: {shown(names)}; expected {{ column = NAME, unit = UNIT }} with a column of the log")
-    elif len(names) != 1 and not (len(names) == 4 and unit == "quaternion"):
-        errors.append(f"{key}: {len(names)} columns; expected one, or four (x, y, z, w) with the unit quaternion")
-    if unit not in units:
-        errors.append(f"{key}: unit {unit!r}; expected one of {', '.join(units)}")
-    if unknown := declared.keys() - {"column", "unit"}:
-        errors.append(f"{key}: {', '.join(sorted(unknown))}; expected column and unit alone")
-    return Column(tuple(names or ()), str(unit), units.get(str(unit), 1.0))
-
-
-def gather(log: Log, mapping: LogMapping, gap: float) -> Gathered:
+def gather(log: Log, mapping: LogMapping) -> Gathered:
     """Read the signals of a log but their images, of which only the times are read.
 
     Raises
@@ -264,7 +66,11 @@ def gather(log: Log, mapping: LogMapping, gap: float) -> Gathered:
     newest: dict[tuple[str, str], float] = {}
     epoch, part = 0, 0
     for source, message, time in signal_messages(log, mapping, mapping.sources):
-        one = str(value_at(message.content, source.id, message.location)) if source.id and not source.each else ""
+        one = (
+            str(value_at(message.content, source.place.id, message.location))
+            if source.place.id and not source.place.each
+            else ""
+        )
         before = newest.get((source.name, one), time)
         if time < before and not log.ordered:
             raise DataError(
@@ -276,43 +82,49 @@ def gather(log: Log, mapping: LogMapping, gap: float) -> Gathered:
             epoch, part = epoch + 1, message.part
             newest.clear()
         newest[source.name, one] = time
-        elements = value_at(message.content, source.each, message.location) if source.each else [message.content]
+        elements = (
+            value_at(message.content, source.place.each, message.location) if source.place.each else [message.content]
+        )
         for element in elements:
-            if source.valid and float(value_at(element, source.valid, message.location)) < source.least:
+            if (
+                source.place.valid
+                and float(value_at(element, source.place.valid, message.location)) < source.place.least
+            ):
                 gathered.invalid += 1
                 continue
-            key = str(value_at(element, source.id, message.location)) if source.id else ""
+            key = str(value_at(element, source.place.id, message.location)) if source.place.id else ""
             own = rows[source.name].setdefault(key, [])
             if own and own[-1][:2] == (epoch, time):
                 continue  # the message was recorded twice
-            own.append((epoch, time, _values(source, element, message.location)))
+            values = [
+                _value(source.signal.fields[key].quantity, column, element, message.location)
+                for key, column in source.fields.items()
+            ]
+            own.append((epoch, time, values))
     for name, by_id in rows.items():
         series = {key: _series(mapping.sources[name], own) for key, own in by_id.items()}
-        if mapping.sources[name].relative:
+        if mapping.sources[name].place.relative:
             (robot,) = gathered.series[ROBOT].values()
-            series = {key: _in_frame(own, robot, gap) for key, own in series.items()}
+            series = {key: _in_frame(own, robot, mapping.settings.gap) for key, own in series.items()}
         gathered.series[name] = {key: own for key, own in series.items() if len(own.time)}
         if not gathered.series[name]:
             raise DataError(
                 f"{log.path}: no message of signals.{name} is left; lower signals.{name}.least, or record its topic"
-                + (" and the robot at the same times" if mapping.sources[name].relative else "")
+                + (" and the robot at the same times" if mapping.sources[name].place.relative else "")
             )
     return gathered
 
 
 def _in_frame(series: Series, robot: Series, gap: float) -> Series:
     """Positions that were relative to the robot, in the frame of the robot, at the times when its pose is known."""
-    poses = [
-        at_time(robot, int(epoch), float(time), gap) for epoch, time in zip(series.epoch, series.time, strict=True)
-    ]
+    times = zip(series.epoch.tolist(), series.time.tolist(), strict=True)
+    poses = [at_time(robot, epoch, time, gap) for epoch, time in times]
     known = np.array([pose is not None for pose in poses], dtype=bool)
-    x, y, heading = (
-        np.array([[pose[name] for name in ("x", "y", "heading")] for pose in poses if pose]).reshape(-1, 3).T
-    )
+    names = ("x", "y", "heading")
+    x, y, heading = (np.array([pose[name] for pose in poses if pose]) for name in names)
     values = {name: column[known] for name, column in series.values.items()}
-    ahead, left = values["x"], values["y"]
-    values["x"] = x + ahead * np.cos(heading) - left * np.sin(heading)
-    values["y"] = y + ahead * np.sin(heading) + left * np.cos(heading)
+    east, north = turned(values["x"], values["y"], heading)
+    values |= {"x": x + east, "y": y + north}
     if "heading" in values:
         values["heading"] = values["heading"] + heading
     return Series(series.epoch[known], series.time[known], values)
@@ -333,11 +145,11 @@ def signal_messages(
     known = log.topics()
     topics: dict[str, list[Source]] = {}
     for source in (mapping.sources[name] for name in names):
-        matching = [topic for topic in known if fnmatchcase(topic, source.topic)]
+        matching = [topic for topic in known if fnmatchcase(topic, source.place.topic)]
         if len(matching) != 1:
             raise DataError(
-                f"{log.path}: signals.{source.name}.topic = {source.topic!r} is the name of {len(matching)} topics; "
-                f"expected one of {listed(known, 20)}"
+                f"{log.path}: signals.{source.name}.topic = {source.place.topic!r} is the name of {len(matching)} "
+                f"topics; expected one of {listed(known, 20)}"
             )
         topics.setdefault(matching[0], []).append(source)
     wanted = {topic: {*images}.union(*(source.columns for source in of_topic)) for topic, of_topic in topics.items()}
@@ -346,7 +158,7 @@ def signal_messages(
             _check_frame(source, message)
             time = message.recorded
             if source.time:
-                time = _number(source.time, source.time.names[0], message.content, message.location)
+                time = _value("time", source.time, message.content, message.location)
             if not isfinite(time):
                 raise DataError(
                     f"{message.location}: no time; name the column with "
@@ -356,75 +168,61 @@ def signal_messages(
 
 
 def _check_frame(source: Source, message: Message) -> None:
-    header = getattr(message.content, "header", None)
-    if source.frame and header is not None and header.frame_id.lstrip("/") != source.frame:
+    frame, header = source.place.frame, getattr(message.content, "header", None)
+    if frame and header is not None and header.frame_id.lstrip("/") != frame:
         raise DataError(
-            f"{message.location}: frame {header.frame_id!r}; signals.{source.name}.frame says {source.frame!r}: "
-            "transform the positions into one frame, or correct the mapping"
+            f"{message.location}: frame {header.frame_id!r}; signals.{source.name}.frame says {frame!r}: transform the "
+            "positions into one frame, or correct the mapping"
         )
 
 
-def _values(source: Source, element: Any, location: str) -> list[Any]:
-    values: list[Any] = []
-    for name, column in source.fields.items():
-        quantity = source.quantities[name]
-        if quantity == "image":
-            values.append(0.0)
-        elif quantity == "word":
-            values.append(str(value_at(element, column.names[0], location)))
-        elif column.unit == "quaternion":
-            values.append(_heading(column, element, location))
-        else:
-            values.append(_number(column, column.names[0], element, location))
-            if column.unit == "rad" and abs(values[-1]) > _MANY_TURNS:
-                raise DataError(
-                    f'{location}, column {column.names[0]}: {values[-1]:g} rad; write unit = "deg" for degrees'
-                )
-    return values
+def _value(quantity: str, column: Column, element: Any, location: str) -> Any:
+    if quantity == "image":
+        return 0.0  # decoded later, if it is chosen
+    if quantity == "word":
+        return str(value_at(element, column.column, location))
+    if column.unit == "quaternion":
+        return _heading(column.column, element, location)
+    number = _number(column.column, element, location)
+    if column.unit == "rad" and abs(number) > _MANY_TURNS:
+        raise DataError(f'{location}, column {column.column}: {number:g} rad; write unit = "deg" for degrees')
+    return number * UNITS[quantity][column.unit]
 
 
-def _number(column: Column, name: str, element: Any, location: str) -> float:
+def _number(name: str, element: Any, location: str) -> float:
     value = value_at(element, name, location)
     if hasattr(value, "nanosec"):
         value = value.sec + 1e-9 * value.nanosec
     try:
-        number = float(value) * column.factor
+        number = float(value)
     except (TypeError, ValueError):
         number = np.nan
     if not isfinite(number):
-        raise DataError(
-            f"{location}, column {name}: {shown(value)}; expected a finite number (the keys valid and least of a "
-            "signal leave messages out by another column, such as a status)"
-        )
+        advice = "with the keys valid and least, another column, such as a status, leaves messages out"
+        raise DataError(f"{location}, column {name}: {shown(value)}; expected a finite number ({advice})")
     return number
 
 
-def _heading(column: Column, element: Any, location: str) -> float:
+def _heading(name: str, element: Any, location: str) -> float:
     """The rotation about z in rad."""
-    names = column.names if len(column.names) == 4 else [f"{column.names[0]}.{part}" for part in "xyzw"]
-    x, y, z, w = (_number(column, name, element, location) for name in names)
-    norm = hypot(x, y, z, w)
-    if abs(norm - 1) > 0.01:
-        raise DataError(
-            f"{location}, column {names[0]}: a quaternion of length {norm:.3g}; expected length 1, in x, y, z, w"
-        )
+    names = name.split(",") if "," in name else [f"{name}.{part}" for part in "xyzw"]
+    x, y, z, w = (_number(part.strip(), element, location) for part in names)
+    where = f"{location}, column {name}: a quaternion"
+    if abs(hypot(x, y, z, w) - 1) > 0.01:
+        raise DataError(f"{where} of length {hypot(x, y, z, w):.3g}; expected length 1, in the order x, y, z, w")
     roll = atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
     pitch = asin(max(-1.0, min(1.0, 2 * (w * y - z * x))))
-    if max(abs(roll), abs(pitch)) > _MOST_TILT:
-        raise DataError(
-            f"{location}, column {names[0]}: the quaternion tilts by {max(abs(roll), abs(pitch)) * 180 / pi:.0f} "
-            "degrees; expected the order x, y, z, w, and a frame whose z points up"
-        )
+    if (tilt := max(abs(roll), abs(pitch))) > _MOST_TILT:
+        advice = "expected the order x, y, z, w, and a frame whose z points up"
+        raise DataError(f"{where} that tilts by {degrees(tilt):.0f} degrees; {advice}")
     return atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
 
 
 def _series(source: Source, rows: Sequence[tuple[int, float, list[Any]]]) -> Series:
     epochs, times, values = zip(*rows, strict=True)
     columns = {name: np.array(column) for name, column in zip(source.fields, zip(*values, strict=True), strict=True)}
-    if source.body:
-        ahead, left, heading = columns["vx"], columns["vy"], columns["heading"]
-        columns["vx"] = ahead * np.cos(heading) - left * np.sin(heading)
-        columns["vy"] = ahead * np.sin(heading) + left * np.cos(heading)
+    if source.place.velocity == "body":
+        columns["vx"], columns["vy"] = turned(columns["vx"], columns["vy"], columns["heading"])
     if "heading" in columns:
         columns["heading"] = np.unwrap(columns["heading"])
     return Series(np.array(epochs), np.array(times), columns)
@@ -505,6 +303,6 @@ def checked_velocity(where: str, values: Mapping[str, np.ndarray], step: float, 
     return stated
 
 
-def relative(dx: np.ndarray, dy: np.ndarray, heading: float) -> tuple[np.ndarray, np.ndarray]:
-    """Metres ahead and to the left of a robot with a heading, of what lies ``dx, dy`` from it."""
-    return dx * cos(heading) + dy * sin(heading), dy * cos(heading) - dx * sin(heading)
+def turned(x: Any, y: Any, angle: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors turned counterclockwise by an angle in rad."""
+    return x * np.cos(angle) - y * np.sin(angle), x * np.sin(angle) + y * np.cos(angle)

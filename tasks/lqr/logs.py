@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 from fedapps.tasks.logs.folder import ImportSettings, LogImport, Output
+from fedapps.tasks.logs.mapping import Field, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import Field, Gathered, Session, Signal, checked_velocity
+from fedapps.tasks.logs.signals import Gathered, Session, checked_velocity
 
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import DataError

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from fedapps.tasks.logs.folder import ImportSettings, LogImport, Output
+from fedapps.tasks.logs.mapping import MOTION, Field, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import MOTION, Field, Gathered, Series, Signal, relative
+from fedapps.tasks.logs.signals import Gathered, Series, turned
 
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import DataError
@@ -78,7 +79,7 @@ class SocialImport(LogImport):
 
     def _scene(self, robot: dict[str, float], people: list[dict[str, float]]) -> dict[str, Any]:
         def placed(x: float, y: float) -> tuple[float, float]:
-            ahead, left = relative(np.array(x - robot["x"]), np.array(y - robot["y"]), robot["heading"])
+            ahead, left = turned(x - robot["x"], y - robot["y"], -robot["heading"])
             return round(-100 * float(left), 1), round(100 * float(ahead), 1)
 
         humans = []

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 from fedapps.tasks.logs.folder import IMAGE, ImportSettings, LogImport, Output
+from fedapps.tasks.logs.mapping import MOTION, Field, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import MOTION, Field, Gathered, Signal
+from fedapps.tasks.logs.signals import Gathered
 
 from fedapps.base.errors import DataError
 from fedapps.base.options import option

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.logs import folder as module
-from fedapps.tasks.logs.folder import LEDGER, LogImport, draft, import_logs
+from fedapps.tasks.logs.folder import LEDGER, LogImport, import_logs
+from fedapps.tasks.logs.mapping import draft
 from fedapps.tasks.lqr.logs import LqrImport
 from fedapps.tasks.lqr.world import read_rollouts, robot_files
 from robot_logs import ROS1, Messages, write_bag
 
+from fedapps.base.options import option_fields
 from fedapps.cli.commands import main
 from fedapps.registry.tasks import usable_tasks
 
@@ -142,16 +144,16 @@ def test_the_draft_of_each_task_is_a_mapping_that_only_lacks_what_the_log_lacks(
             ("/people", 2.0, ros.people(1.0, {"a": (1, 2)})),
         ],
     )
-    text = draft(importer, bag)
+    text = draft(importer.advice, importer.signals, importer.Settings, bag)
     content = tomllib.loads(text)
-    assert content["settings"].keys() == set(module.option_fields(importer.Settings))
+    assert content["settings"].keys() == set(option_fields(importer.Settings))
     assert content["signals"].keys() == importer.signals.keys()
     assert "# topic /odom: 1 messages of nav_msgs/msg/Odometry, such as\n#   header.seq = 0\n" in text
     for signal in content["signals"].values():
         if signal["topic"] == "/odom":
             assert signal["time"] == {"column": "header.stamp", "unit": "s"}
             assert signal.get("frame", "odom") == "odom"
-        if "each" in signal:
+        if signal.get("each"):
             assert (signal["topic"], signal["each"], signal["id"]) == ("/people", "people", "name")
 
 

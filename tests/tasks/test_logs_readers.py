@@ -40,7 +40,7 @@ def test_bags_of_all_kinds_give_the_messages_of_some_topics_in_the_recorded_orde
     topics = log.topics()
     assert {name: topic.count for name, topic in topics.items()} == {"/cmd_vel": 1, "/odom": 2, "/other": 1}
     assert topics["/odom"].kind == "nav_msgs/msg/Odometry"
-    columns = dict(columns_of(topics["/odom"].first))
+    columns = dict(columns_of(topics["/odom"].example))
     assert columns["header.stamp"] == 9.5
     assert columns["pose.pose.orientation"] == "a quaternion"
     assert columns["pose.pose.orientation.w"] == 1.0
@@ -64,7 +64,7 @@ def test_a_topic_of_a_type_without_definition_is_refused_and_the_others_are_read
     monkeypatch.setattr("rosbags.rosbag2.storage_sqlite3.Sqlite3Writer.add_msgtype", lambda *arguments: None)
     log = open_log(write_bag(tmp_path / "drive", messages))
     assert rows(log, {"/odom": ["pose.pose.position.x"]}) == [("/odom", 2.0, 3.0)]
-    assert log.topics()["/people"].first == {}
+    assert log.topics()["/people"].example == {}
     with pytest.raises(DataError, match=rf"topic /people: the bag has no definition of {PEOPLE}; convert it"):
         rows(log, {"/people": []})
 
@@ -89,7 +89,7 @@ def test_the_episodes_of_a_lerobot_data_set_are_parts_with_images(tmp_path: Path
         np.testing.assert_allclose(np.asarray(Image.open(tmp_path / "x.png")), np.full((32, 48, 3), shade), atol=4)
     (topic,) = log.topics().values()
     assert topic.count == 4
-    assert dict(columns_of(topic.first))["observation.image"] == ("a frame of a video" if videos else "an image")
+    assert dict(columns_of(topic.example))["observation.image"] == ("a frame of a video" if videos else "an image")
 
 
 def test_videos_with_fewer_frames_than_rows_are_refused(tmp_path: Path) -> None:

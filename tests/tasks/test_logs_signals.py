@@ -6,18 +6,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
+from fedapps.tasks.logs.folder import ImportSettings
+from fedapps.tasks.logs.mapping import MOTION, Field, Signal, read_mapping
 from fedapps.tasks.logs.readers import open_log
-from fedapps.tasks.logs.signals import (
-    MOTION,
-    Field,
-    Gathered,
-    Series,
-    Signal,
-    checked_velocity,
-    gather,
-    read_mapping,
-    sessions,
-)
+from fedapps.tasks.logs.signals import Gathered, Series, checked_velocity, gather, sessions
 from hypothesis import given
 from robot_logs import Messages, write_bag
 
@@ -47,10 +39,10 @@ y = { column = "position.y", unit = "m" }
 """
 
 
-def read(folder: Path, mapping: str, signals: dict[str, Signal], log: Path, gap: float = 0.5) -> Gathered:
+def read(folder: Path, mapping: str, signals: dict[str, Signal], log: Path) -> Gathered:
     path = folder / "mapping.toml"
     path.write_text(mapping)
-    return gather(open_log(log), read_mapping(path, signals), gap)
+    return gather(open_log(log), read_mapping(path, signals, ImportSettings))
 
 
 def table(folder: Path, text: str, name: str = "t.csv") -> Path:
@@ -84,7 +76,7 @@ topic = "?"
 frame = "odom"
 x = { column = "x", unit = "inch" }
 y = "y"
-heading = { column = ["a", "b"], unit = "quaternion" }
+heading = { column = "a,b", unit = "quaternion" }
 velocity = "body"
 [signals.people]
 topic = "p"
@@ -97,24 +89,24 @@ least = "x"
 """,
     )
     with pytest.raises(DataError) as caught:
-        read_mapping(path, SIGNALS)
+        read_mapping(path, SIGNALS, ImportSettings)
     head, *lines = str(caught.value).splitlines()
     assert head == f"{path}: the mapping has {len(lines)} errors:"
     text = "\n".join(lines)
     for part in (
         "  speed: unknown key; known keys: settings, signals",
         "  signals.robto: unknown signal; did you mean 'robot'?; the task needs robot, people",
-        "  signals.robot.topic = '?': must be the name of the topic, as in the log",
+        "  signals.robot.topic: must be the topic of the robot, as the log has it",
         "  signals.robot.x: unit 'inch'; expected one of m, cm, mm, km",
-        "  signals.robot.y: unit None; expected one of m, cm, mm, km",
-        "  signals.robot.heading: 2 columns; expected one, or four (x, y, z, w) with the unit quaternion",
+        "  signals.robot.y: unit ''; expected one of m, cm, mm, km",
+        "  signals.robot.heading = {'column': 'a,b', 'unit': 'quaternion'}: must be { column = NAME, unit = UNIT }",
         "  signals.robot.velocity = 'body': needs vx, vy and heading; name their columns",
-        "  signals.people.id = '': must be the name of the id, as in the log",
+        "  signals.people.id: must be the id of the people, as the log has it",
         "  signals.people.relativ: unknown key; did you mean 'signals.people.relative'?",
-        "  signals.people.x: ['?']; expected { column = NAME, unit = UNIT } with a column of the log",
-        "  signals.people.y: factor; expected column and unit alone",
+        "  signals.people.x = {'column': '?', 'unit': 'm'}: must be { column = NAME, unit = UNIT }",
+        "  signals.people.y.factor: unknown key; known keys: ",
         "  signals.people.least = 'x': must be a number",
-        "  frame: 'map', 'odom'; transform all positions into one frame, such as map",
+        "  frame: map, odom; transform all positions into one frame, such as map",
     ):
         assert part in text
     assert len(lines) == 13
@@ -122,7 +114,7 @@ least = "x"
 
 def test_a_missing_signal_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"signals\.speed: missing; name the topic and the columns of a speed"):
-        read_mapping(table(tmp_path, ""), LINE)
+        read_mapping(table(tmp_path, ""), LINE, ImportSettings)
 
 
 def test_orientations_become_continuous_headings(tmp_path: Path) -> None:
@@ -135,8 +127,11 @@ def test_orientations_become_continuous_headings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ("0.6,0,0,0.8", r"line 2, column qx: the quaternion tilts by 74 degrees; expected the order x, y, z, w"),
-        ("0,0,90,0", r"line 2, column qx: a quaternion of length 90; expected length 1"),
+        (
+            "0.6,0,0,0.8",
+            r"line 2, column qx,qy,qz,qw: a quaternion that tilts by 74 degrees; expected the order x, y, z, w",
+        ),
+        ("0,0,90,0", r"line 2, column qx,qy,qz,qw: a quaternion of length 90; expected length 1"),
         ("0,0,nan,1", r"line 2, column qz: 'nan'; expected a finite number"),
     ],
 )
@@ -150,7 +145,7 @@ frame = "map"
 time = { column = "t", unit = "s" }
 x = { column = "x", unit = "m" }
 y = { column = "y", unit = "m" }
-heading = { column = ["qx", "qy", "qz", "qw"], unit = "quaternion" }
+heading = { column = "qx,qy,qz,qw", unit = "quaternion" }
 """
     with pytest.raises(DataError, match=message):
         read(tmp_path, mapping, {"robot": SIGNALS["robot"]}, log)

@@ -27,7 +27,7 @@ x = { column = "position.x", unit = "m" }
 y = { column = "position.y", unit = "m" }
 [signals.rating]
 topic = "/rating"
-score = { column = "data", unit = "1" }
+score = { column = "data" }
 """
 
 
