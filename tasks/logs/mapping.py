@@ -215,7 +215,7 @@ def draft(advice: str, signals: Mapping[str, Signal], settings: type, path: Path
     for name, signal in signals.items():
         lines += ["", *_comment(signal.about), f"[signals.{name}]", *_drafted(signal, topics, columns)]
     for name, topic in topics.items():
-        lines += ["", f"# topic {name}: {topic.count} messages of {topic.kind}, such as"]
+        lines += ["", f"# topic {name}: {topic.kind}, such as"]
         lines += [f"#   {column} = {shown(value)}" for column, value in list(columns[name].items())[:_SHOWN]]
     return "\n".join(lines) + "\n"
 

@@ -54,10 +54,9 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Topic:
-    """The type and number of the messages of a topic, and the content of one of the first."""
+    """The type of the messages of a topic, and the content of one of the first."""
 
     kind: str
-    count: int
     example: Any
 
 
@@ -132,7 +131,7 @@ class Bag(Log):
     def topics(self) -> Mapping[str, Topic]:
         with self._opened() as reader:
             return {
-                name: Topic(str(topic.msgtype), topic.msgcount, self._first(reader, topic.connections))
+                name: Topic(str(topic.msgtype), self._first(reader, topic.connections))
                 for name, topic in sorted(reader.topics.items())
             }
 
@@ -182,9 +181,8 @@ class LeRobot(Log):
     def topics(self) -> Mapping[str, Topic]:
         features = read_json(self.path / "meta" / "info.json").get("features", {})
         videos = {name: IMAGES[1] for name, feature in features.items() if feature.get("dtype") == "video"}
-        count = sum(self._parquet(path).metadata.num_rows for path in self._files)
         first = next(self.messages({FRAMES: [name for name in self._names() if name not in videos]}), None)
-        return {FRAMES: Topic("LeRobot", count, {**(first.content if first else {}), **videos})}
+        return {FRAMES: Topic("LeRobot", {**(first.content if first else {}), **videos})}
 
     @property
     def _files(self) -> list[Path]:
@@ -244,14 +242,8 @@ class Tables(Log):
         return len(self._paths) == 1
 
     def topics(self) -> Mapping[str, Topic]:
-        return {name: self._topic(name, path) for name, path in self._paths.items()}
-
-    def _topic(self, name: str, path: Path) -> Topic:
-        first: Any = {}
-        count = 0
-        for message in self.messages({name: ()}):
-            first, count = first or message.content, count + 1
-        return Topic(format_of(path), count, first)
+        rows = {name: next(self.messages({name: ()}), None) for name in self._paths}
+        return {name: Topic(format_of(self._paths[name]), row.content if row else {}) for name, row in rows.items()}
 
     def messages(self, wanted: Mapping[str, Iterable[str]]) -> Iterator[Message]:
         for name, path in self._paths.items():

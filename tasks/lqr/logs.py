@@ -30,7 +30,7 @@ class LqrImportSettings(ImportSettings):
         0.0,
         "R of the cost sum(y^2 + v^2 + R u^2) that the robot's controller minimises, with y in m, v in m per step and "
         "u in m per step^2; the larger R, the gentler the control. Take the R with which the controller was designed, "
-        "in these units. 0: the R whose optimal gain is nearest to the recorded commands, from 0.01 to 10000",
+        "in these units. 0: the R from 0.01 to 10000 whose optimal gain is nearest to the recorded commands",
         minimum=0,
     )
     test_share: float = option(0.2, "Share of the rows of each log, its last ones, for testing", minimum=0, maximum=1)
@@ -78,6 +78,8 @@ class LqrImport(LogImport):
         weight, chosen = self.settings.control_weight, ""
         if not weight:
             weight = nearest_weight(rows)
+            if weight in (_WEIGHTS[0], _WEIGHTS[-1]):
+                raise self.refuse(f"settings.control-weight = 0: no R explains the commands of {log.path}; state it")
             chosen = f"; control_weight {weight:.3g} by the nearest optimal gain"
         test = len(rows) - int(self.settings.test_share * len(rows))
         trajectory = np.repeat(np.arange(len(parts)), [len(part) for part in parts])

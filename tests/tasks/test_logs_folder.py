@@ -148,7 +148,7 @@ def test_the_draft_of_each_task_is_a_mapping_that_only_lacks_what_the_log_lacks(
     content = tomllib.loads(text)
     assert content["settings"].keys() == set(option_fields(importer.Settings))
     assert content["signals"].keys() == importer.signals.keys()
-    assert "# topic /odom: 1 messages of nav_msgs/msg/Odometry, such as\n#   header.seq = 0\n" in text
+    assert "# topic /odom: nav_msgs/msg/Odometry, such as\n#   header.seq = 0\n" in text
     for signal in content["signals"].values():
         if signal["topic"] == "/odom":
             assert signal["time"] == {"column": "header.stamp", "unit": "s"}

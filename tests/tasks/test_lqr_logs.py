@@ -1,5 +1,6 @@
 """The import of a robot's logs as rows of the task lqr."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,9 @@ time = { column = "t", unit = "s" }
 acceleration = { column = "a", unit = "m/s2" }
 """
     assert "29 rows; control_weight " in imported(tmp_path, tmp_path / "a.csv", mapping)
+    (tmp_path / "b.csv").write_text("t,y,a\n" + "".join(f"{time},{time},1\n" for time in range(9)))
+    line = imported(tmp_path, tmp_path / "b.csv", mapping.replace('"a"\ntime', '"b"\ntime'))
+    assert re.search(r"refused: .*control-weight = 0: no R explains the commands of .*b\.csv; state it", line)
 
 
 def test_a_command_must_be_one_of_speed_and_acceleration(tmp_path: Path) -> None:
