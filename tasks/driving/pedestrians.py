@@ -156,7 +156,7 @@ def scores(model: Forecaster, setting: Setting, options: Options, batch: Batch, 
     reconstruction, kl = (part.mean().item() for part in elbo_parts(model, batch))
     human, plans = batch["current"][:, 1], batch["robot_future"][:, None]
     noise = torch.randn(len(human), options.samples, model.latent, device=device)
-    metrics = {f"{split}.elbo": reconstruction + options.kl_weight * kl, f"{split}.kl": kl}
+    metrics: Metrics = {f"{split}.elbo": reconstruction + options.kl_weight * kl, f"{split}.kl": kl}
     for prefix, draws in (("", noise[:, :1] * 0), ("best_", noise)):
         controls = model.forecast(batch["history"], plans, draws)[:, 0]
         metrics |= errors(setting.roll_out(human[:, None], controls), batch["human_path"], f"{split}.{prefix}")
