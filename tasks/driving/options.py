@@ -104,18 +104,7 @@ SETTINGS = {
         Setting("lane-swap", cars=2, bicycle=True, middle=1.75, cruise=20.0, control=_PEDALS),
         Setting("three-cars", cars=3, bicycle=True, middle=1.75, cruise=20.0, control=_PEDALS),
         Setting("trials", cars=2, bicycle=False, middle=0.0, cruise=28.0, control=(5.0, 6.0), lateral=2.13),
-        Setting(
-            "pedestrians",
-            cars=2,
-            bicycle=False,
-            middle=0.0,
-            cruise=1.2,
-            control=(1.5, 1.5),
-            lateral=2.0,
-            drift=0.5,
-            speed=0.5,
-            gap=3.0,
-        ),
+        Setting("pedestrians", 2, False, 0.0, 1.2, (1.5, 1.5), lateral=2.0, drift=0.5, speed=0.5, gap=3.0),
     )
 }
 #: Training and test sessions per driver in the paper (Sections IV-B and IV-C).

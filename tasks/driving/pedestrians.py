@@ -30,16 +30,7 @@ from .planner import Forecaster, elbo_parts
 _FRAMES = 10  # of a step
 _AHEAD = 10.0  # metres
 #: The recordings in the order of the numbers of nodes.
-RECORDINGS = (
-    "biwi_eth",
-    "biwi_hotel",
-    "crowds_zara01",
-    "crowds_zara02",
-    "crowds_zara03",
-    "students001",
-    "students003",
-    "uni_examples",
-)
+RECORDINGS = tuple(sorted([*(name for names in PLACES.values() for name in names), "crowds_zara03", "uni_examples"]))
 
 
 @lru_cache(maxsize=2)

@@ -19,12 +19,14 @@ from fedapps.base.atomic import append_line, write_whole
 from fedapps.base.errors import DataError
 from fedapps.base.options import option
 from fedapps.base.rows import json_lines
+from fedapps.base.text_files import found_in
 
 from .mapping import Field, LogMapping, Signal, read_mapping
 from .readers import Log, image_of, open_log, value_at
 from .signals import Gathered, Series, Session, at_time, gather, sessions, signal_messages
 
 LEDGER = ".imported.jsonl"
+_LOG = "log-"  # begins the name of a log
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,16 @@ class Output:
         self.log = log
 
     def clear(self) -> None:
-        """Remove the files that an earlier import of the log wrote."""
+        """Remove what an earlier import of the log wrote, perhaps with other names of files."""
         for path in self.folder.rglob(f"*{self.log}*"):
             path.unlink()
+        for path in found_in(self.folder, "*.csv", "*.json"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if self.log not in line]
+            if not any(_LOG in line for line in kept) and len(kept) < len(lines):
+                path.unlink()
+            elif len(kept) < len(lines):
+                write_whole(path, "\n".join([*kept, ""]).encode())
 
     def file(self, name: str, content: bytes) -> None:
         """Write a file, whose name must have that of the log."""
@@ -163,18 +172,26 @@ def import_logs(
             if same and same[0]["mapping"] == mapping:
                 yield True, f"{path}: imported before"
                 continue
-            output = Output(folder, before[0]["log"] if before else f"log-{digest}")
+            output = Output(folder, before[0]["log"] if before else f"{_LOG}{digest}")
             gathered = gather(log, task.mapping)
-            output.clear()
+            if before:
+                done[output.log] = _entered(
+                    ledger, {**before[0], "digest": "", "mapping": ""}
+                )  # not whole from here on
+                output.clear()
             written = task.convert(log, gathered, output)
         except DataError as error:
             yield False, str(error)
             continue
         entry = {"log": output.log, "path": place, "digest": digest, "mapping": mapping, "written": written}
-        with ledger.open("ab+") as file:
-            append_line(file, json.dumps(entry).encode())
-        done[output.log] = entry
+        done[output.log] = _entered(ledger, entry)
         yield True, f"{path}: {written}{_cuts(gathered, task.settings.gap)}"
+
+
+def _entered(ledger: Path, entry: dict[str, str]) -> dict[str, str]:
+    with ledger.open("ab+") as file:
+        append_line(file, json.dumps(entry).encode())
+    return entry
 
 
 def _cuts(gathered: Gathered, gap: float) -> str:

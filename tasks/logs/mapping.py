@@ -6,7 +6,7 @@ writes a mapping from what a log has, for people to check.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import pi
 from pathlib import Path
 from textwrap import wrap
@@ -104,7 +104,7 @@ class Source:
     """A signal and where it stands in a log."""
 
     name: str
-    signal: Signal
+    signal: Signal = field(repr=False)
     place: Place
     time: Column | None
     fields: Mapping[str, Column]
@@ -240,10 +240,10 @@ def _drafted(signal: Signal, topics: Mapping[str, Topic], columns: Mapping[str, 
         yield f"each = {json.dumps(prefix.removesuffix('[].'))}  # the list in a message, if there is one"
         yield f"id = {json.dumps(guess.pop('id', _OPEN))}  # what tells them apart"
         yield "# relative = true  # for positions ahead (x) and to the left (y) of the robot"
-    for key, field in signal.fields.items():
-        units, name = list(UNITS[field.quantity]), guess.get(key, _OPEN)
+    for key, own in signal.fields.items():
+        units, name = list(UNITS[own.quantity]), guess.get(key, _OPEN)
         unit = "quaternion" if has.get(prefix + name) == QUATERNION else units[0]
-        absent = "" if key in guess or field.required else "# "
+        absent = "" if key in guess or own.required else "# "
         stated = f", unit = {json.dumps(unit)} }}  # {', '.join(units)}" if unit else " }"
         yield f"{absent}{key} = {{ column = {json.dumps(name)}{stated}"
     if {"vx", "heading"} <= guess.keys() and kind.endswith("Odometry"):
@@ -254,9 +254,9 @@ def _guessed(signal: Signal, kind: str, columns: Mapping[str, Any]) -> dict[str,
     """The columns of a topic that may be those of a signal, by field; for several people also ``each`` and ``id``."""
     guess: dict[str, str] = {}
     prefix = next((name[: name.index("[].") + 3] for name in columns if "[]." in name), "") if signal.many else ""
-    for key, field in signal.fields.items():
-        names = [name for name in field.guesses if prefix + name in columns]
-        if field.quantity == "image":
+    for key, own in signal.fields.items():
+        names = [name for name in own.guesses if prefix + name in columns]
+        if own.quantity == "image":
             names = ["."] if kind.endswith("Image") else [name for name, value in columns.items() if value in IMAGES]
         guess |= {key: names[0]} if names else {}
     if signal.many:

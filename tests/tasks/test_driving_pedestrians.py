@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.driving.options import PLACES, SETTINGS, Options
+from fedapps.tasks.driving.options import SETTINGS, Options
 from fedapps.tasks.driving.pedestrians import (
     RECORDINGS,
     constant_velocity,
@@ -132,7 +132,3 @@ def test_the_floors_of_the_published_recordings(place: str, count: int, ade: flo
     assert len(batch["history"]) == count
     floor = constant_velocity(SETTINGS["pedestrians"], batch, "unseen")
     assert (round(floor["unseen.ade"], 3), round(floor["unseen.fde"], 3)) == (ade, fde)
-
-
-def test_every_recording_of_a_place_exists() -> None:
-    assert {recording for place in PLACES.values() for recording in place} <= set(RECORDINGS)

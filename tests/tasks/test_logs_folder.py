@@ -82,6 +82,30 @@ def test_a_log_that_has_grown_or_gets_another_mapping_replaces_what_came_from_it
     assert done([path], mapping, output) == [f"{path}: imported before"]
 
 
+def test_a_mapping_with_another_name_of_the_node_leaves_no_rows_under_the_old_one(
+    tmp_path: Path, mapping: Path
+) -> None:
+    output, paths = tmp_path / "out", [log_of(tmp_path / "a.csv", 0), log_of(tmp_path / "b.csv", 100)]
+    done(paths, mapping, output)
+    mapping.write_text(MAPPING.replace("step = 1.0", 'step = 1.0\nnode = "7"'))
+    done(paths[:1], mapping, output)
+    assert states(output) == [0, 1, 2, 100, 101, 102]
+    done(paths[1:], mapping, output)
+    assert [path.name for path in robot_files(output)] == ["robot-7.csv"]
+
+
+def test_a_log_whose_replacement_fails_is_not_taken_for_imported(tmp_path: Path, mapping: Path) -> None:
+    output, path = tmp_path / "out", log_of(tmp_path / "a.csv", 0)
+    done([path], mapping, output)
+    mapping.write_text(MAPPING.replace("gap = 1.5", "gap = 0.5"))
+    ((complete, line),) = import_logs(LqrImport, [path], mapping, output)
+    assert not complete
+    assert "no session of 3 steps" in line
+    mapping.write_text(MAPPING)
+    assert done([path], mapping, output) == [f"{path}: 1 sessions with 3 rows"]
+    assert states(output) == [0, 1, 2]
+
+
 def test_an_import_that_was_killed_is_repeated_without_double_rows(
     tmp_path: Path, mapping: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
