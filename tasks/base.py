@@ -73,6 +73,9 @@ class Task(ABC):
     #: The class of the task's trained models, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.trained.TrainedModel`, which adds what users do with a model, such as ``predict``.
     trained_model: ClassVar[str] = "fedapps.tasks.trained:TrainedModel"
+    #: How the task takes its data from logs of robots, as ``package.module:Class`` of a
+    #: :class:`~fedapps.tasks.logs.folder.LogImport`; empty if it cannot.
+    log_import: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:
         #: A frozen instance of ``Options``; by default with all default values.

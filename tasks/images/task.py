@@ -81,6 +81,7 @@ class ImagesTask(Task):
     common_metrics: ClassVar[tuple[str, ...]] = ("test.global_*",)
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.1}
     trained_model: ClassVar[str] = "fedapps.tasks.images.trained:ImagesTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.images.logs:ImagesImport"
 
     def __init__(self, options: ImagesOptions | None = None) -> None:
         """Raise :class:`~fedapps.base.errors.DataError` if options are incompatible."""

@@ -146,6 +146,7 @@ class LqrTask(Task):
     }
     floors: ClassVar[tuple[str, ...]] = (REST,)
     trained_model: ClassVar[str] = "fedapps.tasks.lqr.task:LqrTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.lqr.logs:LqrImport"
     squared_residuals: ClassVar[int] = 3  # two components of the state and the control
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
 
