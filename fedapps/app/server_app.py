@@ -73,7 +73,8 @@ def main(grid: Grid, context: Context) -> None:
             model = initial_model(config, method)
             strategy, initial = strategy_for(config, method, model)
             check_statistics(config.run, method, model, strategy.share(initial))
-    folder = RunFolder.open(config, context.run_id)
+    simulated = isinstance(grid, InProcessGrid) or simulates_nodes(grid)
+    folder = RunFolder.open(config, context.run_id, durable=not simulated)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:
         if isinstance(grid, InProcessGrid):
