@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeVar
 from fedapps.strategies import arrays
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
-from flwr.common.config import parse_config_args as parse_config_args
 from flwr.common.constant import (
     APP_DIR,
     FAB_EXCLUDE_PATTERNS,
@@ -43,6 +42,7 @@ __all__ = [
     "error_reply",
     "flower_identity",
     "missing_names",
+    "parse_config_args",
     "poll_every",
     "received_copy",
     "reuse_installed_apps",
@@ -59,6 +59,7 @@ _IDENTITY = "flwr.supercore.task_identity:TaskIdentity"
 _EMPTY_RUN = "flwr.supercore.run:Run.create_empty"
 _ENCODE, _DECODE = "flwr.common.serde:recorddict_to_proto", "flwr.common.serde:recorddict_from_proto"
 _PARSE = "flwr.proto.recorddict_pb2:RecordDict.FromString"
+_PARSE_CONFIG = "flwr.common.config:parse_config_args"
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 _WORKER = "flwr.supernode.runtime.run_clientapp"
@@ -74,6 +75,7 @@ _NAMES: dict[Part, tuple[str, ...]] = {
         *("flwr.supernode.start_client_internal:time", "flwr.supercore.superexec.run_superexec:time"),
         f"{_INFLATABLE}:pull_objects(initial_backoff)",
         f"{_INFLATABLE}:pull_and_inflate_object_from_tree(initial_backoff)",
+        _PARSE_CONFIG,
         *(f"{_WORKER}:install_from_fab", f"{_UTILS}:get_flwr_home", f"{_STATE}:CLIENT_APP_CRASHED_ERROR"),
         *(
             f"{_STATE}:InMemoryNodeState.{name}"
@@ -184,6 +186,12 @@ def simulates_nodes(grid: object) -> bool:
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message its id, as a SuperLink does when it is pushed."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def parse_config_args(config: list[str]) -> dict[str, Any]:
+    """The values of ``key=value`` pairs, as Flower's commands read them. The first call imports ``requests``."""
+    values: dict[str, Any] = _named(_PARSE_CONFIG)(config)
+    return values
 
 
 def error_reply(message: Message, reason: str) -> Message:

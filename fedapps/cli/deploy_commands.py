@@ -8,6 +8,7 @@ from fedapps.comparison.matrix import assignments
 from fedapps.deployment import fleet
 from fedapps.deployment.check_node import check
 from fedapps.deployment.supernode import SuperNode, check_options
+from fedapps.launch.recipe import launch_recipe
 
 
 def config(arguments: argparse.Namespace) -> int:
@@ -19,6 +20,13 @@ def config(arguments: argparse.Namespace) -> int:
 def deploy(arguments: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
     return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
+
+
+def run_fleet(arguments: argparse.Namespace) -> int:
+    """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
+    runner = fleet.LocalFleet(arguments.nodes, arguments.node_data, arguments.tls, arguments.auth)
+    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
+    return 0
 
 
 def check_node(arguments: argparse.Namespace) -> int:
