@@ -85,9 +85,9 @@ FIXED_DIGEST = "fixed-digest"
 TIMINGS_WANTED = "timings"
 #: Record of replies: seconds that the node took for each phase of its work, floats ≥ 0.
 TIMINGS = "timings"
-#: The phases of a node: decoding the message, loading its data, reading and writing private state, building the model,
-#: training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
-NODE_PHASES = ("decode", "data", "state", "model", "train", "evaluate", "encode", "other")
+#: The phases of a node: reading its run config, decoding the message, loading its data, reading and writing private
+#: state, building the model, training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
+NODE_PHASES = ("config", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
 
 #: Config key of EVALUATE: whether the node was held out of all rounds. It then fits its personal part in
 #: ``held-out-epochs`` epochs, and its metrics have one of the prefixes :data:`HELD_OUT_PREFIXES`; false if missing.

@@ -45,6 +45,8 @@ from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_conf
 from .node import Node
 from .privacy import hiding_outcome, node_mod
 
+#: The phase of all work that is in no other.
+_OTHER = "other"
 _accept_all_text_once = cache(accept_all_text)
 
 
@@ -170,11 +172,13 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
     """
     begun = time.perf_counter()
     with measured() as watch:  # also where it is not wanted: a server in this process measures its own phases only
-        node = Node(message, context)
+        with timed("config"):
+            node = Node(message, context)
         reply = work(node)
     if node.round_config.get(TIMINGS_WANTED) and reply.has_content():
-        rest = time.perf_counter() - begun - sum(watch.seconds.values())
-        reply.content[TIMINGS] = ConfigRecord({**watch.seconds, "other": max(rest, 0.0)})
+        seconds = {phase: spent for phase, spent in watch.seconds.items() if phase != _OTHER}
+        rest = time.perf_counter() - begun - sum(seconds.values())
+        reply.content[TIMINGS] = ConfigRecord({**seconds, _OTHER: max(rest, 0.0)})
     return node.disclosure.reply(reply)
 
 
@@ -183,11 +187,16 @@ def _trained(node: Node) -> Message:
     node.disclosure.check_budget()
     if COMPRESSION not in node.round_config:
         return _noised(node)
+
+    def work(*_: object) -> Message:
+        with timed(_OTHER):
+            return _noised(node)
+
     with timed("encode"):
         return compressed(
             node.message,
             node.context,
-            lambda *_: _noised(node),
+            work,
             lambda *_: StateMemory(node.compression_state(), node.settings),
         )
 

@@ -82,7 +82,8 @@ def main(grid: Grid, context: Context) -> None:
             check_statistics(config.run, method, model, strategy.share(initial))
     if not (config.run.resume and (config.run.folder(context.run_id) / STARTED).exists()):
         check_start(config)
-    folder = RunFolder.open(config, context.run_id)
+    simulated = isinstance(grid, InProcessGrid) or simulates_nodes(grid)
+    folder = RunFolder.open(config, context.run_id, durable=not simulated)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:
         if isinstance(grid, InProcessGrid):

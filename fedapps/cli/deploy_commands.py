@@ -9,6 +9,7 @@ from fedapps.deployment import fleet
 from fedapps.deployment.check_node import check
 from fedapps.deployment.gate import steer
 from fedapps.deployment.supernode import SuperNode, check_options
+from fedapps.launch.recipe import launch_recipe
 
 
 def config(arguments: argparse.Namespace) -> int:
@@ -39,6 +40,13 @@ def rollback(arguments: argparse.Namespace) -> int:
     """Let nodes go back to the champion before."""
     keys = {"gate-nodes": arguments.nodes, **assignments(arguments.set)}
     steer(arguments.registry, None, "rollback", arguments.federation, keys)
+    return 0
+
+
+def run_fleet(arguments: argparse.Namespace) -> int:
+    """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
+    runner = fleet.LocalFleet(arguments.nodes, arguments.node_data, arguments.tls, arguments.auth)
+    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
     return 0
 
 

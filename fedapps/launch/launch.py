@@ -27,7 +27,6 @@ from fedapps.base.processes import usable_cores
 from fedapps.clients.data import cached_load, loaded_data
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
-from fedapps.report import write_report
 from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
@@ -83,18 +82,6 @@ def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
     averages = {measure_names(metric)[0] for metric in stage_metrics(rows)}
     measured = continual_metrics(rows, config.num_stages) if averages else {}
     return {**means, **{name: value for name, value in measured.items() if name in averages}}
-
-
-def add_references(path: Path, references: References) -> None:
-    """Write the references into a run folder, and again its report, which then shows them.
-
-    Nothing is written if there are no references or the run did not begin. An unfinished run has no report.
-    """
-    if not references or not path.is_dir():
-        return
-    RunFolder(path, "").save_references(references)
-    if (path / "report.html").exists():
-        write_report(path)
 
 
 class Runner(ABC):
@@ -185,8 +172,9 @@ class Simulation(Runner):
 
     def run(self, config: Config) -> None:
         path = config.run.folder(0)
-        known = RunFolder(path, "").references()  # of a run that is resumed
-        references = {} if known else find_references(config)
+        folder = RunFolder(path, "")
+        if not folder.references() and (references := find_references(config)):  # a resumed run has them
+            folder.save_references(references)  # before the run, whose report shows them
         begun = time.monotonic()
         engine = self.engine
         if engine == AUTO:
@@ -202,7 +190,8 @@ class Simulation(Runner):
             pass  # conclude() raises it again, below the results
         except (RunEndedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
-        add_references(path, references)
+        finally:
+            folder.drop_references_without_run()
         conclude(config, engine, begun)
 
 
