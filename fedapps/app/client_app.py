@@ -28,8 +28,11 @@ from fedapps.strategies.secure_node import masked
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import (
     ARRAYS,
+    CHAMPION,
+    CHAMPION_QUERY,
     CLIPPING_NORM,
     COMPRESSION,
+    CONFIG,
     KEY,
     METRICS,
     NO_DATA,
@@ -43,6 +46,7 @@ from fedapps.strategies.wire import (
     TIMINGS_WANTED,
     UNREPORTED,
     UNTRAINED,
+    USE,
     names_in,
 )
 
@@ -50,6 +54,8 @@ from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_conf
 from .node import Node
 from .privacy import hiding_outcome, node_mod
 
+#: The phase of all work that is in no other.
+_OTHER = "other"
 _accept_all_text_once = cache(accept_all_text)
 
 
@@ -128,10 +134,23 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
+    taken = disclosure.taken(profile.key, disclosure.trained(profile.num_examples))
     of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[UNREPORTED] = metric
-    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(profile.num_examples, profile.groups)})
+    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
+
+
+@app.query(CHAMPION_QUERY.removeprefix("query."))
+def champion(message: Message, context: Context) -> Message:
+    """The generation of champions that the node uses, after it has changed to the one that it shall use."""
+    wanted = message.content.config_records.get(CONFIG, ConfigRecord()).get(USE)
+    if type(wanted) is not int or wanted < 0:
+        raise ValueError(f"config {USE} = {wanted!r}: must be a whole number of at least 0")
+    disclosure, config = Disclosure.of(context), run_config_of(context)
+    key = config.run.source(config.task, context.node_config).profile(config.task).key
+    generation = disclosure.champions(key).use(wanted)
+    return Message(RecordDict({CHAMPION: ConfigRecord({USE: generation})}), reply_to=message)
 
 
 @app.train()
@@ -169,11 +188,13 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
     """
     begun = time.perf_counter()
     with measured() as watch:  # also where it is not wanted: a server in this process measures its own phases only
-        node = Node(message, context)
+        with timed("config"):
+            node = Node(message, context)
         reply = work(node)
     if node.round_config.get(TIMINGS_WANTED) and reply.has_content():
-        rest = time.perf_counter() - begun - sum(watch.seconds.values())
-        reply.content[TIMINGS] = ConfigRecord({**watch.seconds, "other": max(rest, 0.0)})
+        seconds = {phase: spent for phase, spent in watch.seconds.items() if phase != _OTHER}
+        rest = time.perf_counter() - begun - sum(seconds.values())
+        reply.content[TIMINGS] = ConfigRecord({**seconds, _OTHER: max(rest, 0.0)})
     return node.disclosure.reply(reply)
 
 
@@ -184,11 +205,16 @@ def _trained(node: Node) -> Message:
         return _masked(node)
     if COMPRESSION not in node.round_config:
         return _noised(node)
+
+    def work(*_: object) -> Message:
+        with timed(_OTHER):
+            return _noised(node)
+
     with timed("encode"):
         return compressed(
             node.message,
             node.context,
-            lambda *_: _noised(node),
+            work,
             lambda *_: StateMemory(node.compression_state(), node.settings),
         )
 

@@ -34,6 +34,7 @@ from fedapps.sim.flower_internals import (
     ask_again_after,
     call_on_work,
     check_names,
+    last_app,
     parse_config_args,
     poll_every,
     reuse_installed_apps,
@@ -281,7 +282,7 @@ def _run_superexec(libraries: Sequence[str], pipe: int) -> None:
 
 def _serve_workers(libraries: Sequence[str]) -> None:
     reuse_installed_apps()
-    serve(_WORKER, libraries)
+    serve(_WORKER, libraries, last_app)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import tomli_w
-from fedapps.sim.flower_run import wait_until_healthy
 from image_files import CLASSES, drawn, png, write_folders
 
 from fedapps.base.processes import end_groups, flower_environment, free_port
+from fedapps.deployment.submission import wait_until_healthy
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
