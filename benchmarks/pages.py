@@ -66,25 +66,18 @@ def pages() -> dict[Path, str]:
 
 
 def call(name: str, *, optional: bool = True) -> str:
-    """How to make an object of a public class of ``strategies``: its arguments and their defaults, without the seed.
+    """How to make an object of a public class of ``strategies``: the names of its arguments, without the seed.
 
     The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those
     with a default if they are not ``optional``.
     """
     arguments = signature(getattr(strategies, name)).parameters.values()
-    shown = (one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed")
-    if not optional:
-        shown = (one for one in shown if one.default is Parameter.empty)
-    return f"`{name}({', '.join(map(_with_default, shown))})`"
-
-
-def _with_default(argument: Parameter) -> str:
-    default = argument.default
-    if default is Parameter.empty:
-        return argument.name
-    if isinstance(default, type):
-        return f"{argument.name}={default.__name__}"
-    return f"{argument.name}={'...' if '<' in repr(default) else repr(default)}".replace("'", '"')
+    names = (
+        one.name
+        for one in arguments
+        if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed" and (optional or one.default is Parameter.empty)
+    )
+    return f"`{name}({', '.join(names)})`"
 
 
 def _wrapped(text: str) -> str:

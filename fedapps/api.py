@@ -116,7 +116,7 @@ def compare(
     against : str
         The baseline, by its label or display name: each other method is tested against it alone; by default, pairs are.
     engine : "inline" or "ray"
-        ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
+        ``inline`` runs each run in one process; ``ray`` runs nodes in processes of Ray.
     jobs : int
         Number of parallel runs; 0: one per CPU core of this machine or of the cluster.
     cluster : str

@@ -11,7 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.round_config import evaluate_config, train_config
+from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import Config
@@ -54,13 +54,14 @@ def replay(
     def main(grid: Grid, context: Context) -> None:
         initial = initial_arrays(config, method)
         strategy = build_strategy(config, method, initial.keys())
+        configs = RoundConfigs(config, method, "replay")
         strategy.sampler, strategy.evaluate_sampler = Recorded.of(lines, "train"), Recorded.of(lines, "evaluate")
         strategy.start(
             grid,
             initial,
             num_rounds=rounds,
-            train_config=lambda server_round: train_config(config, method, "replay", server_round),
-            evaluate_config=lambda server_round: evaluate_config(config, method, "replay", server_round),
+            train_config=configs.train,
+            evaluate_config=configs.evaluate,
             evaluate_every=config.run.evaluate_every,
             callbacks=[Save(checkpoints)],
         )

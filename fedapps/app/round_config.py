@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedapps.base.options import option_values
-from fedapps.clients.settings import LocalTraining
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Scalar
@@ -31,71 +30,67 @@ def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
     return int(0 < run.collect_after < server_round)
 
 
-def timings_wanted(run: RunConfig) -> dict[str, bool]:
-    """The key that asks nodes for their timings, only where the run asks for it."""
-    return {TIMINGS_WANTED: True} if run.timings else {}
+class RoundConfigs:
+    """The configs of the messages of one method: what stays the same in all rounds is built once.
 
-
-def fixed_digest(config: Config) -> dict[str, str]:
-    """The key with which nodes check what they build from their own files, only where there is such a thing."""
-    found = config.task.fixed_digest
-    return {FIXED_DIGEST: found} if found else {}
-
-
-def train_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
-    """The config of the TRAIN messages of the method ``label``; ``run_label`` names the folder of private states."""
-    return ConfigRecord(
-        {**_common(config, label, run_label, server_round), **option_values(_training(config, label, server_round))}
-    )
-
-
-def evaluate_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
-    """The config of the EVALUATE messages of the method ``label``.
-
-    Nodes that train before an evaluation know all settings but the learning rate of the round.
+    Parameters
+    ----------
+    config : Config
+    label : str
+        The method.
+    run_label : str
+        Names the folder of private states.
     """
-    run = config.run_of(label)
-    return ConfigRecord(
-        {
-            **_common(config, label, run_label, server_round),
-            "learning-rate": _training(config, label, server_round).learning_rate,
-            "final": server_round == run.rounds,
-            "collect": server_round == run.collect_after,
+
+    def __init__(self, config: Config, label: str, run_label: str) -> None:
+        self.run, self.num_stages = config.run_of(label), config.num_stages
+        self.training = config.methods[label].training(self.run.training)
+        self._training = option_values(self.training)
+        self._common: dict[str, Scalar] = {"run": run_label, "method": label}
+        if self.run.timings:
+            self._common[TIMINGS_WANTED] = True
+        if digest := config.task.fixed_digest:  # nodes check what they build from their own files
+            self._common[FIXED_DIGEST] = digest
+
+    def train(self, server_round: int) -> ConfigRecord:
+        """The config of the TRAIN messages of a round."""
+        return ConfigRecord({**self._common, **self._training, **self._of_round(server_round)})
+
+    def evaluate(self, server_round: int) -> ConfigRecord:
+        """The config of the EVALUATE messages of a round.
+
+        Nodes that train before an evaluation know all settings but the learning rate of the round.
+        """
+        return ConfigRecord(
+            {
+                **self._common,
+                **self._of_round(server_round),
+                "final": server_round == self.run.rounds,
+                "collect": server_round == self.run.collect_after,
+            }
+        )
+
+    def new_node(self, server_round: int, epochs: int) -> ConfigRecord:
+        """The config of the message to a new node: that of an evaluation, with the settings of training.
+
+        Its data have the stage of the round only where they come in stages: it has collected none.
+        """
+        return ConfigRecord(
+            {
+                **self.evaluate(server_round),
+                **option_values(self.run.training),
+                "held-out-epochs": epochs,
+                "stage": stage_of(self.run, server_round, self.num_stages) if self.num_stages > 1 else 0,
+                "final": True,
+                "collect": False,
+            }
+        )
+
+    def _of_round(self, server_round: int) -> dict[str, Scalar]:
+        return {
+            "stage": stage_of(self.run, server_round, self.num_stages),
+            "learning-rate": self.training.learning_rate * self.run.rate_factor(server_round),
         }
-    )
-
-
-def _common(config: Config, label: str, run_label: str, server_round: int) -> dict[str, Scalar]:
-    run = config.run_of(label)
-    return {
-        "run": run_label,
-        "method": label,
-        **timings_wanted(run),
-        **fixed_digest(config),
-        "stage": stage_of(run, server_round, config.num_stages),
-    }
-
-
-def _training(config: Config, label: str, server_round: int) -> LocalTraining:
-    return config.methods[label].training(config.run_of(label).training_in(server_round))
-
-
-def new_node_config(config: Config, label: str, run_label: str, server_round: int, epochs: int) -> ConfigRecord:
-    """The config of the message to a new node: that of an evaluation, with the settings of training.
-
-    Its data have the stage of the round only where they come in stages: it has collected none.
-    """
-    run, stages = config.run_of(label), config.num_stages
-    return ConfigRecord(
-        {
-            **evaluate_config(config, label, run_label, server_round),
-            **option_values(run.training),
-            "held-out-epochs": epochs,
-            "stage": stage_of(run, server_round, stages) if stages > 1 else 0,
-            "final": True,
-            "collect": False,
-        }
-    )
 
 
 def held_out_results(
@@ -113,7 +108,7 @@ def held_out_results(
     run = config.run
     if not run.held_out_nodes or run.withhold_test:
         return {}
-    asked = new_node_config(config, label, run_label, last, run.held_out_epochs)
+    asked = RoundConfigs(config, label, run_label).new_node(last, run.held_out_epochs)
     asked[HELD_OUT] = True
     report = strategy.evaluate_held_out(last, arrays, asked, grid, run.timeout)
     return {"held_out": {"epochs": run.held_out_epochs, **_by_model(report.evaluate), **_of_nodes(report)}}

@@ -33,7 +33,7 @@ from fedapps.strategies.transport import clock_of
 
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .privacy import check_statistics, guarantee, spent
-from .round_config import evaluate_config, held_out_results, stage_of, tracked_results, train_config
+from .round_config import RoundConfigs, held_out_results, stage_of, tracked_results
 from .strategy import build_strategy, tracked_metric, with_clock, write_devices
 
 app = ServerApp()
@@ -150,13 +150,14 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
 
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
+    configs = RoundConfigs(config, method, folder.label)
     result = strategy.start(
         grid,
         initial,
         num_rounds=run.rounds,
         timeout=run.timeout,
-        train_config=lambda server_round: train_config(config, method, folder.label, server_round),
-        evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
+        train_config=configs.train,
+        evaluate_config=configs.evaluate,
         evaluate_every=run.evaluate_every,
         callbacks=[
             *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),

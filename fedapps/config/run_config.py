@@ -240,16 +240,15 @@ class RunConfig:
     def _cache(self) -> Path:
         return Path(self.cache_dir or "~/fedapps/worlds").expanduser()
 
-    def training_in(self, server_round: int) -> LocalTraining:
-        """The settings of local training in a round, counted from 1.
+    def rate_factor(self, server_round: int) -> float:
+        """What multiplies the local learning rate in a round t of T, counted from 1.
 
-        The learning rate of "cosine" is ½ η (1 + cos(π (t - 1) / T)) in round t of T (Loshchilov and Hutter, SGDR, ICLR
-        2017, eq. 5, without restarts).
+        1, or ½ (1 + cos(π (t - 1) / T)) with the schedule "cosine" (Loshchilov and Hutter, SGDR, ICLR 2017, eq. 5,
+        without restarts).
         """
         if self.learning_rate_schedule == "constant":
-            return self.training
-        factor = 0.5 * self.training.learning_rate
-        return replace(self.training, learning_rate=factor * (1 + cos(pi * (server_round - 1) / self.rounds)))
+            return 1.0
+        return 0.5 * (1 + cos(pi * (server_round - 1) / self.rounds))
 
     @property
     def participants(self) -> int:

@@ -23,9 +23,9 @@ from fedapps.launch.launch import Runner, check_machine, conclude
 from fedapps.registry.methods import local_methods
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
-from fedapps.sim.flower_run import submission
 
 from .processes import FleetError
+from .submission import submission
 from .superlink import Deployment, NodeConfig, deployment, started_run
 
 WORKERS_PER_CORE = 3

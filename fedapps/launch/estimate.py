@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context, Message
 from fedapps.app.client_app import app
 from fedapps.app.disclosure import SEND_ERRORS
 from fedapps.app.node import choose_device
-from fedapps.app.round_config import evaluate_config, train_config
+from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
 from fedapps.base.report.numbers import format_bytes, format_duration
@@ -125,8 +125,9 @@ class DryRun:
         strategy, initial = strategy_for(alone, method, initial_model(config, method))
         node = {**node_config, "state-dir": str(state), SEND_ERRORS: True}
         grid = InProcessGrid(_Timed(seconds), [node], config.flat(), errors="reply")  # type: ignore[arg-type]
-        planned = train_config(alone, method, _LABEL, 1)
-        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), "collect": False, "final": False})
+        configs = RoundConfigs(alone, method, _LABEL)
+        planned = configs.train(1)
+        evaluation = ConfigRecord({**configs.evaluate(1), "collect": False, "final": False})
         try:
             with flower_identity(), _quiet():
                 strategy.start(

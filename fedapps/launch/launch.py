@@ -24,22 +24,21 @@ from fedapps.base.atomic import UnwritableError
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
 from fedapps.clients.data import cached_load, loaded_data
-from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import RefusedNodesError, refused_text, summary_table
-from fedapps.sim.flower_run import Fleet, flower_run
-from fedapps.sim.inprocess import run_inprocess
+from fedapps.sim.inprocess import run_inprocess, run_server
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
+from fedapps.sim.ray_nodes import ray_grid
 from fedapps.strategies import RunEndedError
 from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.base import Metrics
 
 from .estimate import faster_engine
-from .inputs import app_folder, check_data, check_folder, resolve
+from .inputs import check_data, check_folder, resolve
 from .plan import new_folder
 from .progress import RunProgress, one_bar
 
@@ -150,7 +149,7 @@ class Simulation(Runner):
     Parameters
     ----------
     engine : "auto", "inline" or "ray"
-        ``inline`` runs all nodes in this process; ``ray`` calls ``flwr run``; ``auto`` is the faster of the two.
+        ``inline`` runs all nodes in this process; ``ray`` runs them in processes of Ray; ``auto`` is the faster one.
     """
 
     engine: str
@@ -274,22 +273,15 @@ def unfinished(config: Config) -> list[str]:
 
 
 def execute(config: Config, engine: str) -> None:
-    """Run a federation with the engine ``inline`` (in this process) or ``ray`` (``flwr run``)."""
+    """Run a federation with the engine ``inline`` (nodes in this process) or ``ray`` (nodes in those of Ray)."""
+    update_console_handler(colored=sys.stderr.isatty())
+    run, flat = config.run, config.flat()
     if engine == "inline":
-        update_console_handler(colored=sys.stderr.isatty())
-        flat = config.flat()
-        run_inprocess(
-            server_app,
-            client_app,
-            num_nodes=config.run.num_nodes,
-            run_config=flat,
-            errors="reply",
-            batch=config.run.node_batch,
-        )
+        nodes = run.num_nodes
+        run_inprocess(server_app, client_app, num_nodes=nodes, run_config=flat, errors="reply", batch=run.node_batch)
     else:
-        fleet = Fleet(config.run.num_nodes, cpus=config.run.node_cpus, gpus=_gpus_per_node(config))
-        with app_folder() as app:
-            flower_run(app, for_flower(config.flat()), fleet)
+        with ray_grid(client_app, run.num_nodes, flat, cpus=run.node_cpus, gpus=_gpus_per_node(config)) as grid:
+            run_server(server_app, grid, flat)
 
 
 def _gpus_per_node(config: Config) -> float:

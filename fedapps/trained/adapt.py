@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedapps.app.node import choose_device
-from fedapps.app.round_config import new_node_config
+from fedapps.app.round_config import RoundConfigs
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.arrays import matches
 from fedapps.clients.guard import Guard
@@ -100,7 +100,7 @@ class _Start:
     def message(self, data: NodeData, epochs: int) -> Message:
         """What the strategy sends to a node with these data."""
         origin = self.example.origin
-        config = new_node_config(self.config, self.label, origin.run, origin.round, epochs)
+        config = RoundConfigs(self.config, self.label, origin.run).new_node(origin.round, epochs)
         profile = Profile(1, data.key, data.count("train"), data.groups)
         return self.strategy.evaluate_message(origin.round, profile, self.arrays, config)
 

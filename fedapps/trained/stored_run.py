@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.round_config import evaluate_config
+from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.errors import listed
 from fedapps.base.report.numbers import mean_and_interval
@@ -222,7 +222,7 @@ class StoredRun:
         best = int(snapshot.facts.get("best", {}).get("round", 0))
         settings = ConfigRecord(
             {
-                **evaluate_config(self.config, method, self.folder.label, snapshot.round),
+                **RoundConfigs(self.config, method, self.folder.label).evaluate(snapshot.round),
                 DURABLE_ROUND: snapshot.round,
                 ATTEMPTS: to_text(snapshot.attempts),
                 **({BEST_ROUND: best} if best else {}),

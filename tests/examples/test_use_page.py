@@ -37,7 +37,6 @@ def reader(tmp_path, tmp_path_factory, monkeypatch):
     Path("houses").symlink_to(run_of("vln").path.parent)
     shutil.copy(min(world("scenes").glob("*.json")), "scenes.json")
     Path("mails.txt").write_text("The striker scored twice.\nShares fell by 12 %.\n")
-    Path("states.csv").write_text("y,v\n1,2\n")
 
 
 def world(run):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from example_apps import EXAMPLES, load_example, told
 from extension_packages import environment_with, install_examples
-from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
+from flower_runs import Fleet, flower_run
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp

@@ -3,12 +3,13 @@
 import pytest
 import torch
 from fedapps.strategies.records import TooFewRepliesError
+from flwr.app import ConfigRecord
 from small_runs import run_inline
 from text_world import write_world
 from tiny_encoder import encoder_folder
 
 import fedapps
-from fedapps.app import round_config
+from fedapps.app.round_config import RoundConfigs
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,9 @@ def test_what_works_with_adapters(given, tmp_path, more):
 
 
 def test_a_node_with_another_encoder_is_refused(given, tmp_path, monkeypatch):
-    monkeypatch.setattr(round_config, "fixed_digest", lambda config: {"fixed-digest": "0" * 64})
+    train = RoundConfigs.train
+    other = {"fixed-digest": "0" * 64}
+    monkeypatch.setattr(RoundConfigs, "train", lambda self, number: ConfigRecord({**train(self, number), **other}))
     remedy = (
         r"text\.model = '.*': the frozen weights of this node differ from the server's "
         r"\(digest \w{12} here, 0{12} there\); give this"

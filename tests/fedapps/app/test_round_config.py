@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedapps.app.round_config import evaluate_config, stage_of, train_config
+from fedapps.app.round_config import RoundConfigs, stage_of
 from fedapps.config.parsing import ConfigError, parse
 
 GIVEN = {
@@ -17,7 +17,8 @@ def configs(label, server_round=1, given=GIVEN, **keys):
     """The config of TRAIN and EVALUATE messages."""
     config = parse(given | {"methods": label} | keys)
     (label,) = config.methods
-    return [dict(make(config, label, "run-x", server_round)) for make in (train_config, evaluate_config)]
+    made = RoundConfigs(config, label, "run-x")
+    return [dict(made.train(server_round)), dict(made.evaluate(server_round))]
 
 
 def test_a_train_message_has_all_that_training_needs():

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from fedapps.sim import flower_internals
-from fedapps.sim.flower_run import copy_app
 from flwr.cli.build import build_fab_from_disk
+
+from fedapps.deployment.submission import copy_app
 
 PYPROJECT = """
 [project]
@@ -60,7 +61,8 @@ def test_the_modules_of_the_app_that_was_used_last_are_imported_and_those_of_oth
         record = tmp_path / "apps" / f".{name}.imported"
         record.write_text('["small_app"]')
         os.utime(record, (number, number))
-    assert (last := flower_internals.last_app())
+    last = flower_internals.last_app()
+    assert last
     folder, import_app = last
     assert folder.name == "a.small.2.new"
     import_app()
