@@ -296,7 +296,8 @@ def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "c
     Parameters
     ----------
     folder : str or Path
-        ``STATE-DIR/models/RUN/METHOD/NODE``, with the name of the run. It need not exist yet.
+        ``STATE-DIR/models/RUN/METHOD/NODE``, with the name of the run; or ``STATE-DIR/models/champions/REGISTRY/NODE``,
+        which ``fedapps gate`` changes. It need not exist yet.
     poll : float
         Seconds between two looks for a newer model, above 0.
     device : str or torch.device

@@ -19,6 +19,7 @@ its reply                    ``profile``                ConfigRecord: ``key``, `
                                                         ``no-data``, ``own-data``, ``unreported``
 ``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
 its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
+``query.champion``, reply    ``config``, ``champion``   ConfigRecord: ``use``, the generation of the model in use
 ============================ ========================== ================================================================
 """
 
@@ -111,6 +112,11 @@ EVALUATION_STEPS = STEPS + COUNT_SUFFIX
 
 #: Message type: asks a node for its profile.
 PROFILE_QUERY = "query.profile"
+#: Asks a node which generation of champions it uses, in a ConfigRecord ``champion`` with the key ``use``. The same key
+#: in the message's config is the generation that it shall use, if it has it.
+CHAMPION_QUERY, CHAMPION, USE = "query.champion", "champion", "use"
+#: Key of the config of an EVALUATE message: the generation as which the node shall use the model that it makes of it.
+PROMOTE = "promote"
 #: Record of a profile.
 PROFILE = "profile"
 #: Profile key: the node's stable key, a string.

@@ -23,8 +23,11 @@ from fedapps.registry.methods import queries
 from fedapps.strategies.compression import compressed
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import (
+    CHAMPION,
+    CHAMPION_QUERY,
     CLIPPING_NORM,
     COMPRESSION,
+    CONFIG,
     KEY,
     METRICS,
     NO_DATA,
@@ -35,6 +38,7 @@ from fedapps.strategies.wire import (
     TIMINGS,
     TIMINGS_WANTED,
     UNREPORTED,
+    USE,
 )
 
 from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
@@ -121,10 +125,23 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
+    taken = disclosure.taken(profile.key, disclosure.trained(profile.num_examples))
     of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[UNREPORTED] = metric
-    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(profile.num_examples, profile.groups)})
+    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
+
+
+@app.query(CHAMPION_QUERY.removeprefix("query."))
+def champion(message: Message, context: Context) -> Message:
+    """The generation of champions that the node uses, after it has changed to the one that it shall use."""
+    wanted = message.content.config_records.get(CONFIG, ConfigRecord()).get(USE)
+    if type(wanted) is not int or wanted < 0:
+        raise ValueError(f"config {USE} = {wanted!r}: must be a whole number of at least 0")
+    disclosure, config = Disclosure.of(context), run_config_of(context)
+    key = config.run.source(config.task, context.node_config).profile(config.task).key
+    generation = disclosure.champions(key).use(wanted)
+    return Message(RecordDict({CHAMPION: ConfigRecord({USE: generation})}), reply_to=message)
 
 
 @app.train()

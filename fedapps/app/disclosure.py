@@ -9,16 +9,17 @@ import traceback
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from logging import ERROR
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.common.logger import log
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError
-from fedapps.clients.data import is_simulated
+from fedapps.clients.data import Growth, is_simulated, newest_count
+from fedapps.clients.kept_models import CHAMPIONS, KeptModels
 from fedapps.clients.rules import LimitError, NodeRules, RulesError
 from fedapps.config.parsing import Config, read
 from fedapps.strategies.checks import truncate
@@ -122,6 +123,42 @@ class Disclosure:
                 f"node config state-dir = {stated!r}: cannot be used ({error}); give a folder that this user may write"
             ) from error
         return folder
+
+    def champions(self, key: str) -> KeptModels:
+        """The models of the fleet that a node has in use; their folder is the same in every run."""
+        registry = Path(self.run.registry)
+        of_run = self.simulated and not self.node_config.get("state-dir")  # the root changes with the run
+        return KeptModels.of(registry if of_run else self.root, CHAMPIONS, registry.name, key)
+
+    def trained(self, count: int) -> int:
+        """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""
+        return count - int(self.run.held_back * count)
+
+    def taken(self, key: str, count: int) -> int:
+        """How many of ``count`` training examples of a node the run takes, the newest ones."""
+        newest = self.run.newest
+        if newest != "new":
+            return newest_count(newest, count, 0)
+        if self.simulated:
+            raise DataError("newest = 'new': simulated nodes know no last run; take the number of the newest examples")
+        return newest_count(newest, count, self._growth(key).before(self._run_name))
+
+    def note_examples(self, key: str, count: int) -> None:
+        """Note for the next run how many training examples a node has, and log once how many of them are new."""
+        growth = self._growth(key)
+        try:
+            if growth.note(self._run_name, count):
+                new = max(0, count - growth.before(self._run_name))
+                log(INFO, "data: %s training examples, %s of them new since the last run", count, new)
+        except UnwritableError as error:
+            log(WARNING, "the number of training examples is not noted for the next run: %s", error)
+
+    def _growth(self, key: str) -> Growth:
+        return Growth(self.root / "examples" / f"{path_name(key)}.json")
+
+    @property
+    def _run_name(self) -> str:
+        return self.run.name or str(self._run_id)
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""

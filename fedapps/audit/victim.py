@@ -187,4 +187,4 @@ def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> 
 
 
 def _audited_tasks() -> list[str]:
-    return [name for name in usable_tasks(task_names()) if task_class(name).audit_subject]
+    return [name for name in usable_tasks() if task_class(name).audit_subject]

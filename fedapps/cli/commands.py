@@ -110,3 +110,25 @@ def board(arguments: argparse.Namespace) -> int:
 
     serve(arguments.folder, arguments.host, arguments.port)
     return 0
+
+
+def import_logs(arguments: argparse.Namespace) -> int:
+    """Import logs into the data folder of a task, or print the draft of a mapping."""
+    from fedapps.registry.tasks import task_class, usable_tasks
+    from fedapps.tasks.logs.folder import import_logs as imported
+    from fedapps.tasks.logs.mapping import draft
+
+    if not (name := task_class(arguments.task).log_import):
+        known = ", ".join(name for name, task in usable_tasks().items() if task.log_import)
+        raise ValueError(f"--task {arguments.task}: must be one of {known}; logs have no data for the others")
+    importer = resolve_name(name)
+    if arguments.show:
+        print(draft(importer.advice, importer.signals, importer.Settings, arguments.logs[0]), end="")
+        return 0
+    if not arguments.mapping or not arguments.output:
+        raise ValueError("--mapping and --output must be given; --show prints the draft of a mapping")
+    complete = True
+    for done, line in imported(importer, arguments.logs, arguments.mapping, arguments.output):
+        print(line if done else f"fedapps: {line}", file=sys.stdout if done else sys.stderr, flush=True)
+        complete &= done
+    return 0 if complete else 1

@@ -70,6 +70,28 @@ def conflicts(
     for label, method in methods.items():
         of_pace += [c for c in pace_conflicts(runs[label], label, method, stages) if c not in of_pace]
     yield from of_pace
+    if run.held_back and not task.in_order:
+        yield (
+            {"held_back", "task"},
+            f"held-back = {run.held_back}: must be 0, because the examples of task {task.name!r} have no order of time",
+        )
+    if run.gate and not run.registry:
+        yield {"gate", "registry"}, f"gate = {run.gate!r}: needs registry, the folder of the champions on the server"
+    if run.gate and run.dp == "local":
+        yield {"gate", "dp"}, f"gate = {run.gate!r}: needs the metrics of nodes, which dp = 'local' lets not leave"
+    if run.gate_method and run.gate_method not in methods:
+        known = ", ".join(methods)
+        yield {"gate_method", "methods"}, f"gate-method = {run.gate_method!r}: must be one of {known}"
+    if run.gate in ("compare", "dry-run") and not (run.track_metric and run.start):
+        yield (
+            {"gate", "track_metric", "start"},
+            f"gate = {run.gate!r}: needs start, the run of the challenger, and track-metric, by which it is compared",
+        )
+    if run.newest != "all" and not task.in_order:
+        yield (
+            {"newest", "task"},
+            f"newest = {run.newest!r}: must be 'all', because the examples of task {task.name!r} have no order of time",
+        )
     if run.collect_after and not task.can_collect:
         yield (
             {"collect_after"},
@@ -107,6 +129,13 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             f"node-batch = {run.node_batch}: must be 1 with timings = true, because the time of a node cannot be "
             "measured while nodes train at once",
         )
+    if run.start and run.state_backend != "disk":
+        yield (
+            {"start", "state_backend"},
+            f"state-backend = {run.state_backend!r}: must be 'disk' with start, the only one that the next run finds",
+        )
+    if run.newest not in ("all", "new") and not (run.newest.isdecimal() and int(run.newest)):
+        yield {"newest"}, f"newest = {run.newest!r}: must be 'all', 'new' or a number above 0, such as '1000'"
     if run.drop_nodes and run.sampling != "fixed":
         yield (
             {"drop_nodes", "sampling"},
@@ -193,7 +222,7 @@ def _stage_conflicts(run: RunConfig, methods: Mapping[str, Method], stages: int)
 
 def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
     setting = f"collect-after = {run.collect_after}"
-    if run.collect_after >= run.rounds:
+    if run.collect_after >= run.rounds and not run.start:  # earlier rounds count, too
         yield (
             {"collect_after", "rounds"},
             f"{setting}: must be below rounds = {run.rounds}, or nothing is learned from what was collected",

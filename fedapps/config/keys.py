@@ -17,7 +17,7 @@ from fedapps.base.options import allowed, key_of, option_fields, parse_options, 
 from fedapps.base.text_files import flattened
 from fedapps.registry import TRACKERS
 from fedapps.registry.methods import METHODS, method_class
-from fedapps.registry.tasks import own_tasks, task_class, task_names, usable_tasks
+from fedapps.registry.tasks import own_tasks, task_class, usable_tasks
 from fedapps.trackers import Tracker
 
 from .run_config import RunConfig
@@ -96,7 +96,7 @@ def defaults(named: Iterable[str] | None = None) -> dict[str, Any]:
 
 def all_keys(named: Iterable[str] | None = None) -> dict[str, Any]:
     """The fields of every key: the declared ones, and those of other packages. ``named`` as in :func:`declared`."""
-    tasks = usable_tasks(task_names() if named is None else _owners(named))
+    tasks = usable_tasks(None if named is None else _owners(named))
     return declared(named) | _keys_of({**tasks, **METHODS.usable(), **TRACKERS.usable()}, named)
 
 
@@ -130,7 +130,7 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     """
     method_names = list(methods) or METHODS.usable()
     groups = {"run": options_by_key("", RunConfig)}
-    tasks = [task] if task else usable_tasks(task_names())
+    tasks = [task] if task else usable_tasks()
     groups |= {f"task {name}": options_by_key(f"{name}.", task_class(name).Options) for name in tasks}
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in method_names}
     if not task and not methods:

@@ -65,6 +65,39 @@ class RunConfig:
         "record the seconds of each phase of a round, on the server and on every node, and show them in the report",
     )
     resume: bool = option(False, "resume the run of this name from its last checkpoint")
+    start: str = option(
+        "",
+        "folder of a finished run to go on from, with its models and what its nodes kept, or a model folder; a name is "
+        "one in output-dir; empty = the untrained model",
+    )
+    start_from: str = option(
+        "last", "checkpoint of the run in start; best needs its track-metric", choices=["last", "best"]
+    )
+    held_back: float = option(
+        0.0,
+        "share of each node's newest training examples, where they are in the order of recording, on which it does not "
+        "train; `fedapps gate` compares models on them, without it on the test data",
+        minimum=0,
+        maximum=0.9,
+    )
+    registry: str = option("", "folder of the registry of champions on the server, for `fedapps gate`")
+    gate: str = option(
+        "",
+        "in place of training, let nodes compare the run in start with the champion and use the better one (dry-run: "
+        "only compare), use the champion (deliver), or go back to the one before; empty = train",
+        choices=["", "compare", "dry-run", "deliver", "rollback"],
+    )
+    gate_margin: float = option(0.0, "mean loss of track-metric that a promotion allows, in its unit", minimum=0)
+    gate_group_margin: float = option(
+        0.0, "mean loss of track-metric in a group of nodes that a promotion allows", minimum=0
+    )
+    gate_method: str = option("", "label of the challenger's method; empty = the first of methods")
+    gate_nodes: str = option("", "keys of the nodes that go back, separated by commas; empty = all")
+    newest: str = option(
+        "all",
+        "training examples of each node, where they are in the order of recording: all; new, those since its last run; "
+        "or the number of the newest ones, such as 1000",
+    )
     device: str = option("auto", "device of the nodes; auto = a GPU if there is one", choices=["auto", "cpu", "cuda"])
     node_cpus: int = option(1, "torch threads of a node; results are bit-identical for the same number", minimum=1)
     node_batch: int = option(
@@ -225,8 +258,12 @@ class RunConfig:
 
     def folder(self, run_id: int) -> Path:
         """The folder of the run; on one machine, the server and simulated nodes get the same path."""
-        parent = Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
-        return parent / (self.name or f"{self.task}-{run_id}")
+        return self._output / (self.name or f"{self.task}-{run_id}")
+
+    @property
+    def started_from(self) -> Path | None:
+        """The folder that ``start`` names, if it names one."""
+        return self._output / Path(self.start).expanduser() if self.start else None
 
     def source(self, task: Task, node_config: Mapping[str, Any]) -> DataSource:
         """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
@@ -235,6 +272,10 @@ class RunConfig:
     def has_data(self, task: Task) -> bool:
         """Whether :meth:`source` has nothing to simulate: there is a ``data-dir``, or the world is in ``cache-dir``."""
         return bool(self.data_dir) or (self._cache / world_name(task, self.num_nodes, self.seed)).exists()
+
+    @property
+    def _output(self) -> Path:
+        return Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
 
     @property
     def _cache(self) -> Path:

@@ -26,7 +26,7 @@ from fedapps.base.options import did_you_mean, option_fields
 from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
-from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
+from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KeptModels
 from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits, NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
@@ -35,7 +35,7 @@ from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.tasks.base import DataError, NodeData, Task
 
 _NODE_KEYS = {
-    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, SEND_ERRORS),
+    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, ACCEPT_MODEL, SEND_ERRORS),
     *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
     *option_fields(NodeRules),
 }

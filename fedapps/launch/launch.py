@@ -20,6 +20,7 @@ from flwr.common.logger import update_console_handler
 from fedapps.app.client_app import app as client_app
 from fedapps.app.node import choose_device
 from fedapps.app.server_app import app as server_app
+from fedapps.app.server_app import check_start
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
@@ -159,6 +160,8 @@ class Simulation(Runner):
         check_machine(self.engine, config.run)
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
+        if not config.run.resume:
+            check_start(config)
 
     def check_data(self, config: Config) -> None:
         if self.engine == "inline":  # the run finds the data loaded

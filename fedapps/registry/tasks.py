@@ -57,10 +57,10 @@ def task_lines() -> Mapping[str, str]:
     return lines
 
 
-def usable_tasks(names: Collection[str]) -> Mapping[str, "type[Task]"]:
-    """The classes of those tasks that are named, without those of other packages that cannot be imported."""
+def usable_tasks(names: Collection[str] | None = None) -> Mapping[str, "type[Task]"]:
+    """The classes of all tasks or those in ``names``, without those of other packages that cannot be imported."""
     tasks_by_name: dict[str, type[Task]] = {}
-    for name in (known for known in task_names() if known in names):
+    for name in (known for known in task_names() if names is None or known in names):
         try:
             tasks_by_name[name] = task_class(name)
         except ValueError:  # raised again when a run config names it

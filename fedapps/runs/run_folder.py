@@ -240,7 +240,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json``; empty before the first method has finished."""
-        return _read_object(self.path / "summary.json")
+        return read_object(self.path / "summary.json")
 
     def finish(self, config: Config, method: str, facts: Mapping[str, Any]) -> None:
         """Add a finished method to ``summary.json``."""
@@ -251,7 +251,7 @@ class RunFolder:
 
     def references(self) -> dict[str, dict[str, float]]:
         """The metrics of floors and ceilings by their names, from ``references.json``; empty without the file."""
-        return _read_object(self.path / "references.json")
+        return read_object(self.path / "references.json")
 
     def save_references(self, references: Mapping[str, Mapping[str, float]]) -> None:
         """Write ``references.json``; the folder may be that of a run that is to begin."""
@@ -284,7 +284,8 @@ def _check_resumable(path: Path, config: Config) -> None:
     ]
     if changed:
         raise ValueError(
-            f"the run in {path} has a different config; resume it with the same config, or choose another name:\n  "
+            f"the run in {path} has a different config; resume it with the same config, or choose another name and go "
+            f"on from the finished run with start = {str(path)!r}, whose rounds come after it:\n  "
             + "\n  ".join(changed)
         )
 
@@ -308,7 +309,7 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("method"), str) and type(value.get("round")) is int
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty without the file. Raises ``ValueError`` with its name if it is damaged."""
     if not path.exists():
         return {}
