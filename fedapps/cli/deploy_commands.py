@@ -23,13 +23,6 @@ def deploy(arguments: argparse.Namespace) -> int:
     return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
 
 
-def run_fleet(arguments: argparse.Namespace) -> int:
-    """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
-    runner = fleet.LocalFleet(arguments.nodes, arguments.node_data, arguments.tls, arguments.auth)
-    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
-    return 0
-
-
 def gate(arguments: argparse.Namespace) -> int:
     """Compare a run with the champion and let the nodes use the better one; without a run, the champion."""
     action = ("dry-run" if arguments.dry_run else "compare") if arguments.run else "deliver"
@@ -47,6 +40,13 @@ def rollback(arguments: argparse.Namespace) -> int:
     """Let nodes go back to the champion before."""
     keys = {"gate-nodes": arguments.nodes, **assignments(arguments.set)}
     steer(arguments.registry, None, "rollback", arguments.federation, keys)
+    return 0
+
+
+def run_fleet(arguments: argparse.Namespace) -> int:
+    """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
+    runner = fleet.LocalFleet(arguments.nodes, arguments.node_data, arguments.tls, arguments.auth)
+    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
     return 0
 
 

@@ -58,7 +58,7 @@ def task_lines() -> Mapping[str, str]:
 
 
 def usable_tasks(names: Collection[str] | None = None) -> Mapping[str, "type[Task]"]:
-    """The classes of all tasks or those in ``names``, without those of other packages that cannot be imported."""
+    """The classes of the named tasks, by default of all, without those of other packages that cannot be imported."""
     tasks_by_name: dict[str, type[Task]] = {}
     for name in (known for known in task_names() if names is None or known in names):
         try:
