@@ -49,7 +49,7 @@ class Task(ABC):
     floors: ClassVar[tuple[str, ...]] = ()
     #: By main metric, the name and the metric of a rival that every run measures beside the methods, for paired tests.
     rivals: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    #: The files of the data that people have, each with its columns or content and their units, as in docs/data.md.
+    #: The files of the data that people have, each with its columns or content and their units, for `fedapps list`.
     files: ClassVar[Mapping[str, str]] = {}
     #: Whether the training examples of a node are in the order in which they were recorded.
     in_order: ClassVar[bool] = False
