@@ -73,6 +73,30 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
             state[name].copy_(torch.as_tensor(array))
 
 
+def load_rows(model: nn.Module, kept: Arrays) -> None:
+    """Put arrays that a node has kept into a model. Where the model has more rows, further ones keep their values.
+
+    Raises
+    ------
+    ValueError
+        An array has more rows than the model, or rows of another shape. The message lists all of them.
+    """
+    state = model.state_dict()
+    problems = []
+    for name, array in kept.items():
+        shape, rows = tuple(state[name].shape), len(array) if array.ndim else 0
+        if array.shape[1:] == shape[1:] and rows < (shape[0] if shape else 0):
+            kept = kept | {name: np.concatenate([array, state[name][rows:].numpy().astype(array.dtype)])}
+        elif array.shape != shape:
+            problems.append(f"{name}: kept with shape {array.shape}, the model has {shape}")
+    if problems:
+        raise ValueError(
+            "what the node kept does not fit the model; train with the options of before, or start a run without the "
+            "key start:\n  " + "\n  ".join(problems)
+        )
+    load_arrays(model, kept)
+
+
 def can_be_copied(model: nn.Module) -> bool:
     """Whether :func:`copied` copies a model completely.
 

@@ -32,7 +32,7 @@ from .guard import Guard
 from .joint_training import Job, train_jobs
 from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, composed
 from .settings import RoundSettings
-from .state import Attempts, PrivateState
+from .state import Attempts, PrivateState, keep_words
 from .training import Phase, Plateau, mean_loss, run_plan
 
 
@@ -193,6 +193,7 @@ class FederatedClient:
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
             with timed("state"):
                 rounds = Attempts.read(settings.attempts)
+                keep_words(self.private, self.task.words(self.data))
                 self.private.save(
                     settings.server_round, keep, settings.durable_round, rounds, best_round=settings.best_round
                 )

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedapps.tasks.base import NodeData, NodeProfile, Task
 
-from fedapps.base.atomic import remove_leftovers, temporary_name
+from fedapps.base.atomic import remove_leftovers, temporary_name, write_whole
 from fedapps.base.errors import DataError
 
 from .state import PrivateState
@@ -163,6 +163,46 @@ class DataCache:
 
 #: The data of the nodes of this process.
 loaded_data = DataCache()
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How many training examples a node had in its last run and in the one before: a file of the node alone.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    path: Path
+
+    def before(self, run: str) -> int:
+        """The number of examples that the node had in its last run before the one of this name, 0 without one."""
+        seen = self._read()
+        return int(seen["before"] if seen["run"] == run else seen["examples"])
+
+    def note(self, run: str, count: int) -> bool:
+        """Note the number of examples in a run. Returns whether it was not noted before.
+
+        Raises :class:`~fedapps.base.atomic.UnwritableError`.
+        """
+        seen = {"run": run, "before": self.before(run), "examples": count}
+        if seen == self._read():
+            return False
+        write_whole(self.path, json.dumps(seen).encode())
+        return True
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {"run": "", "before": 0, "examples": 0}
+        return dict(json.loads(self.path.read_bytes()))
+
+
+def newest_count(newest: str, count: int, before: int) -> int:
+    """How many of ``count`` examples the key ``newest`` takes, ``before`` of which are not new."""
+    if newest == "all":
+        return count
+    return max(0, count - before) if newest == "new" else min(count, int(newest))
 
 
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:

@@ -5,8 +5,10 @@ They stay on the node: nothing here is read when a message is answered.
 
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +16,8 @@ from typing import Any, Self
 from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.atomic import UnwritableError, naming_errors, path_name, remove_leftovers, synced, temporary_name
+
+from .rules import RulesError
 
 #: Key of the node config: whether the node keeps its personal models.
 KEEP_MODEL = "keep-model"
@@ -25,6 +29,13 @@ CURRENT = "current"
 KEPT_MODELS = 2
 _PREFIX = "round-"
 _KEPT = re.compile(r"round-\d{6,}-\w+(-\d+)?")
+_OF_GENERATION = re.compile(r"round-\d{6,}-generation(\d+)(-\d+)?")
+#: In place of run and method, in the folder of the models that a fleet has in use.
+CHAMPIONS = "champions"
+#: Key of the node config: a command that is given a model folder, and whose exit status above 0 refuses the model.
+ACCEPT_MODEL = "accept-model"
+#: Seconds after which the command is killed, which refuses the model, too.
+_MOST_SECONDS = 600
 
 
 def keeps_models(node_config: Mapping[str, Any]) -> bool:
@@ -39,6 +50,30 @@ def keeps_models(node_config: Mapping[str, Any]) -> bool:
     if not isinstance(wanted, bool):
         raise ValueError(f"node config {KEEP_MODEL} = {wanted!r}: must be true or false, without quotes")
     return wanted
+
+
+def check_accepted(node_config: Mapping[str, Any], model: Path) -> None:
+    """Let the command ``accept-model`` of a node config see a model folder.
+
+    Raises
+    ------
+    RulesError
+        It refuses the model, cannot be run, or takes more than ten minutes.
+    """
+    if not (command := shlex.split(str(node_config.get(ACCEPT_MODEL, "")))):
+        return
+    try:
+        status = subprocess.run([*command, str(model)], check=False, timeout=_MOST_SECONDS).returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RulesError(f"node config {ACCEPT_MODEL}: the command gave no answer ({type(error).__name__})") from error
+    if status:
+        raise RulesError(f"node config {ACCEPT_MODEL}: the command refuses the model with exit status {status}")
+
+
+def _generation(path: Path) -> int:
+    """The generation of champions of a model folder, by its name; 0 for other models."""
+    match = _OF_GENERATION.fullmatch(path.name)
+    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +99,7 @@ class KeptModels:
         """
         return cls(root.joinpath(MODELS, *map(path_name, (run, method, node))))
 
-    def keep(self, model: TrainedModel, phase: str) -> Path:
+    def keep(self, model: TrainedModel, phase: str, check: Callable[[Path], None] | None = None) -> Path:
         """Write a model, let ``current`` lead to it, and delete all models but this one and the one before.
 
         Parameters
@@ -72,6 +107,8 @@ class KeptModels:
         model : TrainedModel
         phase : str
             What the node did in the round of the model, such as ``"train"``.
+        check : function of the model folder
+            Raises what keeps the model from being used; it sees the model before it gets its name.
 
         Returns
         -------
@@ -86,7 +123,10 @@ class KeptModels:
         """
         remove_leftovers(self.folder)
         path, before = self._unused(f"{_PREFIX}{model.origin.round:06d}-{phase}"), self._current()
-        model.save(path)
+        if check is None:
+            model.save(path)
+        else:
+            self._save_checked(model, path, check)
         try:
             with naming_errors(self.folder / CURRENT):
                 self._link(path)
@@ -95,8 +135,34 @@ class KeptModels:
             raise
         for other in self.folder.glob(f"{_PREFIX}*"):
             if _KEPT.fullmatch(other.name) and other.name not in (path.name, before):
-                shutil.rmtree(other, ignore_errors=True)
+                leftover = temporary_name(other)  # a folder of this name is always whole
+                with naming_errors(other):
+                    other.replace(leftover)
+                shutil.rmtree(leftover, ignore_errors=True)
         return path
+
+    def use(self, generation: int) -> int:
+        """Let ``current`` lead to the model of a generation of champions, if it is kept.
+
+        Returns
+        -------
+        int
+            The generation that ``current`` leads to now; 0 if there is none.
+        """
+        kept = sorted(path for path in self.folder.glob(f"{_PREFIX}*") if generation == _generation(path) != 0)
+        if kept and _generation(Path(self._current())) != generation:
+            with naming_errors(self.folder / CURRENT):
+                self._link(kept[-1])
+        return _generation(Path(self._current()))
+
+    def _save_checked(self, model: TrainedModel, path: Path, check: Callable[[Path], None]) -> None:
+        unchecked = temporary_name(path)
+        try:
+            check(model.save(unchecked))
+            with naming_errors(path):
+                unchecked.replace(path)
+        finally:
+            shutil.rmtree(unchecked, ignore_errors=True)
 
     def _current(self) -> str:
         """The name of the newest model; empty if there is none."""

@@ -22,7 +22,7 @@ from torch import nn
 from fedapps.base.seeding import torch_seed
 from fedapps.base.text_files import shown
 
-from .arrays import Arrays, array_views, get_arrays, load_arrays, matches, private_names
+from .arrays import Arrays, array_views, get_arrays, load_arrays, load_rows, matches, private_names
 from .guard import Guard
 from .penalties import QuadraticPrior
 from .settings import RoundSettings
@@ -86,7 +86,7 @@ class NodeRound:
         self.guard.check_model(model, received)
         if self.kept:
             private = [name for name in private_names(model, received) if name in self.kept]
-            load_arrays(model, {name: self.kept[name] for name in private})
+            load_rows(model, {name: self.kept[name] for name in private})
         load_arrays(model, received)
         return model
 

@@ -23,6 +23,8 @@ from .arrays import Arrays
 Fields = TypeVar("Fields")
 OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 _REAL = frozenset("fiub")
+#: Key of a message's config: the labels of the runs before this one, from the last one on.
+LINEAGE = "lineage"
 
 
 def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
@@ -191,6 +193,8 @@ class RoundSettings:
         The attempts that the rounds belong to (:meth:`fedapps.clients.state.Attempts.read`).
     untrained : tuple of str
         The names of received arrays that the node neither trains nor returns.
+    lineage : tuple of str
+        The labels of the runs that this one goes on from, the last one first.
     """
 
     server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
@@ -206,6 +210,7 @@ class RoundSettings:
     held_out_epochs: int = option(-1, "epochs of a new node in place of those of training; -1 = these", minimum=-1)
     attempts: str = ""
     untrained: tuple[str, ...] = ()
+    lineage: tuple[str, ...] = ()
 
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
@@ -213,4 +218,4 @@ class RoundSettings:
         if settings.held_out_epochs >= 0:
             training = training.for_epochs(settings.held_out_epochs)
         untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
-        return replace(settings, training=training, untrained=untrained)
+        return replace(settings, training=training, untrained=untrained, lineage=tuple(names_in(config, LINEAGE)))

@@ -6,9 +6,11 @@ repetition: each version belongs to an attempt of the run.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from fedapps.base.atomic import path_name, remove_leftovers, write_whole
+from fedapps.base.atomic import path_name, remove_leftovers, whole_folder, write_whole
 
 from .arrays import Arrays
 
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 _VERSION = re.compile(r"round-(\d{6})")
 _VERSION_FILE = re.compile(_VERSION.pattern + r"\.safetensors")
 _ATTEMPT = "attempt"
+_KNOWN = "known-words"
 _ATTEMPT_WORD = re.compile(r"(\d+):([0-9a-z]*)", re.ASCII)
 
 
@@ -116,6 +119,18 @@ class PrivateState(Protocol):
         """
 
 
+def known_words(state: PrivateState) -> tuple[str, ...]:
+    """What the first rows of a node's private parameters stand for (:meth:`fedapps.tasks.base.Task.words`)."""
+    kept = state.load_extra(_KNOWN)
+    return tuple(json.loads(kept["words"].tobytes())) if kept else ()
+
+
+def keep_words(state: PrivateState, words: tuple[str, ...]) -> None:
+    """Keep what all rows stand for; to be called before the rows are kept."""
+    if words and words != known_words(state):
+        state.save_extra(_KNOWN, {"words": np.frombuffer(json.dumps(words).encode(), np.uint8)})
+
+
 class DiskState:
     """Safetensors files in a folder of the node. Each file is written completely or not at all, and what a killed
     process left unfinished is removed when a version is loaded.
@@ -137,6 +152,16 @@ class DiskState:
     def of(cls, root: Path, *names: str) -> Self:
         """The state in the folder ``root / names[0] / names[1] ...``, below ``root`` whatever the names are."""
         return cls(root.joinpath(*map(path_name, names)))
+
+    def begin_from(self, earlier: Iterable[Path]) -> None:
+        """Begin as a copy of the first of these folders that exists, unless there is something already.
+
+        Attempts tell apart which of its versions count. Raises :class:`~fedapps.base.atomic.UnwritableError`.
+        """
+        source = None if self.folder.exists() else next(filter(Path.is_dir, earlier), None)
+        if source is not None:
+            with whole_folder(self.folder) as copy:
+                shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
 
     def load(self, before: int, attempts: Attempts = ALL_ROUNDS) -> Arrays | None:
         names = os.listdir(self.folder) if os.path.isdir(self.folder) else []

@@ -116,7 +116,7 @@ def compare(
     against : str
         The baseline, by its label or display name: each other method is tested against it alone; by default, pairs are.
     engine : "inline" or "ray"
-        ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
+        ``inline`` runs each run in one process; ``ray`` runs nodes in processes of Ray.
     jobs : int
         Number of parallel runs; 0: one per CPU core of this machine or of the cluster.
     cluster : str
@@ -296,7 +296,8 @@ def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "c
     Parameters
     ----------
     folder : str or Path
-        ``STATE-DIR/models/RUN/METHOD/NODE``, with the name of the run. It need not exist yet.
+        ``STATE-DIR/models/RUN/METHOD/NODE``, with the name of the run; or ``STATE-DIR/models/champions/REGISTRY/NODE``,
+        which ``fedapps gate`` changes. It need not exist yet.
     poll : float
         Seconds between two looks for a newer model, above 0.
     device : str or torch.device

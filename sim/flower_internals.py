@@ -4,10 +4,14 @@ Another version of Flower may change them. No other module depends on them, :fun
 version lacks, and ``tests/conformance/test_flower_internals.py`` checks each with every tested version.
 """
 
+import atexit
 import hashlib
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from logging import WARNING
@@ -18,7 +22,6 @@ from typing import Any, Literal, TypeVar
 from fedapps.strategies import arrays
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
-from flwr.common.config import parse_config_args as parse_config_args
 from flwr.common.constant import (
     APP_DIR,
     FAB_EXCLUDE_PATTERNS,
@@ -28,6 +31,8 @@ from flwr.common.constant import (
     Status,
 )
 from numpy.typing import NDArray
+
+from fedapps.base.atomic import write_whole
 
 __all__ = [
     "FAB_EXCLUDE_PATTERNS",
@@ -42,7 +47,9 @@ __all__ = [
     "encode_records",
     "error_reply",
     "flower_identity",
+    "last_app",
     "missing_names",
+    "parse_config_args",
     "poll_every",
     "received_copy",
     "reuse_installed_apps",
@@ -59,6 +66,7 @@ _IDENTITY = "flwr.supercore.task_identity:TaskIdentity"
 _EMPTY_RUN = "flwr.supercore.run:Run.create_empty"
 _ENCODE, _DECODE = "flwr.common.serde:recorddict_to_proto", "flwr.common.serde:recorddict_from_proto"
 _PARSE = "flwr.proto.recorddict_pb2:RecordDict.FromString"
+_PARSE_CONFIG = "flwr.common.config:parse_config_args"
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 _WORKER = "flwr.supernode.runtime.run_clientapp"
@@ -74,6 +82,7 @@ _NAMES: dict[Part, tuple[str, ...]] = {
         *("flwr.supernode.start_client_internal:time", "flwr.supercore.superexec.run_superexec:time"),
         f"{_INFLATABLE}:pull_objects(initial_backoff)",
         f"{_INFLATABLE}:pull_and_inflate_object_from_tree(initial_backoff)",
+        _PARSE_CONFIG,
         *(f"{_WORKER}:install_from_fab", f"{_UTILS}:get_flwr_home", f"{_STATE}:CLIENT_APP_CRASHED_ERROR"),
         *(
             f"{_STATE}:InMemoryNodeState.{name}"
@@ -184,6 +193,12 @@ def simulates_nodes(grid: object) -> bool:
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message its id, as a SuperLink does when it is pushed."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def parse_config_args(config: list[str]) -> dict[str, Any]:
+    """The values of ``key=value`` pairs, as Flower's commands read them. The first call imports ``requests``."""
+    values: dict[str, Any] = _named(_PARSE_CONFIG)(config)
+    return values
 
 
 def error_reply(message: Message, reason: str) -> Message:
@@ -318,15 +333,21 @@ def reuse_installed_apps() -> None:
 
     Flower unpacks the app for every message, and checks the hash of each file, before it finds it installed. A worker
     that is killed while it installs leaves half an app, which all later workers would load; here, it leaves a folder
-    that no worker reads.
+    that no worker reads. At its end, a worker writes which modules of the app it has imported, for :func:`last_app`.
     """
     module: Any = import_module(_WORKER)
     install, home = module.install_from_fab, import_module(_UTILS).get_flwr_home
 
     def installed(fab_file: bytes, **options: Any) -> Path:
+        folder = unpacked(fab_file, **options)
+        _forget_other_apps(folder)
+        atexit.register(_write_imported, folder)
+        return folder
+
+    def unpacked(fab_file: bytes, **options: Any) -> Path:
         digest = hashlib.sha256(fab_file).hexdigest()[:FAB_HASH_TRUNCATION]
         apps: Path = home() / APP_DIR
-        if known := next(apps.glob(f"*.{digest}"), None):
+        if known := next(apps.glob(f"[!.]*.{digest}"), None):
             return known
         apps.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".installing-", dir=home()) as folder:
@@ -336,6 +357,47 @@ def reuse_installed_apps() -> None:
             return apps / whole.name
 
     module.install_from_fab = installed
+
+
+_IMPORTED = ".imported"  # .FOLDER.imported beside the folder of an app
+
+
+def _write_imported(folder: Path) -> None:
+    """Write the modules of the app in ``folder`` that this process has imported, in their order."""
+    names = [name for name, module in sys.modules.items() if _file(module).startswith(f"{folder}/")]
+    write_whole(folder.with_name(f".{folder.name}{_IMPORTED}"), json.dumps(names).encode())
+
+
+def last_app() -> tuple[Path, Callable[[], None]] | None:
+    """The folder of the app that was used last on this node, and a function that imports its modules so far."""
+    records = (import_module(_UTILS).get_flwr_home() / APP_DIR).glob(f".*{_IMPORTED}")
+    if not (record := max(records, key=lambda path: path.stat().st_mtime_ns, default=None)):
+        return None
+    folder = record.with_name(record.name[1 : -len(_IMPORTED)])
+    return folder, partial(_import_app, folder, record)
+
+
+def _import_app(folder: Path, record: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    for name in json.loads(record.read_bytes()):
+        import_module(name)
+
+
+def _forget_other_apps(folder: Path) -> None:
+    """Let this process import the app in ``folder``, though it has imported one in a folder beside it."""
+    others = {
+        name.partition(".")[0]
+        for name, module in sys.modules.items()
+        if _file(module).startswith(f"{folder.parent}/") and not _file(module).startswith(f"{folder}/")
+    }
+    for name in [name for name in sys.modules if name.partition(".")[0] in others]:
+        del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if path == str(folder) or Path(path).parent != folder.parent]
+
+
+def _file(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or "")
 
 
 def encode_records(records: RecordDict) -> bytes:

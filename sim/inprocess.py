@@ -220,7 +220,11 @@ def run_inprocess(
     configs = node_configs or [{} for _ in range(num_nodes)]
     if not configs:
         raise ValueError("num_nodes = 0 and no node_configs: a federation needs at least one node")
-    grid = InProcessGrid(client_app, configs, run_config or {}, errors=errors, batch=batch)
+    run_server(server_app, InProcessGrid(client_app, configs, run_config or {}, errors=errors, batch=batch), run_config)
+
+
+def run_server(server_app: ServerApp, grid: InProcessGrid, run_config: Mapping[str, Any] | None = None) -> None:
+    """Run a ServerApp on a grid to its end, as :func:`run_inprocess`."""
     context = Context(
         run_id=_RUN_ID, node_id=_SERVER, node_config={}, state=RecordDict(), run_config=dict(run_config or {})
     )

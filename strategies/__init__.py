@@ -51,6 +51,8 @@ from .samplers import (
     StratifiedFraction,
     UniformFraction,
 )
+from .secure_aggregation import SecureAggregation
+from .secure_node import SecureAggregationError, SecureRules, secagg_mod, secagg_query
 from .speed_samplers import SpeedTiers, Utility
 
 __all__ = [
@@ -114,6 +116,9 @@ __all__ = [
     "Sampler",
     "Save",
     "Scaffold",
+    "SecureAggregation",
+    "SecureAggregationError",
+    "SecureRules",
     "ServerOptimizer",
     "Similarity",
     "Snapshot",
@@ -137,5 +142,7 @@ __all__ = [
     "in_key_order",
     "is_float",
     "read_arrays",
+    "secagg_mod",
+    "secagg_query",
     "to_record",
 ]

@@ -36,6 +36,7 @@ from .registry import HeldOut, NodeRegistry
 from .replies import Weighting, weighting_of
 from .robust import RobustAggregation
 from .samplers import Sampler, UniformFraction
+from .secure_aggregation import SecureAggregation
 
 _OF_FLOWER = ("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "weighted_by_key")
 _SYNCHRONOUS_HOOKS = (
@@ -75,6 +76,8 @@ class BaseStrategy(RoundLoop):
         Protects single nodes, such as :class:`~fedapps.strategies.privacy.CentralPrivacy`; by default no protection.
     compression : Compression
         How nodes compress their updates, such as :class:`~fedapps.strategies.compression.Int8`; by default not at all.
+    secure_aggregation : SecureAggregation
+        The server gets the sum of the updates alone; see :mod:`~fedapps.strategies.secure_aggregation`.
     example_limits : ExampleLimits
         Limits of the numbers of examples that nodes report; by default none.
     size_bound : float
@@ -137,6 +140,8 @@ class BaseStrategy(RoundLoop):
     robustness_gap: ClassVar[str] = ""
     #: Why the strategy cannot use compressed updates; empty if it can.
     compression_gap: ClassVar[str] = ""
+    #: Why secure aggregation, which gives the sum of updates alone, is not enough; empty if :attr:`privacy_gap` is it.
+    secrecy_gap: ClassVar[str] = ""
     #: Whether the algorithm needs the nodes' keys, groups or numbers of examples from their profiles.
     needs_profiles: bool = False
     #: What to do in place of those arguments of Flower that mean nothing in the strategy, by their names.
@@ -156,6 +161,7 @@ class BaseStrategy(RoundLoop):
         buffers: Sequence[str] = (),
         privacy: PrivacyMechanism | None = None,
         compression: Compression | None = None,
+        secure_aggregation: SecureAggregation | None = None,
         example_limits: ExampleLimits | None = None,
         size_bound: float = 0.0,
         admission: Admission | None = None,
@@ -209,6 +215,7 @@ class BaseStrategy(RoundLoop):
             ("server_optimizer", server_optimizer, ServerOptimizer),
             ("privacy", privacy, PrivacyMechanism),
             ("compression", compression, Compression),
+            ("secure_aggregation", secure_aggregation, SecureAggregation),
         )
         for name, part, kind in parts:
             if part is not None and not isinstance(part, kind):
@@ -236,7 +243,7 @@ class BaseStrategy(RoundLoop):
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
-        self.weight_of = weighting_of(weighting)
+        self.weighting, self.weight_of = weighting, weighting_of(weighting)
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises for an unknown rule
         self.server_optimizer = server_optimizer or SGD(1.0)
@@ -259,6 +266,9 @@ class BaseStrategy(RoundLoop):
         self.closing, self.in_flight, self.poll, self.min_replies = closing, in_flight, poll, min_replies
         self.staleness, self.mixing, self.max_staleness = closing.staleness, False, None
         self.min_nodes, self.node_wait, self._needed = min_nodes, node_wait, min_replies
+        self.secure_aggregation = secure_aggregation
+        if secure_aggregation:
+            secure_aggregation.check_strategy(self, self.secrecy_conflict())
         self.registry = NodeRegistry(
             self.example_limits,
             admission,
@@ -280,12 +290,22 @@ class BaseStrategy(RoundLoop):
         """Those hooks of the class that take all updates of a step to come from the current version."""
         return [name for name in _SYNCHRONOUS_HOOKS if getattr(cls, name) is not getattr(BaseStrategy, name)]
 
+    @classmethod
+    def secrecy_conflict(cls) -> str:
+        """Why the sum of the updates is not enough for the strategy; empty if it is."""
+        single = [name for name in ("refusal_reason", "fold") if name in cls.own_hooks()]
+        return (
+            cls.secrecy_gap or cls.privacy_gap or (f"it reads single replies ({', '.join(single)})" if single else "")
+        )
+
     def summary(self) -> None:
         """Log the parts of this strategy."""
         log(INFO, "\t├── shared: %s", shortened(self.shared) or "nothing")
         log(INFO, "\t├── sampler: %s; evaluation: %s", self.sampler, self.evaluate_sampler)
         if self.compression:
             log(INFO, "\t├── compression: %s", self.compression)
+        if self.secure_aggregation:
+            log(INFO, "\t├── secure aggregation: %s", self.secure_aggregation)
         log(INFO, "\t├── aggregation: %s", self.aggregation or "weighted mean")
         log(INFO, "\t└── server optimizer: %s; at least %s replies", self.server_optimizer, self.min_replies)
 

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from . import wire
 from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
-from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, without
+from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
 from .bounds import SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
 from .checks import check_reply, check_values, require_integer
@@ -46,6 +46,7 @@ from .registry import NodeRegistry
 from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, too_few
 from .robust import RobustAggregation
 from .samplers import Sampler
+from .secure_aggregation import SecureAggregation, SecureRound
 from .stopwatch import measured, timed
 from .transport import NodeFailure, Outcome, clock_of, has_virtual_time
 
@@ -67,6 +68,7 @@ class RoundLoop(Stateful, Strategy):
     registry: NodeRegistry
     sampler: Sampler
     evaluate_sampler: Sampler
+    weighting: str | Weighting
     weight_of: Weighting
     aggregation: RobustAggregation | None
     metric_means: dict[str, MetricRule]
@@ -74,6 +76,7 @@ class RoundLoop(Stateful, Strategy):
     integers: IntegerPolicy
     privacy: PrivacyMechanism
     compression: Compression | None
+    secure_aggregation: SecureAggregation | None
     closing: Closing
     min_replies: int
     in_flight: int | None
@@ -107,6 +110,7 @@ class RoundLoop(Stateful, Strategy):
         self._needed = 0  # after the deadline at this one
         self._used = 0  # replies that count towards these
         self._filter: ReplyFilter | None = None
+        self._secure_round: SecureRound | None = None
         self._records_seconds = False  # from messages to replies; where they decide something
         self._records: dict[Hashable, ArrayRecord] = {}
         self._resumed: dict[str, Any] = {}  # the messages in flight of a snapshot, until the nodes are there
@@ -223,6 +227,8 @@ class RoundLoop(Stateful, Strategy):
         run = Run(self, grid, num_rounds, callbacks)
         run.result.arrays = self.share(initial_arrays)
         self.privacy.check_arrays(run.result.arrays.keys())
+        if self.secure_aggregation:
+            self.secure_aggregation.check_arrays(views(run.result.arrays), self.buffers)
         self.mailbox = self._new_mailbox(grid)
         self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
         self.sampler.load_state({})
@@ -252,7 +258,7 @@ class RoundLoop(Stateful, Strategy):
             report = replace(
                 self.report,
                 evaluate=evaluated,
-                strategy=self.round_info(),
+                strategy={**self.round_info(), **(self._secure_round.info() if self._secure_round else {})},
                 seconds=seconds,
                 timings={**watch.seconds, "other": rest, **seconds_saving},
                 clock=clock_of(grid).now() if has_virtual_time(grid) else None,
@@ -274,7 +280,10 @@ class RoundLoop(Stateful, Strategy):
         # 3. The round is noted, for privacy accounting, before its first message leaves.
         for callback in run.callbacks:
             callback.before_training(run, server_round)
-        arrivals = self._arrivals(run.grid, messages, timeout)
+        arrivals: Iterable[Arrival | Reply] = self._arrivals(run.grid, messages, timeout)
+        if self.secure_aggregation:
+            self._secure_round = SecureRound(self.secure_aggregation, self, run.grid, timeout)
+            arrivals = self._secure_round.replies(messages)
         arrays, metrics = self.aggregate_train(server_round, arrivals)
         if arrays is not None:
             run.result.arrays = arrays
@@ -358,9 +367,11 @@ class RoundLoop(Stateful, Strategy):
         return ()
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Outcome | Arrival]
+        self, server_round: int, replies: Iterable[Outcome | Arrival | Reply]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the replies to the aggregate one at a time, then take the server's step.
+
+        Under secure aggregation there is one, the mean of its nodes, which has been checked.
 
         Raises
         ------
@@ -370,19 +381,24 @@ class RoundLoop(Stateful, Strategy):
             The step produced invalid parameters.
         """
         aggregate, metrics = self.new_aggregate(), self._metric_mean(self.train_metrics_aggr_fn)
+        count = 0
         for arrival in replies:
             # 6. It is checked, and added to the aggregate with what the algorithm takes from it.
-            reply = self._read(arrival if isinstance(arrival, Arrival) else self._arrival_of(arrival))
+            if isinstance(arrival, Reply):
+                reply: Reply | None = arrival
+            else:
+                reply = self._read(arrival if isinstance(arrival, Arrival) else self._arrival_of(arrival))
             del arrival
             if reply is not None:
+                count += reply.nodes
                 with timed("fold"):
                     reply = self.privacy.limit(reply, self._returned, self.buffers)
                     metrics.add(reply.metrics, reply.weight, reply.content)
                     self.fold(reply, aggregate)
             del reply  # frees its memory while waiting for the next one
-        if metrics.count < self._needed:
-            raise TooFewRepliesError(too_few(self.report, metrics.count, self._needed, self.registry.absent()))
-        self.report.replies = metrics.count
+        if count < self._needed:
+            raise TooFewRepliesError(too_few(self.report, count, self._needed, self.registry.absent()))
+        self.report.replies = count
         # 7. The round closes: the server takes its step.
         with timed("step"):
             arrays = aggregate.result() if aggregate.defined else {}

@@ -67,6 +67,8 @@ class Reply:
         > 0, the weight of the reply in means.
     left_out : mapping of str to float
         The values of the other metrics by their names.
+    nodes : int
+        How many nodes it stands for: more than one under secure aggregation.
     """
 
     profile: Profile
@@ -76,6 +78,7 @@ class Reply:
     num_examples: float
     weight: float
     left_out: Mapping[str, float] = field(default_factory=dict)
+    nodes: int = 1
 
 
 class CountedReplies(Stateful):

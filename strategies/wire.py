@@ -17,8 +17,13 @@ TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one stra
 ``query.profile``            -                          no record
 its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
                                                         ``no-data``, ``own-data``, ``unreported``
+``query.secagg``             ``config``, ``secagg``     ConfigRecords: the round, and an exchange of secure aggregation
+its reply                    ``secagg``                 ConfigRecord: public keys, sealed shares or shares
+TRAIN                        ``secagg``                 ConfigRecord: shares, and how an update is encoded
+its reply, only record       ``secagg.masked``          ArrayRecord: the masked update
 ``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
 its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
+``query.champion``, reply    ``config``, ``champion``   ConfigRecord: ``use``, the generation of the model in use
 ============================ ========================== ================================================================
 """
 
@@ -84,9 +89,9 @@ FIXED_DIGEST = "fixed-digest"
 TIMINGS_WANTED = "timings"
 #: Record of replies: seconds that the node took for each phase of its work, floats ≥ 0.
 TIMINGS = "timings"
-#: The phases of a node: decoding the message, loading its data, reading and writing private state, building the model,
-#: training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
-NODE_PHASES = ("decode", "data", "state", "model", "train", "evaluate", "encode", "other")
+#: The phases of a node: reading its run config, decoding the message, loading its data, reading and writing private
+#: state, building the model, training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
+NODE_PHASES = ("config", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
 
 #: Config key of EVALUATE: whether the node was held out of all rounds. It then fits its personal part in
 #: ``held-out-epochs`` epochs, and its metrics have one of the prefixes :data:`HELD_OUT_PREFIXES`; false if missing.
@@ -111,6 +116,11 @@ EVALUATION_STEPS = STEPS + COUNT_SUFFIX
 
 #: Message type: asks a node for its profile.
 PROFILE_QUERY = "query.profile"
+#: Asks a node which generation of champions it uses, in a ConfigRecord ``champion`` with the key ``use``. The same key
+#: in the message's config is the generation that it shall use, if it has it.
+CHAMPION_QUERY, CHAMPION, USE = "query.champion", "champion", "use"
+#: Key of the config of an EVALUATE message: the generation as which the node shall use the model that it makes of it.
+PROMOTE = "promote"
 #: Record of a profile.
 PROFILE = "profile"
 #: Profile key: the node's stable key, a string.
@@ -131,6 +141,14 @@ ADAPTIVE_RATES = "adaptive.rates"
 
 #: CentralPrivacy, config key of TRAIN: the largest L2 norm of an update, a float > 0 (Flower's own key).
 CLIPPING_NORM = "clipping_norm"
+
+#: SecureAggregation, message type: an exchange before or after training.
+SECAGG_QUERY = "query.secagg"
+#: SecureAggregation, record of these messages, of their replies and of TRAIN (a ConfigRecord): ``session`` and what the
+#: exchange needs (:mod:`fedapps.strategies.secure_aggregation`).
+SECAGG = "secagg"
+#: SecureAggregation, the only record of replies to TRAIN: ``sum``, unsigned integers.
+SECAGG_MASKED = "secagg.masked"
 
 #: VirtualClients, config key of TRAIN: number of examples to train on, an integer ≥ 1.
 VIRTUAL_EXAMPLES = "virtual-examples"

@@ -51,6 +51,10 @@ class Task(ABC):
     rivals: ClassVar[Mapping[str, tuple[str, str]]] = {}
     #: The files of the data that people have, each with its columns or content and their units, as in docs/data.md.
     files: ClassVar[Mapping[str, str]] = {}
+    #: Whether the training examples of a node are in the order in which they were recorded.
+    in_order: ClassVar[bool] = False
+    #: Keys of the options, such as ``labels``, that say what the outputs of the model stand for.
+    output_keys: ClassVar[tuple[str, ...]] = ()
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
@@ -69,6 +73,9 @@ class Task(ABC):
     #: The class of the task's trained models, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.trained.TrainedModel`, which adds what users do with a model, such as ``predict``.
     trained_model: ClassVar[str] = "fedapps.tasks.trained:TrainedModel"
+    #: How the task takes its data from logs of robots, as ``package.module:Class`` of a
+    #: :class:`~fedapps.tasks.logs.folder.LogImport`; empty if it cannot.
+    log_import: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:
         #: A frozen instance of ``Options``; by default with all default values.
@@ -188,6 +195,31 @@ class Task(ABC):
         where a task overrides :meth:`build_model_for`.
         """
         return () if type(self).build_model_for is Task.build_model_for else None
+
+    def words(self, data: NodeData) -> tuple[str, ...]:
+        """Return what the rows of a node's private parameters stand for, such as words, where their number follows the
+        node's data; by default nothing.
+        """
+        return ()
+
+    def knowing(self, words: tuple[str, ...]) -> Self:
+        """Return the task for a node whose private parameters have rows for these words already.
+
+        They come first among :meth:`words`, whatever the node's data have now; new words follow them. By default the
+        task itself.
+        """
+        return self
+
+    def within(self, data: NodeData, start: int, end: int, *, test: bool) -> NodeData:
+        """Return data with the training examples from ``start`` to ``end`` alone, and those behind as test, if wanted.
+
+        A task with examples in order that describes them in ``data.extra``, too, changes it alike.
+        """
+        train = data.splits["train"]
+        splits = {**data.splits, "train": {name: tensor[start:end] for name, tensor in train.items()}}
+        if test:
+            splits["test"] = {name: tensor[end:] for name, tensor in train.items()}
+        return replace(data, splits=splits)
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
         """Return what a trained model and its inputs need beside the options, such as the words of a vocabulary.

@@ -1,28 +1,26 @@
-"""Partitions of one data set among nodes, by flwr-datasets and of FedNLP, and the shares of labels of a node.
+"""Partitions of one data set among nodes, as of flwr-datasets and of FedNLP, and the shares of labels of a node.
 
 FedNLP: B. Y. Lin et al., FedNLP: Benchmarking Federated Learning Methods for Natural Language Processing Tasks,
 Findings of NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution shift"), as used by J. Zhang et al.,
 FedVocab.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
 from typing import Any
-from warnings import catch_warnings
 
 import numpy as np
 from torch import Tensor, nn
 
-from fedapps.base.errors import DataError, require_package
+from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
 #: Indices of examples, int64, ascending.
 Part = np.ndarray
 _MARK = "_own_label_shares"
 _ADDED = "_added_logits"
+#: How often a Dirichlet partition is drawn at most until every node has enough examples.
+_DRAWS = 11
 
 
 @contextmanager
@@ -70,19 +68,6 @@ def added_logits(model: nn.Module) -> Tensor | None:
     return getattr(model, _ADDED, None)
 
 
-def _flower_partitioners() -> Any:
-    """The module ``flwr_datasets.partitioner`` alone: the package around it imports plots, which takes a second."""
-    package = "flwr_datasets"
-    spec = find_spec(package)
-    if package in sys.modules or spec is None:
-        return import_module(f"{package}.partitioner")
-    sys.modules[package] = module_from_spec(spec)  # its code does not run
-    try:
-        return import_module(f"{package}.partitioner")
-    finally:
-        del sys.modules[package]
-
-
 def flower_partition(
     task: str,
     name: str,
@@ -94,12 +79,14 @@ def flower_partition(
     min_examples: int = 1,
     seed: int,
 ) -> list[Part]:
-    """Partition examples with flwr-datasets.
+    """Partition examples as flwr-datasets does: the same seed gives the same parts.
+
+    It is not used itself, because its import takes a second of processor time.
 
     Parameters
     ----------
     task : str
-        The prefix of the key ``partition``, for messages, and the name of the extra that installs flwr-datasets.
+        The prefix of the key ``partition``, for messages.
     name : str
         "iid", "dirichlet", "pathological" or "linear" (sizes 1 : 2 : 3 : ...).
     labels : ndarray [n]
@@ -121,47 +108,70 @@ def flower_partition(
     Raises
     ------
     DataError
-        flwr-datasets is not installed, or finds no partition with examples on every node.
+        A node would have no examples, or "pathological" needs more classes, or more examples of a class, than exist.
     """
     if name == "dirichlet" and num_nodes * min_examples > len(labels):
         raise DataError(
             f"{task}.partition = 'dirichlet': {len(labels)} examples are too few for {num_nodes} nodes with at least "
             f"{min_examples} each: decrease num-nodes{f' or {task}.min-examples' if min_examples > 1 else ''}"
         )
-    require_package("flwr_datasets", task, f"{task}.partition = {name!r}")
-    from datasets import Dataset
-
-    made = _flower_partitioners()
-    makers: dict[str, Callable[[], Any]] = {
-        "iid": lambda: made.IidPartitioner(num_nodes),
-        "dirichlet": lambda: made.DirichletPartitioner(
-            num_nodes, "label", alpha, min_partition_size=min_examples, seed=seed
-        ),
-        "first dirichlet": lambda: made.DirichletPartitioner(
-            num_nodes, "label", alpha, min_partition_size=0, seed=seed
-        ),
-        "pathological": lambda: made.PathologicalPartitioner(
-            num_nodes, "label", classes_per_node, "first-deterministic", seed=seed
-        ),
-        "linear": lambda: made.LinearPartitioner(num_nodes),
-    }
+    rng = np.random.default_rng(seed)
     # IID and linear partitions keep the order of the examples.
     order = np.random.default_rng(seed).permutation(len(labels))
+    rows = np.arange(len(labels))
+    rows_by_class = [np.flatnonzero(labels[order] == label) for label in np.unique(labels)]
+    split = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
+    if name == "dirichlet":
+        draws = [_dirichlet(rows_by_class, num_nodes, alpha, rng)]
+        while min(map(len, draws[-1])) < min_examples and len(draws) < _DRAWS:
+            draws.append(_dirichlet(rows_by_class, num_nodes, alpha, rng))
+        enough = min(map(len, draws[-1])) >= min_examples
+        parts = [np.sort(order[part]) for part in draws[-1 if enough else 0]]
+        return topped_up(parts, min_examples, np.random.default_rng(seed))
+    if name == "iid":
+        parts = np.array_split(rows, num_nodes)
+    elif name == "linear":
+        units = np.arange(1.0, num_nodes + 1)
+        sizes = (units / units.sum() * len(rows)).astype(np.int64)
+        parts = np.split(rows, np.cumsum(sizes)[:-1])
+    else:
+        parts = _pathological(split, rows_by_class, num_nodes, classes_per_node, rng)
+    if not all(map(len, parts)):
+        raise DataError(f"{split}: a node would have no examples")
+    return [np.sort(order[part]) for part in parts]
 
-    def drawn(name: str) -> list[Part]:
-        maker = makers[name]()
-        maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
-        parts = (maker.load_partition(node).with_format("arrow")[:]["row"] for node in range(num_nodes))
-        return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
 
-    try:
-        with catch_warnings(action="ignore", category=UserWarning):  # of draws that are repeated
-            return drawn(name)
-    except (ValueError, IndexError) as error:  # flwr-datasets raises these also for a node without examples
-        if name != "dirichlet":
-            split = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
-            raise DataError(f"{split}: {error}") from error
-    return topped_up(drawn("first dirichlet"), min_examples, np.random.default_rng(seed))
+def _dirichlet(rows_by_class: Sequence[Part], num_nodes: int, alpha: float, rng: np.random.Generator) -> list[Part]:
+    """Divide the examples of each class in shares ~ Dir(alpha) among all nodes; some may get none."""
+    pieces = []
+    for rows in rows_by_class:
+        ends = np.cumsum(rng.dirichlet(np.full(num_nodes, float(alpha)))) * len(rows)
+        pieces.append(np.split(rows, ends.astype(int)[:-1]))
+    return [np.concatenate(of_node) for of_node in zip(*pieces, strict=True)]
+
+
+def _pathological(
+    split: str, rows_by_class: Sequence[Part], num_nodes: int, classes_per_node: int, rng: np.random.Generator
+) -> list[Part]:
+    """Give each node ``classes_per_node`` classes: the first in turn, the others drawn. A class is divided evenly."""
+    count = len(rows_by_class)
+    if classes_per_node > count:
+        raise DataError(f"{split}: {classes_per_node} classes per node are more than the {count} that there are")
+    classes_by_node = []
+    for node in range(num_nodes):
+        classes = [node % count]
+        while len(classes) < classes_per_node:
+            if (drawn := int(rng.choice(count, size=1)[0])) not in classes:
+                classes.append(drawn)
+        classes_by_node.append(classes)
+    parts: list[list[Part]] = [[] for _ in range(num_nodes)]
+    for label, rows in enumerate(rows_by_class):
+        owners = [node for node, classes in enumerate(classes_by_node) if label in classes]
+        if len(owners) > len(rows):
+            raise DataError(f"{split}: {len(owners)} nodes would share the {len(rows)} examples of a class")
+        for node, piece in zip(owners, np.array_split(rows, max(1, len(owners))), strict=False):
+            parts[node].append(piece)
+    return [np.concatenate(pieces) for pieces in parts]
 
 
 def topped_up(parts: Sequence[Part], least: int, rng: np.random.Generator) -> list[Part]:

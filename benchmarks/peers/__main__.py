@@ -245,13 +245,14 @@ def measured(command: Sequence[str]) -> tuple[Cost, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
     }  # fmt: skip
     begun, seconds, peak = time.perf_counter(), dict[int, float](), 0.0
+    earlier = set(_descendants())  # what another side has left to us, which nobody waits for
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | quiet)
         ended, looks = False, 0
         while not ended:
             # Until it is waited for, a process that has ended still shows its processor time.
             ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-            pids = _descendants()
+            pids = [pid for pid in _descendants() if pid not in earlier]
             seconds |= {pid: used for pid in pids if (used := _seconds(pid)) is not None}
             if looks % 4 == 0:
                 peak = max(peak, sum(map(_megabytes, pids)))

@@ -15,16 +15,24 @@ from flwr.client import Client, ClientApp
 from flwr.common.logger import log
 
 from fedapps.base.errors import DataError, DivergedError, accept_all_text
+from fedapps.base.seeding import derive_seed
 from fedapps.clients.data import is_simulated
 from fedapps.clients.rules import NodeLimits, RulesError
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.registry.methods import queries
+from fedapps.strategies import SecureAggregationError, secagg_query
+from fedapps.strategies.arrays import is_float, shared_record, to_record, views, without
 from fedapps.strategies.compression import compressed
+from fedapps.strategies.secure_node import masked
 from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import (
+    ARRAYS,
+    CHAMPION,
+    CHAMPION_QUERY,
     CLIPPING_NORM,
     COMPRESSION,
+    CONFIG,
     KEY,
     METRICS,
     NO_DATA,
@@ -32,15 +40,22 @@ from fedapps.strategies.wire import (
     OWN_DATA,
     PROFILE,
     PROFILE_QUERY,
+    SECAGG,
+    SECAGG_QUERY,
     TIMINGS,
     TIMINGS_WANTED,
     UNREPORTED,
+    UNTRAINED,
+    USE,
+    names_in,
 )
 
 from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
 from .node import Node
 from .privacy import hiding_outcome, node_mod
 
+#: The phase of all work that is in no other.
+_OTHER = "other"
 _accept_all_text_once = cache(accept_all_text)
 
 
@@ -119,10 +134,23 @@ def profile_record(context: Context) -> ConfigRecord:
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
+    taken = disclosure.taken(profile.key, disclosure.trained(profile.num_examples))
     of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[UNREPORTED] = metric
-    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(profile.num_examples, profile.groups)})
+    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
+
+
+@app.query(CHAMPION_QUERY.removeprefix("query."))
+def champion(message: Message, context: Context) -> Message:
+    """The generation of champions that the node uses, after it has changed to the one that it shall use."""
+    wanted = message.content.config_records.get(CONFIG, ConfigRecord()).get(USE)
+    if type(wanted) is not int or wanted < 0:
+        raise ValueError(f"config {USE} = {wanted!r}: must be a whole number of at least 0")
+    disclosure, config = Disclosure.of(context), run_config_of(context)
+    key = config.run.source(config.task, context.node_config).profile(config.task).key
+    generation = disclosure.champions(key).use(wanted)
+    return Message(RecordDict({CHAMPION: ConfigRecord({USE: generation})}), reply_to=message)
 
 
 @app.train()
@@ -143,6 +171,13 @@ def answer(query: str, message: Message, context: Context) -> Message:
     return node.disclosure.reply(node.answer(query))
 
 
+@app.query(SECAGG_QUERY.removeprefix("query."))
+def share_secrets(message: Message, context: Context) -> Message:
+    """Take part in an exchange of secure aggregation, if the run and the node have it."""
+    Disclosure.of(context)
+    return secagg_query(message, context)
+
+
 for _query in queries():
     app.query(_query)(partial(answer, _query))
 
@@ -153,26 +188,63 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
     """
     begun = time.perf_counter()
     with measured() as watch:  # also where it is not wanted: a server in this process measures its own phases only
-        node = Node(message, context)
+        with timed("config"):
+            node = Node(message, context)
         reply = work(node)
     if node.round_config.get(TIMINGS_WANTED) and reply.has_content():
-        rest = time.perf_counter() - begun - sum(watch.seconds.values())
-        reply.content[TIMINGS] = ConfigRecord({**watch.seconds, "other": max(rest, 0.0)})
+        seconds = {phase: spent for phase, spent in watch.seconds.items() if phase != _OTHER}
+        rest = time.perf_counter() - begun - sum(seconds.values())
+        reply.content[TIMINGS] = ConfigRecord({**seconds, _OTHER: max(rest, 0.0)})
     return node.disclosure.reply(reply)
 
 
 def _trained(node: Node) -> Message:
-    """Train, with the noise of local privacy, and compress the reply as the message asks."""
+    """Train, with the noise of local privacy, and mask or compress the reply as the run or the message asks."""
     node.disclosure.check_budget()
+    if node.config.run.secure_aggregation:
+        return _masked(node)
     if COMPRESSION not in node.round_config:
         return _noised(node)
+
+    def work(*_: object) -> Message:
+        with timed(_OTHER):
+            return _noised(node)
+
     with timed("encode"):
         return compressed(
             node.message,
             node.context,
-            lambda *_: _noised(node),
+            work,
             lambda *_: StateMemory(node.compression_state(), node.settings),
         )
+
+
+def _masked(node: Node) -> Message:
+    """Train, and mask the update. Without update that is finite, the node is in the sum with none.
+
+    Raises
+    ------
+    SecureAggregationError
+        The message asks for an update without masks, or for one with less noise than the run config says.
+    """
+    run, message = node.config.run, node.message
+    if SECAGG not in message.content:
+        raise SecureAggregationError("secure-aggregation = true: the message asks for an update without masks")
+    untrained = names_in(node.round_config, UNTRAINED)
+    received = without(views(shared_record(message.content)), untrained)
+
+    def work(*_: object) -> Message:
+        try:
+            return node.train()
+        except DivergedError as error:
+            log(WARNING, "%s: no update of this node is in the sum", error)
+        nothing = {name: array * np.nan if is_float(array) else array for name, array in received.items()}
+        return Message(RecordDict({ARRAYS: to_record(nothing), METRICS: MetricRecord()}), reply_to=message)
+
+    name = str(node.context.node_config.get("partition-id", node.context.node_id))
+    rounding = np.random.default_rng(derive_seed(run.seed, "rounding", name, node.settings.server_round))
+    least_noise = run.dp_noise if run.dp == "distributed" else 0.0
+    return masked(message, node.context, work, rounding, least_noise)
 
 
 def _noised(node: Node) -> Message:

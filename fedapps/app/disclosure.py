@@ -9,18 +9,20 @@ import traceback
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from logging import ERROR
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.common.logger import log
 
-from fedapps.base.atomic import UnwritableError
+from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError
-from fedapps.clients.data import is_simulated
+from fedapps.clients.data import Growth, is_simulated, newest_count
+from fedapps.clients.kept_models import CHAMPIONS, KeptModels
 from fedapps.clients.rules import LimitError, NodeRules, RulesError
 from fedapps.config.parsing import Config, read
+from fedapps.strategies import SecureAggregationError, SecureRules
 from fedapps.strategies.checks import truncate
 from fedapps.strategies.wire import (
     ARRAYS,
@@ -28,6 +30,7 @@ from fedapps.strategies.wire import (
     CONFIG,
     GROUP_PREFIX,
     NUM_EXAMPLES,
+    SECAGG_MASKED,
     SERVER_ROUND,
     STEPS,
     TIMINGS,
@@ -62,10 +65,11 @@ def run_config_of(context: Context) -> Config:
 class Disclosure:
     """What the messages of a run may take from a node.
 
-    Under ``dp = "local"`` nothing that is computed from the data leaves without noise: of a reply to TRAIN only the
-    clipped and noised arrays, of one to EVALUATE nothing, and of the profile only whether there are examples. What the
-    operator names in ``may-leave`` leaves all the same. Simulated nodes have no data but the server's: their
-    evaluations, profiles, steps and timings, with which an experiment is measured, are as without privacy.
+    Under ``dp = "local"`` nothing that is computed from the data leaves without noise, and under secure aggregation
+    nothing without a mask: of a reply to TRAIN only the clipped and noised, or masked arrays, of one to EVALUATE
+    nothing, and of the profile only whether there are examples. What the operator names in ``may-leave`` leaves all the
+    same. Simulated nodes have no data but the server's: their evaluations, profiles, steps and timings, with which an
+    experiment is measured, are as without privacy.
 
     Parameters
     ----------
@@ -87,7 +91,12 @@ class Disclosure:
         self.rules = NodeRules.of(node_config)
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(node_config)
-        self.hides = self.run.dp == "local"
+        self.hides = self.run.hides
+        if SecureRules.of(node_config).required and not self.run.secure_aggregation:
+            raise RulesError(
+                'the node config of this node demands more of the run: secagg = "required" needs '
+                "secure-aggregation = true"
+            )
         self._run_id = run_id
 
     @classmethod
@@ -122,6 +131,42 @@ class Disclosure:
                 f"node config state-dir = {stated!r}: cannot be used ({error}); give a folder that this user may write"
             ) from error
         return folder
+
+    def champions(self, key: str) -> KeptModels:
+        """The models of the fleet that a node has in use; their folder is the same in every run."""
+        registry = Path(self.run.registry)
+        of_run = self.simulated and not self.node_config.get("state-dir")  # the root changes with the run
+        return KeptModels.of(registry if of_run else self.root, CHAMPIONS, registry.name, key)
+
+    def trained(self, count: int) -> int:
+        """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""
+        return count - int(self.run.held_back * count)
+
+    def taken(self, key: str, count: int) -> int:
+        """How many of ``count`` training examples of a node the run takes, the newest ones."""
+        newest = self.run.newest
+        if newest != "new":
+            return newest_count(newest, count, 0)
+        if self.simulated:
+            raise DataError("newest = 'new': simulated nodes know no last run; take the number of the newest examples")
+        return newest_count(newest, count, self._growth(key).before(self._run_name))
+
+    def note_examples(self, key: str, count: int) -> None:
+        """Note for the next run how many training examples a node has, and log once how many of them are new."""
+        growth = self._growth(key)
+        try:
+            if growth.note(self._run_name, count):
+                new = max(0, count - growth.before(self._run_name))
+                log(INFO, "data: %s training examples, %s of them new since the last run", count, new)
+        except UnwritableError as error:
+            log(WARNING, "the number of training examples is not noted for the next run: %s", error)
+
+    def _growth(self, key: str) -> Growth:
+        return Growth(self.root / "examples" / f"{path_name(key)}.json")
+
+    @property
+    def _run_name(self) -> str:
+        return self.run.name or str(self._run_id)
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""
@@ -168,9 +213,9 @@ class Disclosure:
                 if len(shown) < len(record):
                     reply.content[name] = MetricRecord({NUM_EXAMPLES: 1, **shown})
             elif isinstance(record, ArrayRecord):
-                noised = training and (name == ARRAYS or name.startswith(COMPRESSED_PREFIX))
+                noised = training and (name in (ARRAYS, SECAGG_MASKED) or name.startswith(COMPRESSED_PREFIX))
                 if self.hides and not noised and not self.lets_out(name):
-                    raise RulesError(f"{name}: computed from the data without noise, which dp = 'local' lets not leave")
+                    raise RulesError(f"{name}: computed from the data without noise, which {self.hides} lets not leave")
             elif not self._shows(name, evaluation):
                 del reply.content[name]
         return reply
@@ -208,13 +253,14 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
     node_config : mapping
         The node's.
     """
-    plain = isinstance(error, (DataError, UnwritableError, LimitError, RulesError))
+    refusal = isinstance(error, (RulesError, SecureAggregationError))  # what an operator demands is no secret
+    plain = refusal or isinstance(error, (DataError, UnwritableError, LimitError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
         return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text
-    if isinstance(error, RulesError):  # what the operator demands is no secret: the run has to fulfil it
+    if refusal:
         log(ERROR, "%s failed: %s", what, truncate(details, _MAX_CHARACTERS))
-        return f"RulesError: {details}"
+        return f"{type(error).__name__}: {details}"
     identifier = secrets.token_hex(4)
     log(ERROR, "%s failed, error %s: %s", what, identifier, truncate(details, _MAX_CHARACTERS))
     kind = next((f": {text}" for kind, text in _KINDS.items() if isinstance(error, kind)), "")

@@ -16,20 +16,29 @@ from fedapps.base.seeding import has_gpus
 from fedapps.clients.base import FederatedClient, RoundResult
 from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.guard import Guard
-from fedapps.clients.kept_models import KeptModels, keeps_models
+from fedapps.clients.kept_models import KeptModels, check_accepted, keeps_models
 from fedapps.clients.local_part import LocalPart, composed
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
-from fedapps.clients.state import ContextState, DiskState, PrivateState
+from fedapps.clients.state import ContextState, DiskState, PrivateState, known_words
 from fedapps.methods.base import Method
 from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
-from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
-from fedapps.tasks.base import NodeData, Task
+from fedapps.strategies.wire import (
+    ARRAYS,
+    CONFIG,
+    FIXED_DIGEST,
+    HELD_OUT,
+    HELD_OUT_PREFIXES,
+    METRICS,
+    NUM_EXAMPLES,
+    PROMOTE,
+)
+from fedapps.tasks.base import Metrics, NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
-from fedapps.tasks.trained import Origin, trained_class, versions
+from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
 from .disclosure import Disclosure
 
@@ -56,10 +65,15 @@ class Node:
     def train(self) -> Message:
         """The reply to a TRAIN message."""
         client = self._client(FederatedClient, pooled=self.method.pools_data)
+        if self.work.source.partition is None:
+            whole = cached_load(self.work.source, client.task, pooled=False)
+            self.disclosure.note_examples(whole.key, self.disclosure.trained(whole.count("train")))
         return self._reply(client.train_round(received_arrays(self.message), self.settings), arrays=True)
 
     def evaluate(self) -> Message:
         """The reply to an EVALUATE message."""
+        if PROMOTE in self.round_config:
+            return self._reply(self._promoted(), arrays=False)
         if self.round_config.get(HELD_OUT):
             return self._reply(self._as_new_node(), arrays=False)
         return self._reply(self.client().evaluate_round(received_arrays(self.message), self.settings), arrays=False)
@@ -89,12 +103,14 @@ class Node:
         Raises
         ------
         RulesError
-            The run has local privacy, or the node config limits what may leave. The mods of the ClientApp see to both,
-            and a ``NumPyClient`` does not pass them.
+            The run has local privacy or secure aggregation, or the node config limits what may leave. The mods of the
+            ClientApp see to all, and a ``NumPyClient`` does not pass them.
         """
         disclosure = self.disclosure
         if disclosure.hides:
-            raise RulesError("dp = 'local': a NumPyClient sends its updates without noise; use the app of client_app")
+            raise RulesError(
+                f"{disclosure.hides}: a NumPyClient sends its updates without noise or masks; use client_app:app"
+            )
         if limits := disclosure.rules.may_leave:
             raise RulesError(f"may-leave = {limits!r}: a NumPyClient sends all metrics; use the app of client_app")
         return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
@@ -108,6 +124,9 @@ class Node:
         self._check_files(task)
         own = self._data(task, pooled=False)
         state = self._state(own.key)
+        if (words := task.words(own)) and (known := known_words(state)) not in ((), words):
+            task = task.knowing(known)
+            own = self._data(task, pooled=False)
         return kind(
             task,
             self._data(task, pooled=True) if pooled else own,
@@ -156,23 +175,45 @@ class Node:
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
         with timed("data"):
             data = cached_load(self.work.source, task, pooled)
+        run = self.config.run
+        if run.held_back or run.newest != "all":
+            data = self._newest(task, data)
         return task.without_test(data) if self.config.run.withhold_test else data
+
+    def _newest(self, task: Task, data: NodeData) -> NodeData:
+        """The data with those training examples that the run takes; a gate tests on those that are held back."""
+        count = data.count("train")
+        end = self.disclosure.trained(count)
+        start = end - self.disclosure.taken(data.key, end)
+        return task.within(data, start, end, test=bool(self.config.run.gate) and end < count)
 
     def _state(self, key: str, *part: str) -> PrivateState:
         """The private state of a node, or a part of it."""
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        return _disk_state(self.disclosure.root, self.settings.run, self.settings.method, key, *part)
+        settings = self.settings
+        return _disk_state(self.disclosure.root, (settings.run, *settings.lineage), settings.method, key, *part)
 
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
     ) -> None:
         """Keep the node's personal model for other programs. If it cannot be written, the round goes on."""
+        name = self.config.run.name or settings.run
+        model = self._trained(task, data, module, settings, result.metrics)
+        models = KeptModels.of(self.disclosure.root, name, settings.method, data.key)
+        try:
+            models.keep(model, phase)
+        except UnwritableError as error:
+            log(WARNING, "the model of round %s is not kept: %s", settings.server_round, error)
+
+    def _trained(
+        self, task: Task, data: NodeData, module: nn.Module, settings: RoundSettings, metrics: Metrics
+    ) -> TrainedModel:
+        """The node's personal model in a round."""
         run = self.config.run
-        name = run.name or settings.run
         origin = Origin(
-            run=name,
+            run=run.name or settings.run,
             method=settings.method,
             node=data.key,
             round=settings.server_round,
@@ -180,17 +221,24 @@ class Node:
             rounds=run.rounds,
             seed=run.seed,
             examples=data.count("train"),
-            metrics=result.metrics,
+            metrics=metrics,
             versions=versions(),
             settings=self.config.flat(),
         )
         private = self.method.private(self.config.task)
-        model = trained_class(task)(task, module, task.facts(data), origin, private=private, own=data)
-        models = KeptModels.of(self.disclosure.root, name, settings.method, data.key)
-        try:
-            models.keep(model, phase)
-        except UnwritableError as error:
-            log(WARNING, "the model of round %s is not kept: %s", settings.server_round, error)
+        return trained_class(task)(task, module, task.facts(data), origin, private=private, own=data)
+
+    def _promoted(self) -> RoundResult:
+        """Use the model that the message makes on this node from now on; its metrics do not leave the node."""
+        client, settings = self.client(), self.settings
+        prepared = client.prepared_model(received_arrays(self.message), settings)
+        model = self._trained(client.task, client.data, prepared.at(settings.stage), settings, {})
+        generation = self.round_config[PROMOTE]
+        if type(generation) is not int or generation < 1:
+            raise ValueError(f"config {PROMOTE} = {generation!r}: must be a whole number of at least 1")
+        check = partial(check_accepted, self.context.node_config)
+        self.disclosure.champions(client.data.key).keep(model, f"generation{generation}", check)
+        return RoundResult({}, 1, {})
 
     def _reply(self, result: RoundResult, *, arrays: bool) -> Message:
         metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})
@@ -257,5 +305,8 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
 
 
 @lru_cache(maxsize=4096)
-def _disk_state(root: Path, *names: str) -> DiskState:
-    return DiskState.of(root, *names)
+def _disk_state(root: Path, runs: tuple[str, ...], method: str, key: str, *part: str) -> DiskState:
+    """The state of a node, or a part of it. In its first message of a run it begins as that of an earlier run."""
+    own, *earlier = (DiskState.of(root, run, method, key) for run in runs)
+    own.begin_from(state.folder for state in earlier)
+    return DiskState.of(own.folder, *part)

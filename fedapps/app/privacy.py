@@ -1,7 +1,8 @@
 """What the keys ``dp*`` of the run config mean: on the nodes, on the server, and as a guarantee.
 
 Who adds noise decides whom it protects from: under ``local`` a node clips and adds noise before anything leaves it, and
-nobody need be trusted; under ``central-*`` the server adds noise once, to the mean, so there is far less of it.
+nobody need be trusted; under ``central-*`` the server adds noise once, to the mean, so there is far less of it; under
+``distributed`` nodes add noise of which the sum, all that the server gets, has as much as under ``central-*``.
 docs/privacy.md says which methods can be combined with what.
 """
 
@@ -166,6 +167,8 @@ def spent(config: Config, label: str, releases: Mapping[int, int]) -> dict[str, 
     run = config.run
     if run.dp == "none" or not run.dp_noise or config.methods[label].private(config.task).everything:
         return {}
+    if run.dp == "distributed":  # the server, from whom it protects, knows who was drawn
+        return {"epsilon_zero_out": epsilon(run.dp_noise, sum(releases.values()), run.dp_delta)}
     if run.dp == "local":
         return {"epsilon_replace": epsilon(run.dp_noise, sum(releases.values()), run.dp_delta, sensitivity=2.0)}
     probability = run.fraction_train if run.sampling == "poisson" else 1.0

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedapps.base.options import option_values
+from fedapps.clients.settings import LINEAGE
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Scalar
@@ -20,13 +21,14 @@ from fedapps.strategies import BaseStrategy, RoundReport
 from fedapps.strategies.wire import FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, TIMINGS_WANTED
 
 
-def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
+def stage_of(run: RunConfig, server_round: int, num_stages: int = 1, begun: int = 0) -> int:
     """The stage of a round, counted from 0.
 
-    Stages of the data share the rounds equally; without them stage 1 begins after nodes have collected data.
+    Stages of the data share the rounds of the run equally, which come after ``begun`` others; without them stage 1
+    begins after nodes have collected data.
     """
     if num_stages > 1:
-        return (server_round - 1) * num_stages // run.rounds
+        return (server_round - begun - 1) * num_stages // run.rounds
     return int(0 < run.collect_after < server_round)
 
 
@@ -44,9 +46,12 @@ class RoundConfigs:
 
     def __init__(self, config: Config, label: str, run_label: str) -> None:
         self.run, self.num_stages = config.run_of(label), config.num_stages
+        self.begun, self.last_round = config.begun.get(label, 0), config.last_round(label)
         self.training = config.methods[label].training(self.run.training)
         self._training = option_values(self.training)
-        self._common: dict[str, Scalar] = {"run": run_label, "method": label}
+        self._common: dict[str, Scalar | list[str]] = {"run": run_label, "method": label}
+        if config.lineage:
+            self._common[LINEAGE] = list(config.lineage)
         if self.run.timings:
             self._common[TIMINGS_WANTED] = True
         if digest := config.task.fixed_digest:  # nodes check what they build from their own files
@@ -65,7 +70,7 @@ class RoundConfigs:
             {
                 **self._common,
                 **self._of_round(server_round),
-                "final": server_round == self.run.rounds,
+                "final": server_round == self.last_round,
                 "collect": server_round == self.run.collect_after,
             }
         )
@@ -80,7 +85,7 @@ class RoundConfigs:
                 **self.evaluate(server_round),
                 **option_values(self.run.training),
                 "held-out-epochs": epochs,
-                "stage": stage_of(self.run, server_round, self.num_stages) if self.num_stages > 1 else 0,
+                "stage": self._stage(server_round) if self.num_stages > 1 else 0,
                 "final": True,
                 "collect": False,
             }
@@ -88,9 +93,12 @@ class RoundConfigs:
 
     def _of_round(self, server_round: int) -> dict[str, Scalar]:
         return {
-            "stage": stage_of(self.run, server_round, self.num_stages),
-            "learning-rate": self.training.learning_rate * self.run.rate_factor(server_round),
+            "stage": self._stage(server_round),
+            "learning-rate": self.training.learning_rate * self.run.rate_factor(server_round - self.begun),
         }
+
+    def _stage(self, server_round: int) -> int:
+        return stage_of(self.run, server_round, self.num_stages, self.begun)
 
 
 def held_out_results(

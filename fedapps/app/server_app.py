@@ -17,7 +17,6 @@ from fedapps.base.seeding import torch_seed
 from fedapps.clients.base import initial_models
 from fedapps.clients.data import loaded_data
 from fedapps.config.parsing import Config, parse
-from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
@@ -34,6 +33,7 @@ from fedapps.strategies.transport import clock_of
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .privacy import check_statistics, guarantee, spent
 from .round_config import RoundConfigs, held_out_results, stage_of, tracked_results
+from .start import STARTED, begun, start_snapshots, started_arrays
 from .strategy import build_strategy, tracked_metric, with_clock, write_devices
 
 app = ServerApp()
@@ -62,24 +62,36 @@ def main(grid: Grid, context: Context) -> None:
             check_named_cluster()
         else:
             config.check_real_nodes()
-    if config.run.dp == "local":
+    if config.run.gate:
+        from .gate import run_gate  # imports this module
+
+        run_gate(grid, config)
+        if isinstance(grid, InProcessGrid):
+            loaded_data.clear()
+        return
+    if config.run.hides:
         log(
             INFO,
-            "dp = local: nodes with their own data send noised updates and no metrics; simulated nodes are "
-            "evaluated exactly, which epsilon does not count",
+            "%s: nodes with their own data send noised or masked updates and no metrics; simulated nodes are evaluated "
+            "exactly, which no guarantee covers",
+            config.run.hides,
         )
     if config.run.dp != "none":
         for method in config.methods:
             model = initial_model(config, method)
             strategy, initial = strategy_for(config, method, model)
             check_statistics(config.run, method, model, strategy.share(initial))
-    folder = RunFolder.open(config, context.run_id)
+    if not (config.run.resume and (config.run.folder(context.run_id) / STARTED).exists()):
+        check_start(config)
+    simulated = isinstance(grid, InProcessGrid) or simulates_nodes(grid)
+    folder = RunFolder.open(config, context.run_id, durable=not simulated)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:
         if isinstance(grid, InProcessGrid):
             stack.callback(loaded_data.clear)  # files can change before the next run of this process
         stack.enter_context(folder.owned())
         folder.leave_out_damage()
+        config = begun(config, folder)
         trackings = []
         for method in config.methods:
             tracking = stack.enter_context(closing(Tracking(config, folder, method)))
@@ -106,7 +118,7 @@ class Recorder(Callback):
     Parameters
     ----------
     folder : RunFolder
-    config : RunConfig
+    config : Config
     method : str
         The label of the method.
     num_stages : int
@@ -116,7 +128,7 @@ class Recorder(Callback):
     """
 
     folder: RunFolder
-    config: RunConfig
+    config: Config
     method: str
     num_stages: int
     last_round: int
@@ -127,8 +139,8 @@ class Recorder(Callback):
     def after_round(self, run: Run, report: RoundReport) -> None:
         if report.round == self.last_round + 1:
             write_devices(self.folder.path, run.grid)
-        row = report if self.config.timings else replace(report, timings={})
-        stage = stage_of(self.config, report.round, self.num_stages)
+        row = report if self.config.run.timings else replace(report, timings={})
+        stage = stage_of(self.config.run, report.round, self.num_stages, self.config.begun.get(self.method, 0))
         self.folder.record(self.method, stage_label(stage, self.num_stages), row)
 
 
@@ -137,12 +149,12 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     run = config.run
     log(INFO, "")
     log(INFO, "== %s on %s, seed %s, %s rounds", method, run.task, run.seed, run.rounds)
-    begun = time.monotonic()
+    started = time.monotonic()
     checkpoints = folder.checkpoints(method)
     latest = checkpoints.latest()
     last_round = latest.round if latest else 0
     releases = folder.releases(method)
-    planned = Counter(releases.by_round()) + Counter(range(last_round + 1, run.rounds + 1))
+    planned = Counter(releases.by_round()) + Counter(range(last_round + 1, config.last_round(method) + 1))
     if promised := guarantee(config, method, planned):
         log(INFO, "%s", promised)
     folder.drop_after(method, last_round)
@@ -152,22 +164,22 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     configs = RoundConfigs(config, method, folder.label)
     result = strategy.start(
         grid,
-        initial,
-        num_rounds=run.rounds,
+        started_arrays(config, strategy, initial),
+        num_rounds=config.last_round(method),
         timeout=run.timeout,
         train_config=configs.train,
         evaluate_config=configs.evaluate,
         evaluate_every=run.evaluate_every,
         callbacks=[
             *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
-            Recorder(folder, run, method, config.num_stages, last_round),
+            Recorder(folder, config, method, config.num_stages, last_round),
             *([releases] if run.dp != "none" else ()),
             tracking,
             Save(checkpoints, resume=True),  # a new run has no checkpoints yet
             RequireEvaluations(run.max_failed_evaluations, run.track_metric),
         ],
     )
-    facts = summarise(config, folder, method, time.monotonic() - begun)
+    facts = summarise(config, folder, method, time.monotonic() - started)
     with clock_of(grid).evaluation():
         held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
     folder.finish(config, method, facts | held_out)
@@ -213,13 +225,36 @@ def strategy_for(config: Config, label: str, model: nn.Module) -> tuple[BaseStra
     return build_strategy(config, label, initial.keys(), buffers), initial
 
 
+def check_start(config: Config) -> None:
+    """Check that what the key ``start`` names fits every method, before anything of the run is written.
+
+    Raises
+    ------
+    ValueError
+        As :func:`~fedapps.app.start.start_snapshots` and :func:`~fedapps.app.start.started_arrays`, or a checkpoint
+        has other arrays than the model.
+    """
+    if not config.run.start:
+        return
+    snapshots = start_snapshots(config)
+    for label in config.methods:
+        strategy, initial = strategy_for(config, label, initial_model(config, label))
+        initial = started_arrays(config, strategy, initial)
+        if label in snapshots:
+            try:
+                strategy.restore(snapshots[label], strategy.share(initial))
+            except ValueError as error:
+                raise ValueError(f"start = {config.run.start!r}: {label} cannot go on: {error}") from error
+
+
 def summarise(config: Config, folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:
     """What the summary says of a method: its last evaluation, its traffic, its refusals."""
     rounds = [row for row in folder.lines("metrics.jsonl") if row["method"] == method]
     evaluated = [row for row in rounds if row["evaluate"]]
     final = evaluated[-1]["evaluate"] if evaluated else {}
     if config.num_stages > 1:
-        final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
+        own = [row | {"round": row["round"] - config.begun.get(method, 0)} for row in rounds]
+        final = final | continual_metrics(own, config.num_stages, rounds=config.run.rounds)
         trained = rounds[-1]["train"] if rounds else {}
         final |= {name: value for name, value in trained.items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]

@@ -22,6 +22,7 @@ from fedapps.config.run_config import (
     read_allowed_groups,
     read_limits,
     robust_aggregation,
+    secure_aggregation_of,
 )
 from fedapps.methods.base import Method, StrategyParts
 from fedapps.report.run_data import DEVICES
@@ -81,6 +82,7 @@ def build_strategy(
         "held_out": held_out_of(run),
         "privacy": central_privacy(run),
         "compression": compression_of(run),
+        "secure_aggregation": secure_aggregation_of(run),
         "closing": run.pace.closing,
         "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
         "min_replies": run.min_replies,

@@ -26,6 +26,25 @@ _ENDED = ("Z", "X")
 def flower_environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: a separate home, no telemetry, no installation of dependencies.
 
+    Raises ``ValueError`` as :func:`ray_environment`.
+    """
+    scripts = str(Path(sys.executable).parent)
+    return (
+        os.environ
+        | ray_environment()
+        | {
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
+        }
+    )
+
+
+def ray_environment() -> dict[str, str]:
+    """Return the variables that Ray's processes need beside those of this one: no telemetry, no workers without work.
+
     Connections on this machine use no proxy, and the path of Ray's folder is short enough for its sockets.
 
     Raises
@@ -33,20 +52,12 @@ def flower_environment(home: Path) -> dict[str, str]:
     ValueError
         The path of the folder for temporary files is too long for Ray, and no other folder can be used.
     """
-    scripts = str(Path(sys.executable).parent)
     return (
-        os.environ
-        | text_environment(os.environ)
+        text_environment(os.environ)
         | {name: ",".join(filter(None, [os.environ.get(name), *_LOOPBACK])) for name in ("no_proxy", "NO_PROXY")}
         | _ray_folder()
-        | {
-            "FLWR_HOME": str(home),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
-        }
+        | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"}
+        | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # otherwise Ray warns of a later default
     )
 
 

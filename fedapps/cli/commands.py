@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 
 from fedapps.base.errors import RunFailedError, accept_all_text
 from fedapps.base.options import did_you_mean
+from fedapps.deployment.flower_command import quick_imports
 
 from .parser import command_parser
 
@@ -44,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             for path in files:
                 use_file(Path(path))
-        status: int = resolve_name(f"fedapps.cli.{arguments.function}")(arguments)
+        with quick_imports():
+            function = resolve_name(f"fedapps.cli.{arguments.function}")
+        status: int = function(arguments)
         return status
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would fail to write the rest
@@ -68,6 +71,15 @@ def _meant(others: Sequence[str], arguments: argparse.Namespace) -> str:
     if name.removeprefix("--") in defaults() and "--set" in arguments.known_options:
         return f"; {name.removeprefix('--')} is a key of the run config: write --set {name.removeprefix('--')}=VALUE"
     return did_you_mean(name, arguments.known_options)
+
+
+def new(arguments: argparse.Namespace) -> int:
+    """Write a project and print its files."""
+    from fedapps.project.writing import new_project
+
+    arguments_of_project = {name: getattr(arguments, name) for name in ("task", "method", "recipe", "deployment")}
+    print(new_project(arguments.folder, **arguments_of_project))
+    return 0
 
 
 def keys(arguments: argparse.Namespace) -> int:
@@ -98,3 +110,25 @@ def board(arguments: argparse.Namespace) -> int:
 
     serve(arguments.folder, arguments.host, arguments.port)
     return 0
+
+
+def import_logs(arguments: argparse.Namespace) -> int:
+    """Import logs into the data folder of a task, or print the draft of a mapping."""
+    from fedapps.registry.tasks import task_class, usable_tasks
+    from fedapps.tasks.logs.folder import import_logs as imported
+    from fedapps.tasks.logs.mapping import draft
+
+    if not (name := task_class(arguments.task).log_import):
+        known = ", ".join(name for name, task in usable_tasks().items() if task.log_import)
+        raise ValueError(f"--task {arguments.task}: must be one of {known}; logs have no data for the others")
+    importer = resolve_name(name)
+    if arguments.show:
+        print(draft(importer.advice, importer.signals, importer.Settings, arguments.logs[0]), end="")
+        return 0
+    if not arguments.mapping or not arguments.output:
+        raise ValueError("--mapping and --output must be given; --show prints the draft of a mapping")
+    complete = True
+    for done, line in imported(importer, arguments.logs, arguments.mapping, arguments.output):
+        print(line if done else f"fedapps: {line}", file=sys.stdout if done else sys.stderr, flush=True)
+        complete &= done
+    return 0 if complete else 1

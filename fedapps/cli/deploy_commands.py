@@ -7,7 +7,9 @@ from pathlib import Path
 from fedapps.comparison.matrix import assignments
 from fedapps.deployment import fleet
 from fedapps.deployment.check_node import check
+from fedapps.deployment.gate import steer
 from fedapps.deployment.supernode import SuperNode, check_options
+from fedapps.launch.recipe import launch_recipe
 
 
 def config(arguments: argparse.Namespace) -> int:
@@ -19,6 +21,33 @@ def config(arguments: argparse.Namespace) -> int:
 def deploy(arguments: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
     return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
+
+
+def gate(arguments: argparse.Namespace) -> int:
+    """Compare a run with the champion and let the nodes use the better one; without a run, the champion."""
+    action = ("dry-run" if arguments.dry_run else "compare") if arguments.run else "deliver"
+    keys = {
+        "gate-margin": arguments.margin,
+        "gate-group-margin": arguments.group_margin,
+        "gate-method": arguments.method or "",
+        **assignments(arguments.set),
+    }
+    steer(arguments.registry, arguments.run, action, arguments.federation, keys)
+    return 0
+
+
+def rollback(arguments: argparse.Namespace) -> int:
+    """Let nodes go back to the champion before."""
+    keys = {"gate-nodes": arguments.nodes, **assignments(arguments.set)}
+    steer(arguments.registry, None, "rollback", arguments.federation, keys)
+    return 0
+
+
+def run_fleet(arguments: argparse.Namespace) -> int:
+    """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
+    runner = fleet.LocalFleet(arguments.nodes, arguments.node_data, arguments.tls, arguments.auth)
+    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
+    return 0
 
 
 def check_node(arguments: argparse.Namespace) -> int:

@@ -11,21 +11,12 @@ from fedapps.comparison.matrix import Vary, assignments
 from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text, write_nodes
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
-from fedapps.deployment.fleet import LocalFleet
 from fedapps.launch.estimate import estimate_text
 from fedapps.launch.inputs import resolve
-from fedapps.launch.launch import Runner, Simulation
+from fedapps.launch.launch import Simulation
 from fedapps.launch.recipe import launch_recipe
-from fedapps.project.writing import new_project
 from fedapps.registry.expressions import split_expressions
 from fedapps.tuning.tune import resume_tuning, tune_recipe
-
-
-def new(arguments: argparse.Namespace) -> int:
-    """Write a project and print its files."""
-    arguments_of_project = {name: getattr(arguments, name) for name in ("task", "method", "recipe", "deployment")}
-    print(new_project(arguments.folder, **arguments_of_project))
-    return 0
 
 
 def nodes(arguments: argparse.Namespace) -> int:
@@ -44,7 +35,8 @@ def nodes(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Run one federation, or the stages of a pipeline, on an engine and print the paths of the reports."""
     if not arguments.dry_run:
-        return _launch(arguments, Simulation(arguments.engine))
+        launch_recipe(arguments.recipe, assignments(arguments.set), Simulation(arguments.engine), arguments.output_dir)
+        return 0
     if not arguments.recipe:
         raise ValueError("--dry-run: name a recipe (`fedapps list`) or a run-config file")
     resolved = resolve(read_recipe(arguments.recipe, assignments(arguments.set)), arguments.output_dir)
@@ -105,11 +97,6 @@ def tune(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def fleet(arguments: argparse.Namespace) -> int:
-    """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
-    return _launch(arguments, LocalFleet(arguments.nodes, arguments.node_data, arguments.tls, arguments.auth))
-
-
 def audit(arguments: argparse.Namespace) -> int:
     """Attack the gradients and updates that a node with sentences shares and print what was recovered."""
     overrides = assignments(arguments.set)
@@ -150,8 +137,3 @@ def _resumes(arguments: argparse.Namespace, kept: str, *further: str) -> bool:
     if not arguments.resume and not arguments.recipe:
         arguments.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
     return bool(arguments.resume)
-
-
-def _launch(arguments: argparse.Namespace, runner: Runner) -> int:
-    launch_recipe(arguments.recipe, assignments(arguments.set), runner, arguments.output_dir)
-    return 0

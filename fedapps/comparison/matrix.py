@@ -185,7 +185,7 @@ class Plan(JobPlan):
 
 def read_value(key: str, text: str) -> Value:
     """Parse the text of a value: as a string if the key's default is a string, otherwise by its form."""
-    declared = all_keys().get(key)
+    declared = all_keys([key]).get(key)
     if declared is not None and isinstance(declared.default, str):
         return text.strip("'\"")
     if text in ("true", "false"):
@@ -249,7 +249,7 @@ def _patterns(flat: Mapping[str, Any]) -> dict[str, str]:
     """The paths that differ between runs, by key."""
     return {
         key: str(flat[key])
-        for key in sorted(path_keys() & flat.keys())
+        for key in sorted(path_keys(flat))
         if any(name in str(flat[key]) for name in ("{method}", "{seed}"))
     }
 

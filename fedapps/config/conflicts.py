@@ -7,8 +7,15 @@ from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task, missing
 
 from .clock import clock_conflicts
-from .pace_conflicts import pace_conflicts
-from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
+from .pace_conflicts import pace_conflicts, refusals
+from .run_config import (
+    RunConfig,
+    held_out_of,
+    read_allowed_groups,
+    read_limits,
+    robust_aggregation,
+    secure_aggregation_of,
+)
 
 
 def conflicts(
@@ -37,6 +44,7 @@ def conflicts(
         yield from _collection_conflicts(run)
     yield from _privacy_conflicts(run, methods, runs)
     yield from _aggregation_conflicts(run, methods)
+    yield from _secrecy_conflicts(run, methods, runs)
     compressed = {label: own.compression for label, own in runs.items() if own.compression != "none"}
     refusals = {label: (name, methods[label].compression_conflict()) for label, name in compressed.items()}
     yield from _refused_by_methods("compression", "none", refusals)
@@ -70,6 +78,28 @@ def conflicts(
     for label, method in methods.items():
         of_pace += [c for c in pace_conflicts(runs[label], label, method, stages) if c not in of_pace]
     yield from of_pace
+    if run.held_back and not task.in_order:
+        yield (
+            {"held_back", "task"},
+            f"held-back = {run.held_back}: must be 0, because the examples of task {task.name!r} have no order of time",
+        )
+    if run.gate and not run.registry:
+        yield {"gate", "registry"}, f"gate = {run.gate!r}: needs registry, the folder of the champions on the server"
+    if run.gate and run.dp == "local":
+        yield {"gate", "dp"}, f"gate = {run.gate!r}: needs the metrics of nodes, which dp = 'local' lets not leave"
+    if run.gate_method and run.gate_method not in methods:
+        known = ", ".join(methods)
+        yield {"gate_method", "methods"}, f"gate-method = {run.gate_method!r}: must be one of {known}"
+    if run.gate in ("compare", "dry-run") and not (run.track_metric and run.start):
+        yield (
+            {"gate", "track_metric", "start"},
+            f"gate = {run.gate!r}: needs start, the run of the challenger, and track-metric, by which it is compared",
+        )
+    if run.newest != "all" and not task.in_order:
+        yield (
+            {"newest", "task"},
+            f"newest = {run.newest!r}: must be 'all', because the examples of task {task.name!r} have no order of time",
+        )
     if run.collect_after and not task.can_collect:
         yield (
             {"collect_after"},
@@ -107,6 +137,13 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             f"node-batch = {run.node_batch}: must be 1 with timings = true, because the time of a node cannot be "
             "measured while nodes train at once",
         )
+    if run.start and run.state_backend != "disk":
+        yield (
+            {"start", "state_backend"},
+            f"state-backend = {run.state_backend!r}: must be 'disk' with start, the only one that the next run finds",
+        )
+    if run.newest not in ("all", "new") and not (run.newest.isdecimal() and int(run.newest)):
+        yield {"newest"}, f"newest = {run.newest!r}: must be 'all', 'new' or a number above 0, such as '1000'"
     if run.drop_nodes and run.sampling != "fixed":
         yield (
             {"drop_nodes", "sampling"},
@@ -193,7 +230,7 @@ def _stage_conflicts(run: RunConfig, methods: Mapping[str, Method], stages: int)
 
 def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
     setting = f"collect-after = {run.collect_after}"
-    if run.collect_after >= run.rounds:
+    if run.collect_after >= run.rounds and not run.start:  # earlier rounds count, too
         yield (
             {"collect_after", "rounds"},
             f"{setting}: must be below rounds = {run.rounds}, or nothing is learned from what was collected",
@@ -252,6 +289,59 @@ def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Ite
         )
 
 
+def _secrecy_conflicts(
+    run: RunConfig, methods: Mapping[str, Method], runs: Mapping[str, RunConfig]
+) -> Iterator[Conflict]:
+    """What :func:`conflicts` yields for ``secure-aggregation``."""
+    if not run.secure_aggregation:
+        if run.dp == "distributed":
+            yield (
+                {"dp", "secure_aggregation"},
+                "dp = 'distributed': needs secure-aggregation = true, which adds the noise up",
+            )
+        return
+    pooled = {label: "one node has all data" for label, method in methods.items() if method.pools_data}
+    reasons = {label: pooled.get(label) or method.secrecy_conflict() for label, method in methods.items()}
+    yield from _refused_by_methods(
+        "secure-aggregation", "false", {name: ("true", why) for name, why in reasons.items()}
+    )
+    seen: list[Conflict] = []
+    for own in dict.fromkeys(runs.values()):
+        seen += [conflict for conflict in _sum_conflicts(own) if conflict not in seen]
+    yield from seen
+
+
+def _sum_conflicts(run: RunConfig) -> Iterator[Conflict]:
+    """What needs more than the sum of the updates."""
+    alone = {
+        "dp": (run.dp not in ("none", "distributed"), "'none' or 'distributed'", "a node clips before the sum"),
+        "dp_seeded": (run.dp == "distributed" and run.dp_seeded, "false", "nodes draw the noise, each for itself"),
+        "aggregation": (run.aggregation != "mean", "'mean'", "it compares single updates"),
+        "compression": (run.compression != "none", "'none'", "the updates are integers already"),
+        "sampling": (run.sampling in ("tiers", "utility"), "'fixed' or 'poisson'", "it learns from what nodes report"),
+        "mode": (run.pace.mode == "async", "'sync'", "a sum needs nodes that train at the same time"),
+        "late_replies": (run.pace.late_replies == "fold", "'drop'", "an update that is late is in no sum"),
+        "max_examples": (
+            run.weighting == "num-examples" and not run.max_examples,
+            "above 0",
+            "weighting = 'num-examples' needs a largest weight",
+        ),
+        "num_nodes": (run.training_nodes < 3, "at least 3 that train", "the sum of two shows one of them the other"),
+    }
+    yield from refusals("secure-aggregation = true", "secure_aggregation", alone)
+    if run.dp == "distributed" and run.secure_aggregation_metrics:
+        yield (
+            {"dp", "secure_aggregation_metrics"},
+            f"secure-aggregation-metrics = {run.secure_aggregation_metrics!r}: must be empty with dp = 'distributed', "
+            "whose noise does not cover them",
+        )
+    elif not any(refused for refused, _, _ in alone.values()):
+        try:
+            secure_aggregation_of(run)
+        except ValueError as error:
+            yield {"secure_aggregation", "secure_aggregation_bits"}, f"secure-aggregation: {error}"
+
+
 def _refused_by_methods(key: str, off: str, reasons: Mapping[str, tuple[str, str]]) -> Iterator[Conflict]:
     """One conflict for all methods that refuse the same value of a key for the same reason.
 
@@ -264,6 +354,10 @@ def _refused_by_methods(key: str, off: str, reasons: Mapping[str, tuple[str, str
             together.setdefault((value, reason), []).append(label)
     for (value, reason), labels in together.items():
         yield (
-            {key, "methods"},
-            f"{key} = {value!r}: leave out of methods {', '.join(labels)}, or set {key} = {off!r}: {reason}",
+            {key.replace("-", "_"), "methods"},
+            f"{key} = {_toml(value)}: leave out of methods {', '.join(labels)}, or set {key} = {_toml(off)}: {reason}",
         )
+
+
+def _toml(value: str) -> str:
+    return value if value in ("true", "false") else repr(value)

@@ -80,32 +80,42 @@ def options_by_key(prefix: str, options: type) -> dict[str, Any]:
     return {prefix + key: setting for key, setting in option_fields(options).items()}
 
 
-def declared() -> dict[str, Any]:
-    """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers."""
-    return _keys_of({**{name: task_class(name) for name in own_tasks()}, **METHODS.own, **TRACKERS.own})
+def declared(named: Iterable[str] | None = None) -> dict[str, Any]:
+    """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers.
+
+    With ``named``, only the fields of these keys; of the tasks, only those whose keys are named are imported.
+    """
+    tasks = {name: task_class(name) for name in own_tasks() if named is None or name in _owners(named)}
+    return _keys_of({**tasks, **METHODS.own, **TRACKERS.own}, named)
 
 
-def defaults() -> dict[str, Any]:
-    """Every declared key with its default, flat."""
-    return {key: setting.default for key, setting in declared().items()}
+def defaults(named: Iterable[str] | None = None) -> dict[str, Any]:
+    """Every declared key with its default, flat. ``named`` as in :func:`declared`."""
+    return {key: setting.default for key, setting in declared(named).items()}
 
 
-def all_keys() -> dict[str, Any]:
-    """The fields of every key: the declared ones, and those of other packages."""
-    return declared() | _keys_of({**usable_tasks(), **METHODS.usable(), **TRACKERS.usable()})
+def all_keys(named: Iterable[str] | None = None) -> dict[str, Any]:
+    """The fields of every key: the declared ones, and those of other packages. ``named`` as in :func:`declared`."""
+    tasks = usable_tasks(None if named is None else _owners(named))
+    return declared(named) | _keys_of({**tasks, **METHODS.usable(), **TRACKERS.usable()}, named)
 
 
-def _keys_of(kinds: Mapping[str, Any]) -> dict[str, Any]:
+def _owners(keys: Iterable[str]) -> set[str]:
+    """The tasks, methods and trackers whose options the keys are."""
+    return {key.partition(".")[0] for key in keys if "." in key}
+
+
+def _keys_of(kinds: Mapping[str, Any], named: Iterable[str] | None) -> dict[str, Any]:
     """The fields of the run's keys, and of the options of tasks, methods and trackers by their names."""
     by_key = options_by_key("", RunConfig)
     for name, kind in kinds.items():
         by_key |= options_by_key(f"{name}.", kind.Options)
-    return by_key
+    return by_key if named is None else {key: by_key[key] for key in named if key in by_key}
 
 
-def path_keys() -> set[str]:
-    """The keys that name files or folders."""
-    return {key for key, setting in all_keys().items() if setting.metadata.get("path")}
+def path_keys(keys: Iterable[str]) -> set[str]:
+    """Those of the keys that name files or folders."""
+    return {key for key, setting in all_keys(keys).items() if setting.metadata.get("path")}
 
 
 def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str, str]]:
@@ -120,9 +130,8 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     """
     method_names = list(methods) or METHODS.usable()
     groups = {"run": options_by_key("", RunConfig)}
-    groups |= {
-        f"task {t}": options_by_key(f"{t}.", task_class(t).Options) for t in ([task] if task else usable_tasks())
-    }
+    tasks = [task] if task else usable_tasks()
+    groups |= {f"task {name}": options_by_key(f"{name}.", task_class(name).Options) for name in tasks}
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in method_names}
     if not task and not methods:
         groups |= {f"tracker {name}": options_by_key(f"{name}.", k.Options) for name, k in TRACKERS.usable().items()}
@@ -166,14 +175,14 @@ def with_extra(keys: Mapping[str, Any]) -> dict[str, Any]:
             f"extra = {text!r}: must be keys of a TOML inline table, such as tabular.alpha = 0.3, tabular.name = "
             f"'digits' ({error})"
         ) from None
-    if twice := sorted(extra.keys() & (keys.keys() | declared().keys())):
+    if twice := sorted(extra.keys() & (keys.keys() | declared(extra).keys())):
         raise ValueError(f"extra: {', '.join(twice)}: set this beside extra, which is for keys of other packages")
     return {**keys, **extra}
 
 
 def for_flower(flat: Mapping[str, Any]) -> dict[str, Any]:
     """A flat run config as Flower takes it: keys that the app does not declare travel in ``extra``."""
-    own = declared()
+    own = declared(flat)
     others = {key: value for key, value in flat.items() if key not in own}
     if not others:
         return dict(flat)

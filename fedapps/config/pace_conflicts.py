@@ -21,20 +21,20 @@ def pace_conflicts(run: RunConfig, label: str, method: Method, stages: int) -> I
             "in_flight": (run.in_flight > 0, "0", "messages that leave when others have replied are late themselves"),
             "drop_nodes": (run.drop_nodes, "false", "the node that is left out would take the place of a late one"),
         }
-        yield from _refusals(f"{settings}", "over_selection", early)
+        yield from refusals(f"{settings}", "over_selection", early)
     if pace.mode == "sync" and pace.over_selection > 1:
         over = {
             "sampling": (run.sampling == "poisson", "'fixed'", "chance decides how many nodes take part"),
             "aggregation": (run.aggregation != "mean", "'mean'", "Byzantine nodes could be the first to reply"),
             "fraction_train": (run.training_nodes >= run.participants, "below 1", "no other node is left to ask"),
         }
-        yield from _refusals(f"over-selection = {pace.over_selection:g}", "over_selection", over)
+        yield from refusals(f"over-selection = {pace.over_selection:g}", "over_selection", over)
     if pace.mode == "sync" and pace.late_replies == "fold":
         fold = {
             "aggregation": (run.aggregation != "mean", "'mean'", "it compares updates of one model"),
             "dp": (run.dp != "none", "'none'", "a late update would be a second one of its node in a step"),
         }
-        yield from _refusals("late-replies = 'fold'", "late_replies", fold)
+        yield from refusals("late-replies = 'fold'", "late_replies", fold)
         if stages > 1:
             yield (
                 {"late_replies", "task"},
@@ -63,7 +63,7 @@ def _asynchronous_conflicts(run: RunConfig, label: str, method: Method, stages: 
         "late_replies": (run.pace.late_replies == "fold", "'drop'", "no reply is late"),
         "collect_after": (run.collect_after > 0, "0", "nodes collect data when all have finished a round"),
     }
-    yield from _refusals("mode = 'async'", "mode", without)
+    yield from refusals("mode = 'async'", "mode", without)
     if method.role != "federated":
         yield {"mode", "methods"}, f"mode = 'async': leave out of methods {label!r}, whose nodes do not learn together"
     elif method.needs_stages or stages > 1:
@@ -89,7 +89,8 @@ def _one_version(hooks: list[str]) -> str:
     return f"whose strategy takes all updates of a step to come from one model ({', '.join(hooks)})"
 
 
-def _refusals(settings: str, field: str, cases: Mapping[str, tuple[bool, str, str]]) -> Iterator[Conflict]:
+def refusals(settings: str, field: str, cases: Mapping[str, tuple[bool, str, str]]) -> Iterator[Conflict]:
+    """A conflict for each case that holds: by field, whether it does, what it must be with ``settings``, and why."""
     for name, (refused, allowed, reason) in cases.items():
         if refused:
             yield {field, name}, f"{name.replace('_', '-')}: must be {allowed} with {settings}, because {reason}"

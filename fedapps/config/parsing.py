@@ -49,6 +49,10 @@ class Config:
         By label, the fields of the run that a method sets for itself, as in ``fedavg(run.learning-rate=0.01)``.
     trackers : mapping of str to Tracker
         What records the run, by name; empty on nodes, which do not need the trackers' packages.
+    begun : mapping of str to int
+        By label, the rounds that came before those of this run; empty unless it starts from another one.
+    lineage : tuple of str
+        The labels of the runs before this one, from the last one on, under which nodes have private state.
     """
 
     run: RunConfig
@@ -57,6 +61,12 @@ class Config:
     blocks: Mapping[str, Any]
     own_keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trackers: Mapping[str, Tracker] = field(default_factory=dict)
+    begun: Mapping[str, int] = field(default_factory=dict)
+    lineage: tuple[str, ...] = ()
+
+    def last_round(self, label: str) -> int:
+        """The last round of a method."""
+        return self.begun.get(label, 0) + self.run.rounds
 
     def run_of(self, label: str) -> RunConfig:
         """The run as the method of this label sees it."""

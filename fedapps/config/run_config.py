@@ -9,7 +9,16 @@ from typing import Any
 from fedapps.base.options import option, option_fields, split_names
 from fedapps.clients.data import DataSource, find_source, world_name
 from fedapps.clients.settings import LocalTraining
-from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
+from fedapps.strategies import (
+    Compression,
+    HeldOut,
+    Krum,
+    Median,
+    MultiKrum,
+    RobustAggregation,
+    SecureAggregation,
+    TrimmedMean,
+)
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.samplers import rounded_share
@@ -65,6 +74,39 @@ class RunConfig:
         "record the seconds of each phase of a round, on the server and on every node, and show them in the report",
     )
     resume: bool = option(False, "resume the run of this name from its last checkpoint")
+    start: str = option(
+        "",
+        "folder of a finished run to go on from, with its models and what its nodes kept, or a model folder; a name is "
+        "one in output-dir; empty = the untrained model",
+    )
+    start_from: str = option(
+        "last", "checkpoint of the run in start; best needs its track-metric", choices=["last", "best"]
+    )
+    held_back: float = option(
+        0.0,
+        "share of each node's newest training examples, where they are in the order of recording, on which it does not "
+        "train; `fedapps gate` compares models on them, without it on the test data",
+        minimum=0,
+        maximum=0.9,
+    )
+    registry: str = option("", "folder of the registry of champions on the server, for `fedapps gate`")
+    gate: str = option(
+        "",
+        "in place of training, let nodes compare the run in start with the champion and use the better one (dry-run: "
+        "only compare), use the champion (deliver), or go back to the one before; empty = train",
+        choices=["", "compare", "dry-run", "deliver", "rollback"],
+    )
+    gate_margin: float = option(0.0, "mean loss of track-metric that a promotion allows, in its unit", minimum=0)
+    gate_group_margin: float = option(
+        0.0, "mean loss of track-metric in a group of nodes that a promotion allows", minimum=0
+    )
+    gate_method: str = option("", "label of the challenger's method; empty = the first of methods")
+    gate_nodes: str = option("", "keys of the nodes that go back, separated by commas; empty = all")
+    newest: str = option(
+        "all",
+        "training examples of each node, where they are in the order of recording: all; new, those since its last run; "
+        "or the number of the newest ones, such as 1000",
+    )
     device: str = option("auto", "device of the nodes; auto = a GPU if there is one", choices=["auto", "cpu", "cuda"])
     node_cpus: int = option(1, "torch threads of a node; results are bit-identical for the same number", minimum=1)
     node_batch: int = option(
@@ -149,14 +191,42 @@ class RunConfig:
     compression_share: float = option(0.01, "share of the values of each array that top-k sends", above=0, maximum=1)
     dp: str = option(
         "none",
-        "differential privacy: noise on each node, or on the server after clipping by the server or by the nodes",
-        choices=["none", "local", "central-server", "central-client"],
+        "differential privacy: noise on each node, on the server after clipping by the server or by the nodes, or a "
+        "part of it on every node, in the sum that secure-aggregation gives (distributed)",
+        choices=["none", "local", "central-server", "central-client", "distributed"],
     )
     dp_clip: float = option(1.0, "clip a node's update to this L2 norm under dp", above=0)
     dp_noise: float = option(1.0, "noise multiplier: standard deviation of the noise divided by dp-clip", minimum=0)
     dp_delta: float = option(1e-5, "delta at which epsilon is reported", above=0, maximum=0.5)
     dp_seeded: bool = option(
         False, "draw the noise from seed to repeat an experiment; this protects from nobody who knows the seed"
+    )
+    secure_aggregation: bool = option(
+        False, "nodes mask their updates so that the server gets their sum and no single one (SecAgg+)"
+    )
+    secure_aggregation_neighbours: int = option(
+        0, "with how many others each node exchanges masks, at least 2; 0 = all others of the round", minimum=0
+    )
+    secure_aggregation_threshold: float = option(
+        0.67,
+        "fail a round unless more than this share of a node and its neighbours stays until its end; nodes refuse less "
+        "than 2/3 unless their config says otherwise",
+        minimum=0.5,
+        maximum=0.99,
+    )
+    secure_aggregation_clip: float = option(
+        10.0, "clip a node's update to this L2 norm under secure-aggregation; dp-clip with dp = distributed", above=0
+    )
+    secure_aggregation_buffer_clip: float = option(
+        10.0, "the largest change of a value of a buffer, such as the variance of a normalisation", above=0
+    )
+    secure_aggregation_bits: int = option(
+        22, "bits of a value; with log2 of the total weight at most 32: 22 for 1,024 nodes", minimum=2, maximum=31
+    )
+    secure_aggregation_metrics: str = option(
+        "",
+        "the metrics of training whose mean the server gets, each with the largest absolute value that counts, such as "
+        "loss: 10; empty = none",
     )
     server_optimizer: str = option("sgd", "server optimizer", choices=OPTIMIZER_NAMES)
     server_learning_rate: float = option(1.0, "server learning rate; 1 with sgd is FedAvg", above=0)
@@ -202,12 +272,12 @@ class RunConfig:
         Raises
         ------
         ValueError
-            Time is simulated, an asynchronous run could wait for a node that sleeps, or a metric is tracked under
-            local privacy, where nodes send none.
+            Time is simulated, an asynchronous run could wait for a node that sleeps, or a metric is tracked where
+            nodes send none.
         """
-        if self.dp == "local" and self.track_metric:
+        if self.hides and self.track_metric:
             raise ValueError(
-                f"track-metric = {self.track_metric!r}: must be empty on a fleet with dp = 'local', whose nodes send "
+                f"track-metric = {self.track_metric!r}: must be empty on a fleet with {self.hides}, whose nodes send "
                 "no metrics of their data; simulated nodes do, so `fedapps run` can choose rounds and settings"
             )
         if self.pace.mode == "async" and not self.pace.deadline:
@@ -221,6 +291,13 @@ class RunConfig:
                 "`fedapps run` simulates time"
             )
 
+    @property
+    def hides(self) -> str:
+        """The setting under which nodes with their own data send no metrics of them; empty if none is set."""
+        if self.dp == "local":
+            return "dp = 'local'"
+        return "secure-aggregation = true" if self.secure_aggregation else ""
+
     def check_separate_nodes(self) -> None:
         """Check the keys for nodes with a process each. Raises ``ValueError`` if nodes shall train at once."""
         if self.node_batch > 1:
@@ -231,8 +308,12 @@ class RunConfig:
 
     def folder(self, run_id: int) -> Path:
         """The folder of the run; on one machine, the server and simulated nodes get the same path."""
-        parent = Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
-        return parent / (self.name or f"{self.task}-{run_id}")
+        return self._output / (self.name or f"{self.task}-{run_id}")
+
+    @property
+    def started_from(self) -> Path | None:
+        """The folder that ``start`` names, if it names one."""
+        return self._output / Path(self.start).expanduser() if self.start else None
 
     def source(self, task: Task, node_config: Mapping[str, Any]) -> DataSource:
         """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
@@ -241,6 +322,10 @@ class RunConfig:
     def has_data(self, task: Task) -> bool:
         """Whether :meth:`source` has nothing to simulate: there is a ``data-dir``, or the world is in ``cache-dir``."""
         return bool(self.data_dir) or (self._cache / world_name(task, self.num_nodes, self.seed)).exists()
+
+    @property
+    def _output(self) -> Path:
+        return Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
 
     @property
     def _cache(self) -> Path:
@@ -380,6 +465,55 @@ def robust_aggregation(run: RunConfig) -> RobustAggregation | None:
         "multi-krum": MultiKrum(fraction),
     }
     return aggregations.get(run.aggregation)
+
+
+def secure_aggregation_of(run: RunConfig) -> SecureAggregation | None:
+    """The strategy's part that the keys ``secure-aggregation...`` describe, ``None`` without it.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range, or the sum over the nodes that train does not fit.
+    """
+    if not run.secure_aggregation:
+        return None
+    noised = run.dp == "distributed"
+    part = SecureAggregation(
+        run.secure_aggregation_neighbours,
+        run.secure_aggregation_threshold,
+        run.dp_clip if noised else run.secure_aggregation_clip,
+        run.secure_aggregation_bits,
+        max(run.max_examples, 1) if run.weighting == "num-examples" else 1,
+        run.secure_aggregation_buffer_clip,
+        run.dp_noise if noised else 0.0,
+        read_largest(run.secure_aggregation_metrics),
+    )
+    part.plan(max(3, run.pace.closing.asked(run.training_nodes)))
+    return part
+
+
+def read_largest(text: str) -> dict[str, float]:
+    """Read the key ``secure-aggregation-metrics``, such as ``loss: 10, accuracy: 1``.
+
+    Raises
+    ------
+    ValueError
+        The text has another form, or a value is no number above 0.
+    """
+    largest: dict[str, float] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, value = map(str.strip, pair.rpartition(":"))
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not name or name in largest or not (isfinite(number) and number > 0):
+            raise ValueError(
+                f"secure-aggregation-metrics = {text!r}: {pair!r} must be a metric, a colon and a number above 0, each "
+                "metric once, such as loss: 10, accuracy: 1"
+            )
+        largest[name] = number
+    return largest
 
 
 def compression_of(run: RunConfig) -> Compression | None:

@@ -26,18 +26,20 @@ from fedapps.base.options import did_you_mean, option_fields
 from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
-from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
+from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KeptModels
 from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits, NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.estimate import DryRun
 from fedapps.launch.inputs import found_in_data, resolve
+from fedapps.strategies import SecureRules
 from fedapps.tasks.base import DataError, NodeData, Task
 
 _NODE_KEYS = {
-    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, SEND_ERRORS),
+    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, ACCEPT_MODEL, SEND_ERRORS),
     *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
     *option_fields(NodeRules),
+    *SecureRules.keys(),
 }
 
 
@@ -213,6 +215,8 @@ class NodeCheck:
             self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, _NODE_KEYS)}")
         try:
             NodeLimits.of(node)
+            if SecureRules.of(node).required and not run.secure_aggregation:
+                raise RulesError('secagg = "required" needs a run with secure-aggregation = true')
             rules = NodeRules.of(node)
             rules.check_run(run.dp, run.dp_noise, run.dp_clip, seeded=run.dp_seeded)
         except (ValueError, RulesError) as error:

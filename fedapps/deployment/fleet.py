@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
@@ -12,6 +13,8 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.app.server_app import check_start
+from fedapps.base.atomic import whole_folder
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import tool, usable_cores
 from fedapps.base.text_files import found_in
@@ -23,9 +26,9 @@ from fedapps.launch.launch import Runner, check_machine, conclude
 from fedapps.registry.methods import local_methods
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
-from fedapps.sim.flower_run import submission
 
 from .processes import FleetError
+from .submission import submission
 from .superlink import Deployment, NodeConfig, deployment, started_run
 
 WORKERS_PER_CORE = 3
@@ -73,6 +76,12 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     """
     keys = read_recipe(recipe, overrides)
     check_deployable(parse(keys, files_exist=False))
+    submit(keys, federation, stream=stream)
+    return 0
+
+
+def submit(keys: Mapping[str, Any], federation: str, *, stream: bool) -> None:
+    """Run the app with the keys of a run config on the SuperLink of a federation. Raises as :func:`deploy`."""
     with app_folder() as app, tempfile.TemporaryDirectory(prefix="fedapps-submit-") as folder:
         command = submission(app, Path(folder), for_flower(keys), federation, stream=stream)
         status, run = _shown(command) if stream else (subprocess.run(command, check=False).returncode, "")
@@ -82,7 +91,6 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
         )
     if stream:
         _check_finished(run, federation)
-    return 0
 
 
 def _shown(command: Sequence[str]) -> tuple[int, str]:
@@ -243,6 +251,8 @@ class LocalFleet(Runner):
         path = RunFolder.check(config, run_id=0)
         self._data(config)
         fleet_folder(path, resume=config.run.resume)
+        if not config.run.resume:
+            check_start(config)
 
     def check_data(self, config: Config) -> None:
         self._data(config).check(config)
@@ -305,6 +315,8 @@ def limit_in_flight(config: Config, nodes: int, cores: int) -> Config:
 
 
 def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
+    if config.run.started_from is not None:
+        _carry_states(config.run.started_from, fleet.folder)
     fleet.start_superlink()
     security = "TLS, node keys" if fleet.auth else "TLS" if fleet.ca else "not encrypted"
     ports = f"port {fleet.control_port} for flwr, port {fleet.fleet_port} for SuperNodes"
@@ -314,6 +326,16 @@ def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
     with app_folder() as app:
         fleet.run(app, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))
+
+
+def _carry_states(run: Path, folder: Path) -> None:
+    """Copy what the nodes kept that another fleet of this machine ran with, unless the fleet has it."""
+    before = run.with_name(f"{run.name}-fleet")
+    for state in before.glob("node-*/state"):
+        target = folder / state.relative_to(before)
+        if not target.exists():
+            with whole_folder(target) as copy:
+                shutil.copytree(state, copy, symlinks=True, dirs_exist_ok=True)
 
 
 def _node_folders(text: str) -> tuple[Path, ...]:

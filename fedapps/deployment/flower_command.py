@@ -6,8 +6,9 @@ A fork server imports a command and its libraries once, and runs the command in 
 standard input is a JSON list with the arguments of one call. It ends with its standard input. The libraries are
 imported after the first call has started, so that a command that does not need them does not wait.
 
-A fork starts like a new process: the app is not imported yet, and NumPy's global generator has a new seed. It ends with
-its exit functions, so calls have nothing in common but the imported libraries.
+A fork starts like a new process, and NumPy's global generator has a new seed. It ends with its exit functions, so calls
+have nothing in common but what is imported: the libraries, and after the first call the modules of its app. These are
+in a fork of the server that serves the calls as long as the app stays the same.
 
 A call whose process is killed by a signal is repeated once. A worker of Flower that is killed, as when memory is
 exhausted, thus starts its task, or fails at once if the first process has started it; the SuperNode learns of the
@@ -16,6 +17,7 @@ failure from it, and does not wait for 60 s for a heartbeat.
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -23,10 +25,12 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedapps.base.errors import accept_all_text
@@ -85,6 +89,22 @@ def load_command(command: str) -> Callable[[], object]:
         function: Callable[[], object] = entry.load()
         return function
     raise RuntimeError(f"{command} is not installed: pip install 'fedapps[apps]'")
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Collect no garbage within this context, and never look again at the objects that exist at its end.
+
+    Imports make a million objects and no garbage. Each collection meanwhile looks at all of them, which takes a fifth
+    of the time to import torch and Flower. A fork shares memory with its parent only as long as neither writes to it,
+    and a collection writes to every object that it looks at.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def name_process(name: str) -> None:
@@ -153,6 +173,7 @@ class Fork:
             os.dup2(reading, 0)
             os.close(reading)
             os.close(writing)
+            sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)  # the old one may have read ahead
             run_and_exit(serve)
         os.close(reading)
         self._calls = writing
@@ -165,8 +186,16 @@ class Fork:
             return [self._command, *arguments]
         return None
 
+    def close(self) -> None:
+        """Let it end after the calls that it has."""
+        os.close(self._calls)
 
-def serve(command: str, libraries: Sequence[str]) -> None:
+
+#: The app that is imported for the next calls, if one is known, and a function that imports what is known of it.
+LastApp = Callable[[], tuple[Path, Callable[[], object]] | None]
+
+
+def serve(command: str, libraries: Sequence[str], last_app: LastApp = lambda: None) -> None:
     """Serve until the standard input ends. Returns in the server and in every fork.
 
     Parameters
@@ -175,17 +204,56 @@ def serve(command: str, libraries: Sequence[str]) -> None:
         Name of the command.
     libraries : sequence of str
         Modules to import; those that are not installed are skipped.
+    last_app : callable
+        Asked before each call.
     """
     name_process("fork-server")
     function, waiting = load_command(command), list(libraries)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets forks that have ended
+    signal.signal(signal.SIGCHLD, _reap)
+    app: Path | None = None
+    with_app: Fork | None = None
     for line in sys.stdin:
+        if (last := last_app()) and last[0] != app:
+            if with_app:
+                with_app.close()
+            app, with_app = last[0], Fork(command, partial(_serve_with_app, command, function, last[1]))
+        if with_app and with_app.start(json.loads(line)) is None:
+            continue
+        if os.fork() == 0:
+            _forget_this_package()
+            _call(command, function, json.loads(line))
+            return
+        with quick_imports():
+            while waiting:
+                with suppress(ImportError):
+                    import_module(waiting.pop(0))
+
+
+def _serve_with_app(command: str, function: Callable[[], object], import_app: Callable[[], object]) -> None:
+    """Serve calls of one app, whose modules are imported before each call as far as they are known."""
+    _forget_this_package()
+    for line in sys.stdin:
+        try:
+            with quick_imports():
+                import_app()
+        except Exception:  # the worker imports the module again, and tells its server why it failed
+            traceback.print_exc()
         if os.fork() == 0:
             _call(command, function, json.loads(line))
             return
-        while waiting:
-            with suppress(ImportError):
-                import_module(waiting.pop(0))
+
+
+def _reap(*_: object) -> None:
+    """Let the system forget forks that have ended; their processor time counts for this process."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _forget_this_package() -> None:
+    """Let imports find this package anew: the app that was sent with the run may be another version of it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == __package__.partition(".")[0]]:
+        del sys.modules[name]
 
 
 def _call(command: str, function: Callable[[], object], arguments: Sequence[str]) -> None:
@@ -200,8 +268,6 @@ def _call(command: str, function: Callable[[], object], arguments: Sequence[str]
         signal.signal(signal.SIGINT, signal.default_int_handler)
     name_process(command)
     sys.argv = [command, *arguments]
-    for name in [name for name in sys.modules if name.partition(".")[0] == __package__.partition(".")[0]]:
-        del sys.modules[name]  # the app that was sent with the run may be another version of it
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     function()

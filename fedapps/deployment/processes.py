@@ -22,9 +22,9 @@ from tempfile import TemporaryFile
 from typing import Any, Self
 
 from fedapps.base.processes import Interrupts, end_groups, tool
-from fedapps.sim.flower_run import CONNECTION
 
 from .flower_command import load_command
+from .submission import CONNECTION
 
 _TAIL = 20
 #: The SuperLink goes before its nodes. Other programs of the machine get three times the time of a node, not more.

@@ -13,11 +13,11 @@ from typing import Any
 import tomli_w
 
 from fedapps.base.processes import Interrupts, flower_environment, free_port
-from fedapps.sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
 
 from .credentials import KeyPair, make_certificates, make_key_pair
 from .flower_command import LIBRARIES
 from .processes import FleetError, FleetProcess, FlwrCommands, Processes
+from .submission import CONNECTION, connect, submission, wait_until_healthy
 from .supernode import SuperNode
 
 NodeConfig = Mapping[str, int | str]

@@ -34,11 +34,13 @@ from fedapps.sim.flower_internals import (
     ask_again_after,
     call_on_work,
     check_names,
+    last_app,
     parse_config_args,
     poll_every,
     reuse_installed_apps,
     wait_for_work,
 )
+from fedapps.strategies import SecureRules
 
 from .flower_command import LIBRARIES, POLL_INTERVAL, Fork, load_command, name_process, run_and_exit, run_flower, serve
 
@@ -121,6 +123,7 @@ def _check_rules(config: str) -> None:
         keys = parse_config_args([config])
         NodeLimits.of(keys)
         NodeRules.of(keys)
+        SecureRules.of(keys)
     except (ClickException, ValueError) as error:
         raise ValueError(f"{_CONFIG}: {error}") from error
 
@@ -279,7 +282,7 @@ def _run_superexec(libraries: Sequence[str], pipe: int) -> None:
 
 def _serve_workers(libraries: Sequence[str]) -> None:
     reuse_installed_apps()
-    serve(_WORKER, libraries)
+    serve(_WORKER, libraries, last_app)
 
 
 if __name__ == "__main__":

@@ -113,18 +113,19 @@ class DryRun:
             The training steps of each dry round, from the seconds that the earlier ones took.
         """
         # The node of the dry run has no public key, and whether it may join is no matter of its data.
-        # One node has no pace to keep.
-        run = replace(
-            config.run, pace=Pace(), num_nodes=1, min_replies=1, sampling="fixed", bind_keys=False, held_out_nodes=""
-        )  # fmt: skip
+        # One node has no pace to keep, and hides among no others.
+        dp = "none" if config.run.dp == "distributed" else config.run.dp
+        many = replace(config.run, pace=Pace(), sampling="fixed", bind_keys=False, held_out_nodes="")
+        run = replace(many, num_nodes=1, min_replies=1, secure_aggregation=False, dp=dp)
         keys = {name: value for name, value in config.own_keys.get(method, {}).items() if not hasattr(run.pace, name)}
         alone = replace(config, run=run, own_keys={method: keys})
         seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
         reports: list[RoundReport] = []
         result = cls(method, data)
         strategy, initial = strategy_for(alone, method, initial_model(config, method))
-        node = {**node_config, "state-dir": str(state), SEND_ERRORS: True}
-        grid = InProcessGrid(_Timed(seconds), [node], config.flat(), errors="reply")  # type: ignore[arg-type]
+        node = {**node_config, "state-dir": str(state), SEND_ERRORS: True, "secagg": "optional"}
+        flat = {**config.flat(), "secure-aggregation": False, "dp": dp}
+        grid = InProcessGrid(_Timed(seconds), [node], flat, errors="reply")  # type: ignore[arg-type]
         configs = RoundConfigs(alone, method, _LABEL)
         planned = configs.train(1)
         evaluation = ConfigRecord({**configs.evaluate(1), "collect": False, "final": False})

@@ -79,7 +79,9 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
     for key in ("output-dir", "data-dir", "cache-dir"):
         if resolved.get(key):
             resolved[key] = str(Path(str(resolved[key])).expanduser().absolute())
-    for key in path_keys() & resolved.keys():
+    if Path(str(resolved.get("start") or "/")).expanduser().exists():  # other names are those of runs in output-dir
+        resolved["start"] = _absolute(str(resolved.get("start", "")))
+    for key in path_keys(resolved):
         names = str(resolved[key]).split(",")
         resolved[key] = ",".join(_absolute(name.strip()) for name in names)
     if resolved.get("data-dir"):

@@ -20,27 +20,26 @@ from flwr.common.logger import update_console_handler
 from fedapps.app.client_app import app as client_app
 from fedapps.app.node import choose_device
 from fedapps.app.server_app import app as server_app
+from fedapps.app.server_app import check_start
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
 from fedapps.clients.data import cached_load, loaded_data
-from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
-from fedapps.report import write_report
 from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import RefusedNodesError, refused_text, summary_table
-from fedapps.sim.flower_run import Fleet, flower_run
-from fedapps.sim.inprocess import run_inprocess
+from fedapps.sim.inprocess import run_inprocess, run_server
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
+from fedapps.sim.ray_nodes import ray_grid
 from fedapps.strategies import RunEndedError
 from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.base import Metrics
 
 from .estimate import faster_engine
-from .inputs import app_folder, check_data, check_folder, resolve
+from .inputs import check_data, check_folder, resolve
 from .plan import new_folder
 from .progress import RunProgress, one_bar
 
@@ -83,18 +82,6 @@ def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
     averages = {measure_names(metric)[0] for metric in stage_metrics(rows)}
     measured = continual_metrics(rows, config.num_stages) if averages else {}
     return {**means, **{name: value for name, value in measured.items() if name in averages}}
-
-
-def add_references(path: Path, references: References) -> None:
-    """Write the references into a run folder, and again its report, which then shows them.
-
-    Nothing is written if there are no references or the run did not begin. An unfinished run has no report.
-    """
-    if not references or not path.is_dir():
-        return
-    RunFolder(path, "").save_references(references)
-    if (path / "report.html").exists():
-        write_report(path)
 
 
 class Runner(ABC):
@@ -163,7 +150,7 @@ class Simulation(Runner):
     Parameters
     ----------
     engine : "auto", "inline" or "ray"
-        ``inline`` runs all nodes in this process; ``ray`` calls ``flwr run``; ``auto`` is the faster of the two.
+        ``inline`` runs all nodes in this process; ``ray`` runs them in processes of Ray; ``auto`` is the faster one.
     """
 
     engine: str
@@ -173,6 +160,8 @@ class Simulation(Runner):
         check_machine(self.engine, config.run)
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
+        if not config.run.resume:
+            check_start(config)
 
     def check_data(self, config: Config) -> None:
         if self.engine == "inline":  # the run finds the data loaded
@@ -183,8 +172,9 @@ class Simulation(Runner):
 
     def run(self, config: Config) -> None:
         path = config.run.folder(0)
-        known = RunFolder(path, "").references()  # of a run that is resumed
-        references = {} if known else find_references(config)
+        folder = RunFolder(path, "")
+        if not folder.references() and (references := find_references(config)):  # a resumed run has them
+            folder.save_references(references)  # before the run, whose report shows them
         begun = time.monotonic()
         engine = self.engine
         if engine == AUTO:
@@ -200,7 +190,8 @@ class Simulation(Runner):
             pass  # conclude() raises it again, below the results
         except (RunEndedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
-        add_references(path, references)
+        finally:
+            folder.drop_references_without_run()
         conclude(config, engine, begun)
 
 
@@ -285,22 +276,15 @@ def unfinished(config: Config) -> list[str]:
 
 
 def execute(config: Config, engine: str) -> None:
-    """Run a federation with the engine ``inline`` (in this process) or ``ray`` (``flwr run``)."""
+    """Run a federation with the engine ``inline`` (nodes in this process) or ``ray`` (nodes in those of Ray)."""
+    update_console_handler(colored=sys.stderr.isatty())
+    run, flat = config.run, config.flat()
     if engine == "inline":
-        update_console_handler(colored=sys.stderr.isatty())
-        flat = config.flat()
-        run_inprocess(
-            server_app,
-            client_app,
-            num_nodes=config.run.num_nodes,
-            run_config=flat,
-            errors="reply",
-            batch=config.run.node_batch,
-        )
+        nodes = run.num_nodes
+        run_inprocess(server_app, client_app, num_nodes=nodes, run_config=flat, errors="reply", batch=run.node_batch)
     else:
-        fleet = Fleet(config.run.num_nodes, cpus=config.run.node_cpus, gpus=_gpus_per_node(config))
-        with app_folder() as app:
-            flower_run(app, for_flower(config.flat()), fleet)
+        with ray_grid(client_app, run.num_nodes, flat, cpus=run.node_cpus, gpus=_gpus_per_node(config)) as grid:
+            run_server(server_app, grid, flat)
 
 
 def _gpus_per_node(config: Config) -> float:

@@ -63,7 +63,7 @@ class JobPlan:
     def check_seed_keys(self, config: Config) -> None:
         """Raise ``ValueError`` if the runs do not read one of ``seed_keys``, or it cannot be a seed."""
         for key in self.seed_keys:
-            declared = all_keys().get(key)
+            declared = all_keys([key]).get(key)
             if declared is not None and type(declared.default) is not int:
                 raise ValueError(f"--seed-keys {key}: must be a key of whole numbers, such as the seed of a partition")
             check_key("--seed-keys", key, config)

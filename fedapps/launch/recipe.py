@@ -157,7 +157,7 @@ def _check(run: StageRun, runner: Runner) -> bool:
 
 
 def _run(run: StageRun, runner: Runner) -> None:
-    for key in sorted(run.awaits & path_keys()):
+    for key in sorted(path_keys(run.awaits)):
         for name in split_names(run.config[key]):
             if not Path(name).exists():
                 raise ValueError(

@@ -197,6 +197,10 @@ class Method:
         """Why nodes cannot compress their updates under the method; empty if they can."""
         return self.Strategy.compression_gap
 
+    def secrecy_conflict(self) -> str:
+        """Why the method needs more than the sum of the updates (``secure-aggregation``); empty if it does not."""
+        return self.Strategy.secrecy_conflict()
+
     # -- server --------------------------------------------------------------------------------------------------
 
     def private(self, task: Task) -> PrivateParameters:

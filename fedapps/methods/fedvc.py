@@ -91,6 +91,9 @@ class FedVc(Method):
             f"a node that is drawn several times in a round sends several updates, but epsilon counts one; {_DISTINCT}"
         )
 
+    def secrecy_conflict(self) -> str:
+        return self.privacy_conflict("local")
+
     def robustness_conflict(self) -> str:
         if not self._repeats:
             return ""

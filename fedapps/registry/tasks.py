@@ -1,6 +1,6 @@
 """Tasks by their names: the folders of ``tasks/``, and the entry points ``fedapps.tasks`` of other packages."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -57,10 +57,10 @@ def task_lines() -> Mapping[str, str]:
     return lines
 
 
-def usable_tasks() -> Mapping[str, "type[Task]"]:
-    """The classes of all tasks by their names, without those of other packages that cannot be imported."""
+def usable_tasks(names: Collection[str] | None = None) -> Mapping[str, "type[Task]"]:
+    """The classes of the named tasks, by default of all, without those of other packages that cannot be imported."""
     tasks_by_name: dict[str, type[Task]] = {}
-    for name in task_names():
+    for name in (known for known in task_names() if names is None or known in names):
         try:
             tasks_by_name[name] = task_class(name)
         except ValueError:  # raised again when a run config names it

@@ -37,10 +37,13 @@ class DiskCheckpoints:
     ----------
     folder : Path
         Where the snapshots are stored.
+    durable : bool
+        Whether a snapshot is on the disk when :meth:`save` returns; see :class:`~fedapps.runs.run_folder.RunFolder`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
+        self._durable = durable
         self._recorded: int | None = None  # the last round in the history; None before the first snapshot
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
@@ -138,16 +141,16 @@ class DiskCheckpoints:
         if self._recorded is None and (lines or path.exists()):
             if whole_lines(path, _history_row)[1]:
                 keep_copy(path)
-            write_whole(path, lines, sync=True)
+            write_whole(path, lines, sync=self._durable)
         elif lines:
-            append_whole(path, lines)
+            append_whole(path, lines, sync=self._durable)
         self._recorded = snapshot.round
 
     def _write(self, path: Path, snapshot: Snapshot) -> None:
         facts, attempts = json.dumps(snapshot.facts), json.dumps(snapshot.attempts)
         header = {"round": str(snapshot.round), "facts": facts, "attempts": attempts}
         arrays = {name: np.asarray(array, order="C") for name, array in snapshot.arrays.items()}
-        write_whole(path, save(arrays, metadata=header), sync=True)
+        write_whole(path, save(arrays, metadata=header), sync=self._durable)
 
 
 def read_snapshot(path: Path) -> Snapshot:

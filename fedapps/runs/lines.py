@@ -107,8 +107,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if whole else None
 
 
-def append_whole(path: Path, lines: bytes) -> None:
-    """Append lines to a file, and return when they are on the disk.
+def append_whole(path: Path, lines: bytes, *, sync: bool) -> None:
+    """Append lines to a file; with ``sync``, return when they are on the disk.
 
     Raises
     ------
@@ -117,8 +117,9 @@ def append_whole(path: Path, lines: bytes) -> None:
     """
     with naming_errors(path), path.open("ab") as file:
         file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> tuple[list[Any], list[int]]:

@@ -28,7 +28,7 @@ from .owner import OWNER_FILE, Ownership, check_free, owned
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: What a run folder can have before its config is written.
-_BEFORE_CONFIG = ("label", OWNER_FILE)
+_BEFORE_CONFIG = ("label", OWNER_FILE, "references.json")
 #: Facts that a row leaves out where they have this value.
 _ABSENT: dict[str, Any] = {
     "timings": {},
@@ -80,10 +80,17 @@ class RunFolder:
         The folder.
     label : str
         Unique name of the run; nodes store their private state under it.
+    durable : bool
+        Whether each round is on the disk before the next one begins (``fsync``), so that a run survives a power
+        failure. Nodes with a disk of their own need it: they forget the private state of rounds to which the server
+        can no longer go back. A simulation goes without it. Its nodes do not have their private state on the disk at
+        that time either, so a round that a power failure takes is repeated, or the run begins anew. A killed process
+        loses nothing in both cases.
     """
 
     path: Path
     label: str
+    durable: bool = True
     _ownership: Ownership | None = field(default=None, repr=False, compare=False)
 
     @contextmanager
@@ -109,8 +116,9 @@ class RunFolder:
             self._ownership.check()
 
     @classmethod
-    def open(cls, config: Config, run_id: int) -> "RunFolder":
-        """Create the folder of a new run, which may exist if it is empty, or open the folder of the run to resume.
+    def open(cls, config: Config, run_id: int, *, durable: bool = True) -> "RunFolder":
+        """Create the folder of a new run, which may exist if it is empty or has only references, or open the folder of
+        the run to resume.
 
         Raises
         ------
@@ -119,8 +127,8 @@ class RunFolder:
         """
         path = cls.check(config, run_id)
         if config.run.resume:
-            return cls(path, read_label(path / "label"))
-        folder = cls(path, f"{path.name}-{secrets.token_hex(4)}")
+            return cls(path, read_label(path / "label"), durable)
+        folder = cls(path, f"{path.name}-{secrets.token_hex(4)}", durable)
         try:
             path.mkdir(parents=True, exist_ok=True)
             with (path / "label").open("x", encoding="utf-8") as file:  # one job alone creates it
@@ -159,7 +167,7 @@ class RunFolder:
                 latest = cls(path, "").checkpoints(method).latest()
                 if latest and config.run.dp != "none":
                     cls(path, "").releases(method).check(latest.round)
-        elif path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        elif path.exists() and not (path.is_dir() and set(entries(path)) <= {"references.json"}):
             raise _exists(path)
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -168,7 +176,7 @@ class RunFolder:
 
     def checkpoints(self, method: str) -> DiskCheckpoints:
         """The checkpoints of one method."""
-        return DiskCheckpoints(self.path / "checkpoints" / path_name(method))
+        return DiskCheckpoints(self.path / "checkpoints" / path_name(method), durable=self.durable)
 
     def releases(self, method: str) -> ReleaseLedger:
         """What the nodes were asked to release for one method, of which privacy accounting counts every line."""
@@ -188,7 +196,7 @@ class RunFolder:
             ("nodes.jsonl", [head | node for node in nodes]),
             ("metrics.jsonl", [{"method": method, "stage": stage} | facts]),
         ):
-            append_whole(self.path / name, _as_lines(rows))
+            append_whole(self.path / name, _as_lines(rows), sync=self.durable)
 
     def drop_after(self, method: str, last_round: int) -> None:
         """Delete the lines of all rounds after ``last_round``: a resumed run repeats these rounds."""
@@ -232,7 +240,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json``; empty before the first method has finished."""
-        return _read_object(self.path / "summary.json")
+        return read_object(self.path / "summary.json")
 
     def finish(self, config: Config, method: str, facts: Mapping[str, Any]) -> None:
         """Add a finished method to ``summary.json``."""
@@ -243,11 +251,16 @@ class RunFolder:
 
     def references(self) -> dict[str, dict[str, float]]:
         """The metrics of floors and ceilings by their names, from ``references.json``; empty without the file."""
-        return _read_object(self.path / "references.json")
+        return read_object(self.path / "references.json")
 
     def save_references(self, references: Mapping[str, Mapping[str, float]]) -> None:
-        """Write ``references.json``."""
+        """Write ``references.json``; the folder may be that of a run that is to begin."""
         self._write("references.json", json.dumps(references, indent=2) + "\n")
+
+    def drop_references_without_run(self) -> None:
+        """Delete ``references.json`` of a run that did not begin."""
+        if not (self.path / "config.toml").exists():
+            (self.path / "references.json").unlink(missing_ok=True)
 
     def _write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         write_whole(self.path / name, _as_lines(rows))
@@ -263,8 +276,7 @@ def _check_resumable(path: Path, config: Config) -> None:
         )
     now = config.flat() | {"name": path.name}
     # Keys that did not exist when the run was started had their default value.
-    default = {key: value for key, value in defaults().items() if key in now}
-    before = default | read_config(path)
+    before = defaults(now) | read_config(path)
     changed = [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
@@ -272,7 +284,8 @@ def _check_resumable(path: Path, config: Config) -> None:
     ]
     if changed:
         raise ValueError(
-            f"the run in {path} has a different config; resume it with the same config, or choose another name:\n  "
+            f"the run in {path} has a different config; resume it with the same config, or choose another name and go "
+            f"on from the finished run with start = {str(path)!r}, whose rounds come after it:\n  "
             + "\n  ".join(changed)
         )
 
@@ -296,7 +309,7 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("method"), str) and type(value.get("round")) is int
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty without the file. Raises ``ValueError`` with its name if it is damaged."""
     if not path.exists():
         return {}

@@ -210,7 +210,7 @@ def _private(model: TrainedModel) -> Iterator[str]:
 
 def _settings(origin: Origin) -> Mapping[str, Any]:
     """The keys that differ from their defaults. A card is published, so a path is shown without its folders."""
-    usual, paths = defaults(), path_keys()
+    usual, paths = defaults(origin.settings), path_keys(origin.settings)
     method = _method_name(origin)
 
     def shown(key: str, value: Any) -> Any:

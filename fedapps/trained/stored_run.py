@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_model, strategy_for
+from fedapps.app.start import with_begun
 from fedapps.base.errors import listed
 from fedapps.base.report.numbers import mean_and_interval
 from fedapps.clients.data import DataSource
@@ -70,7 +71,9 @@ class StoredRun:
         path = self.path.absolute()
         keys = read_config(path) | {"name": path.name, "output-dir": str(path.parent)}
         config = parse(keys, on_node=True)
-        return config if config.run.has_data(config.task) else parse(keys | {"cache-dir": ""}, on_node=True)
+        if not config.run.has_data(config.task):
+            config = parse(keys | {"cache-dir": ""}, on_node=True)
+        return with_begun(config, path)
 
     def source(self, task: Task, partition: int) -> DataSource:
         """Where a simulated node has its data.

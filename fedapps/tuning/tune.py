@@ -20,7 +20,7 @@ from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine
 from fedapps.launch.plan import timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
-from fedapps.registry.expressions import labels
+from fedapps.registry.expressions import labels, shown_names
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import run_chains
 
@@ -137,7 +137,12 @@ def _is_near_end(domain: Domain, value: Any) -> bool:
 def tuned_recipe(plan: TuningPlan, tuning: Mapping[str, Any]) -> str:
     """The text of a recipe with the keys of the plan and the tuned settings as arguments of the methods."""
     tables: dict[str, Any] = {}
-    methods = ",".join(tuned["label"] for tuned in tuning["methods"].values() if tuned["label"])
+    names = shown_names(str(plan.config["methods"]))
+    methods = ",".join(
+        f"{tuned['label']} as {names[label]!r}" if label in names else tuned["label"]
+        for label, tuned in tuning["methods"].items()
+        if tuned["label"]
+    )
     for key, value in {**plan.config, "methods": methods}.items():
         owner, _, name = key.rpartition(".")
         if key not in _OF_A_RUN:
@@ -233,7 +238,7 @@ def tune_recipe(
     after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),
-        config=base,
+        config=base | {"methods": named},
         trial_keys=dict(trial_overrides or {}),
         methods=tuple(labels(named)),
         seeds=tuple(range(first_seed, first_seed + seeds)),

@@ -307,6 +307,9 @@ class HierarchicalFedAvg(BaseStrategy):
     privacy_gap: ClassVar[str] = (
         "its clusters exist only where nodes reply, so a node alone in its cluster decides whether the cluster counts"
     )
+    secrecy_gap: ClassVar[str] = (
+        "a cluster can have one node, whose sum would be its update; run fedavg for each cluster that is large enough"
+    )
     compression_gap: ClassVar[str] = "nodes start from the models of their clusters, not from the shared one"
     kept: ClassVar[tuple[str, ...]] = ("tiers",)
     needs_profiles: bool = True

@@ -21,6 +21,8 @@ from torch import Tensor
 from fedapps.base.errors import DataError
 from fedapps.base.options import option, split_names
 
+WALKING_STEP = 0.4  # seconds, of recorded pedestrians
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -73,6 +75,11 @@ class Setting:
     def roll_out(self, motion: Tensor, controls: Tensor) -> Tensor:
         """Return the motions ``[..., H, 4]`` after each of the standardised ``controls [..., H, 2]``."""
         scaled = controls * controls.new_tensor(self.control)
+        if self.name == "pedestrians":
+            # a velocity is the difference of positions over a step, so that no acceleration repeats the last step
+            speeds = motion[..., None, 2:] + torch.cumsum(scaled * WALKING_STEP, dim=-2)
+            places = motion[..., None, :2] + torch.cumsum(speeds * WALKING_STEP, dim=-2)
+            return torch.cat((places, speeds), dim=-1)
         if not self.bicycle:
             return point_mass_rollout(motion, scaled)
         return to_motion(rollout(to_bicycle(motion), scaled))
@@ -97,10 +104,19 @@ SETTINGS = {
         Setting("lane-swap", cars=2, bicycle=True, middle=1.75, cruise=20.0, control=_PEDALS),
         Setting("three-cars", cars=3, bicycle=True, middle=1.75, cruise=20.0, control=_PEDALS),
         Setting("trials", cars=2, bicycle=False, middle=0.0, cruise=28.0, control=(5.0, 6.0), lateral=2.13),
+        Setting("pedestrians", 2, False, 0.0, 1.2, (1.5, 1.5), lateral=2.0, drift=0.5, speed=0.5, gap=3.0),
     )
 }
 #: Training and test sessions per driver in the paper (Sections IV-B and IV-C).
-PAPER_SESSIONS = {"lane-swap": (40, 10), "three-cars": (45, 9), "trials": (0, 0)}
+PAPER_SESSIONS = {"lane-swap": (40, 10), "three-cars": (45, 9), "trials": (0, 0), "pedestrians": (0, 0)}
+#: The places of the recorded pedestrians by the names of the literature, and their recordings.
+PLACES = {
+    "eth": ("biwi_eth",),
+    "hotel": ("biwi_hotel",),
+    "univ": ("students001", "students003"),
+    "zara1": ("crowds_zara01",),
+    "zara2": ("crowds_zara02",),
+}
 
 
 @dataclass(frozen=True)
@@ -121,12 +137,12 @@ class Road:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the task "driving". Durations are in steps of 0.1 s."""
+    """Options of the task "driving". Durations are in steps of 0.1 s, for pedestrians 0.4 s."""
 
     scenario: str = option(
         "lane-swap",
         "lane-swap: simulated, two cars swap lanes; three-cars: simulated, with a third car that drives straight "
-        "ahead; trials: recorded trials of people with a robot",
+        "ahead; trials: recorded trials of people with a robot; pedestrians: recorded people of ETH and UCY",
         choices=tuple(SETTINGS),
         data=True,
     )
@@ -152,6 +168,12 @@ class Options:
     demonstrations: str = option(
         "99",
         "Blocks of recorded trials that belong to no driver and are left out, separated by commas; '' = none",
+        data=True,
+    )
+    left_out: str = option(
+        "eth",
+        "Place of the recorded pedestrians on which all models are tested, and none is trained",
+        choices=tuple(PLACES),
         data=True,
     )
     history: int = option(10, "Past steps that the forecaster sees", minimum=1, data=True)

@@ -19,6 +19,9 @@ from .closed_loop import Encounters, as_sessions, drive, encounters, session_met
 from .data import SPLITS, Recording, cut, files_of, read_folder, read_sessions, with_validation
 from .options import SETTINGS
 from .options import Options as DrivingOptions
+from .pedestrians import batch_of, left_out, read_pedestrians
+from .pedestrians import constant_velocity as same_step
+from .pedestrians import scores as walking_scores
 from .planner import (
     ConstantVelocity,
     Forecast,
@@ -52,6 +55,11 @@ class DrivingTask(Task):
     headline: ClassVar[tuple[str, ...]] = (
         "test.elbo",
         "test.error_1.5s",
+        "unseen.ade",
+        "unseen.fde",
+        "unseen.best_ade",
+        "unseen.best_fde",
+        "test.ade",
         "closed_loop.mean_cost",
         "closed_loop.mean_time_to_lane_change",
         "closed_loop.mean_distance_at_start",
@@ -62,6 +70,7 @@ class DrivingTask(Task):
             "`trial, block, step, t` (a block is a node), robot `xr yr vxr vyr axr ayr` and human `xh` to "
             "`ayh` (m and s; x along the road)"
         ),
+        "`{all,train,val}/RECORDING*.txt`": '`frame id x y` (m), as in ETH and UCY; `driving.scenario = "pedestrians"`',
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
     #: The robot without a forecaster.
@@ -70,13 +79,24 @@ class DrivingTask(Task):
     }
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
     trained_model: ClassVar[str] = "fedapps.tasks.driving.trained:DrivingTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.driving.logs:DrivingImport"
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
 
     def __init__(self, options: DrivingOptions | None = None) -> None:
-        """Raise :class:`~fedapps.base.errors.DataError` if an option is invalid (:attr:`Options.road`)."""
+        """Raise :class:`~fedapps.base.errors.DataError` if an option is invalid, also for the scenario."""
         super().__init__(options)
         self.road = self.options.road
         self.setting = SETTINGS[self.options.scenario]
+        if self.walking and self.options.min_history != self.options.history:
+            raise DataError(
+                f"driving.min-history = {self.options.min_history}: must be driving.history ({self.options.history}) "
+                "for pedestrians, whose windows have all steps"
+            )
+
+    @property
+    def walking(self) -> bool:
+        """Whether the data are recorded pedestrians, without cars and roads."""
+        return self.options.scenario == "pedestrians"
 
     @property
     def roles(self) -> ModelRoles:
@@ -87,20 +107,22 @@ class DrivingTask(Task):
 
     @property
     def has_world(self) -> bool:
-        return self.options.scenario != "trials"
+        return self.setting.scenario is not None
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate sessions (:func:`~fedapps.tasks.driving.closed_loop.simulate_world`)."""
         simulate_world(folder, self.options, num_nodes, seed)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        recording = self.checked(folder, read_sessions(folder, self.road))
+        recording = self._recording(folder)
         return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
 
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
-        recording = self.checked(folder, read_sessions(folder, self.road))
+        recording = self._recording(folder)
         sessions = [session for of_block in recording.blocks.values() for session in of_block]
         counts = ", ".join(f"{sum(s.split == split for s in sessions)} {split}" for split in SPLITS)
+        if self.walking:
+            return f"{len(recording.blocks)} recordings, windows: {counts}; left out: {self.options.left_out}"
         line = f"{len(recording.blocks)} drivers (column block), sessions: {counts}; m and m/s, x along the road"
         if recording.dynamics == "bicycle":
             return line
@@ -109,12 +131,14 @@ class DrivingTask(Task):
 
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
         """A simulated node also has ``world.json``, with which it can simulate its driver again."""
+        if self.walking:
+            return []
         (block,) = block_of(folder, read_sessions(folder, self.road), partition, num_partitions)
         files, world = files_of(folder, block, self.road), folder / WORLD_FILE
         return [*files, world] if files and world.exists() else files
 
     def own_profile(self, folder: Path) -> NodeProfile:
-        recording = self.checked(folder, read_sessions(folder, self.road))
+        recording = self._recording(folder)
         return self._profile(folder, recording, list(recording.blocks))
 
     @property
@@ -122,6 +146,10 @@ class DrivingTask(Task):
         """All but what decides only how files are read."""
         reading = ("validation_share", "lane_line", "demonstrations")
         return {name: value for name, value in asdict(self.options).items() if name not in reading}
+
+    def _recording(self, folder: Path) -> Recording:
+        read = read_pedestrians(folder, self.options) if self.walking else read_folder(folder, self.road)
+        return self.checked(folder, read)
 
     def checked(self, folder: Path, recording: Recording) -> Recording:
         """Return the sessions with those for validation.
@@ -169,12 +197,12 @@ class DrivingTask(Task):
         return self.has_world
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        recording = self.checked(folder, read_folder(folder, self.road))
-        return self._node(recording, block_of(folder, recording, partition, num_partitions))
+        recording = self._recording(folder)
+        return self._node(folder, recording, block_of(folder, recording, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
-        recording = self.checked(folder, read_folder(folder, self.road))
-        return self._node(recording, list(recording.blocks))
+        recording = self._recording(folder)
+        return self._node(folder, recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
         """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.planner.Forecaster`)."""
@@ -191,6 +219,14 @@ class DrivingTask(Task):
         """
         forecaster = _forecaster(model)
         metrics: Metrics = {}
+        if self.walking:
+            tested = {split: data.splits[split] for split in ("validation", "test") if data.count(split)}
+            if final:
+                tested |= cast(dict[str, Batch], data.extra["unseen"])
+            for split, batch in tested.items():
+                with torch_seed(seed, "driving", split):
+                    metrics |= walking_scores(forecaster, self.setting, self.options, batch, split)
+            return Evaluation(metrics)
         drawn: dict[str, np.ndarray] = {}
         for split in ("validation", "test"):
             with torch_seed(seed, "driving", split), torch.no_grad():
@@ -211,9 +247,18 @@ class DrivingTask(Task):
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
         """The test metrics of a human that keeps its velocity
         (:func:`~fedapps.tasks.driving.planner.constant_velocity`)."""
+        if self.walking:
+            return {CONSTANT_VELOCITY: [self._unmoved(data) for data in self.nodes_in(folder, num_nodes)]}
         tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
         floor: list[Metrics] = [{**constant_velocity(test, self.options, "test")} if test else {} for test in tested]
         return {CONSTANT_VELOCITY: floor}
+
+    def _unmoved(self, data: NodeData) -> Metrics:
+        batches = {**data.splits, **cast(dict[str, Batch], data.extra["unseen"])}
+        scored = [
+            same_step(self.setting, batch, split) for split, batch in batches.items() if split in ("test", "unseen")
+        ]
+        return {name: value for metrics in scored for name, value in metrics.items()}
 
     def collect(self, model: torch.nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
         """Return windows of the training sessions, simulated again with ``model`` in the loop (APFL, Section IV-B)."""
@@ -231,10 +276,11 @@ class DrivingTask(Task):
         joined = {name: torch.cat((before[name], torch.from_numpy(collected[name]))) for name in before}
         return replace(data, splits={**data.splits, "train": joined})
 
-    def _node(self, recording: Recording, blocks: list[int]) -> NodeData:
+    def _node(self, folder: Path, recording: Recording, blocks: list[int]) -> NodeData:
         sessions = [session for block in blocks for session in recording.blocks[block]]
+        cut_all = batch_of if self.walking else cut
         splits = {
-            split: cut(self.setting, self.options, [session for session in sessions if session.split == split])
+            split: cut_all(self.setting, self.options, [session for session in sessions if session.split == split])
             for split in SPLITS
         }
         world = recording.world
@@ -249,7 +295,7 @@ class DrivingTask(Task):
             key=key_of(blocks),
             splits={split: windows for split, windows in splits.items() if len(windows["history"])},
             groups=groups_of(blocks, styles_of(world)),
-            extra={"encounters": met},
+            extra={"encounters": met, "unseen": {"unseen": left_out(folder, self.options)} if self.walking else {}},
         )
 
 

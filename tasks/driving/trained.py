@@ -50,7 +50,8 @@ class DrivingTrained(TrainedModel):
 
     Motions are ``(x, y, vx, vy)`` in m and m/s, x lateral and y along the road; the cars are the robot, the human and,
     in the scenario "three-cars", the gray car. Controls are throttle (m/s²) and steering angle (radians), or lateral
-    and longitudinal acceleration (m/s²) in recorded trials. A step is 0.1 s.
+    and longitudinal acceleration (m/s²) in recorded trials. A step is 0.1 s. Among pedestrians it is 0.4 s, the cars
+    are the nearest other person and the person, y points the way that the person has walked, and x to the right of it.
     """
 
     pipeline_tag: ClassVar[str] = "robotics"

@@ -153,7 +153,8 @@ def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarr
             image = int(np.flatnonzero(kind_of == label)[0])
             raise DataError(
                 f"{part.where}, image {image}: label {name!r}; expected one of {', '.join(classes[:20])}, or its "
-                "number (images.labels, images.label-column)"
+                "number; for other classes, choose a name of your own for images.dataset, or correct images.labels or "
+                "images.label-column"
             )
     return np.array([known[name] for name in spelled], dtype=np.int64)[kind_of]
 
@@ -163,11 +164,16 @@ def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarr
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
     """The folder of each split that has folders of classes; ``folder`` itself if it has classes and no splits."""
+    of_split = {name: split for split, names in SPLITS.items() for name in names}
     tops: dict[str, bool] = {}  # whether images lie in folders of it
     for path in _images_below(folder):
         top, *below = path.relative_to(folder).parts
         tops[top] = tops.get(top, False) or len(below) > 1
-    of_split = {name: split for split, names in SPLITS.items() for name in names}
+        if top not in of_split and len(below) > 2 and below[0] in of_split:
+            raise DataError(
+                f"{folder}: {top}/{below[0]} has folders of classes, so {top} could be the folder of a node: give "
+                "one such folder; `fedapps fleet` takes those of all nodes by --node-data"
+            )
     folders: dict[str, list[Path]] = {}
     for top in tops:
         if top not in of_split and top.lower() in _LIKE_SPLITS | of_split.keys():

@@ -277,7 +277,7 @@ class Options:
             raise DataError(f"images.labels = {self.labels!r}: a label occurs twice; list each label once")
         classes = len(labels) or self.classes
         problem = f"images.dataset = {self.dataset!r} is not one of {', '.join(PUBLISHED)}"
-        advice = "a run with data-dir takes them from the folder"
+        advice = "a run with data-dir takes them from the folder, and `fedapps check-node` prints them"
         if classes < 2:
             raise DataError(
                 f"{problem}{did_you_mean(self.dataset, PUBLISHED)}: list its classes, at least 2, in images.labels, or "

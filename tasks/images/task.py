@@ -75,11 +75,13 @@ class ImagesTask(Task):
             "`images.label-column`"
         ),
     }
+    output_keys: ClassVar[tuple[str, ...]] = ("labels", "classes")
     floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     common_metrics: ClassVar[tuple[str, ...]] = ("test.global_*",)
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.1}
     trained_model: ClassVar[str] = "fedapps.tasks.images.trained:ImagesTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.images.logs:ImagesImport"
 
     def __init__(self, options: ImagesOptions | None = None) -> None:
         """Raise :class:`~fedapps.base.errors.DataError` if options are incompatible."""

@@ -5,7 +5,7 @@ The model has eight parameters: shared dynamics and a personal gain.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
@@ -131,6 +131,7 @@ class LqrTask(Task):
 
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
+    in_order: ClassVar[bool] = True
     headline: ClassVar[tuple[str, ...]] = (
         "test.state_loss",
         "test.control_loss",
@@ -145,6 +146,7 @@ class LqrTask(Task):
     }
     floors: ClassVar[tuple[str, ...]] = (REST,)
     trained_model: ClassVar[str] = "fedapps.tasks.lqr.task:LqrTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.lqr.logs:LqrImport"
     squared_residuals: ClassVar[int] = 3  # two components of the state and the control
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
 
@@ -205,6 +207,13 @@ class LqrTask(Task):
 
     def load_all(self, folder: Path) -> NodeData:
         return read_robots(robot_files(folder), self.options.validation_share)
+
+    def within(self, data: NodeData, start: int, end: int, *, test: bool) -> NodeData:
+        """Cut the control weights of the rows, too."""
+        weights = dict(cast(Mapping[str, FloatArray], data.extra["control-weights"]))
+        weights |= {"test": weights["train"][end:]} if test else {}
+        weights["train"] = weights["train"][start:end]
+        return super().within(replace(data, extra={"control-weights": weights}), start, end, test=test)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean squared error of the state, averaged over its two components, plus that of the control."""

@@ -134,6 +134,7 @@ class SocialTask(Task):
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
     squared_residuals: ClassVar[int] = 1
     trained_model: ClassVar[str] = "fedapps.tasks.social.trained:SocialTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.social.logs:SocialImport"
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""

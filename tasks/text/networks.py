@@ -103,7 +103,7 @@ class OwnRows(nn.Module):
     table : Tensor [numbers, d]
         The initial vectors.
     own : sequence of int
-        The rows to train, in ascending order.
+        The rows to train.
     """
 
     public: Tensor
@@ -132,7 +132,7 @@ class OwnRows(nn.Module):
     def whole(self) -> Tensor:
         """Return all vectors ``[numbers, d]`` as one new table."""
         rows = (self.places >= 0).nonzero().flatten()
-        return self.public.index_copy(0, rows, self.weight.detach())
+        return self.public.index_copy(0, rows, self.weight.detach()[self.places[rows]])
 
 
 def keep_own_rows(module: Any, own: tuple[int, ...]) -> None:

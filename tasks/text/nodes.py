@@ -203,17 +203,21 @@ class Words:
     kept : PrivateWords
         With ``DIGITS``, each node replaces the digit words of ``public`` by those of its own training texts. The tokens
         of a tokenizer stay unchanged; with ``ALL``, the node's are those of its training texts (:class:`.OwnRows`).
+    known : tuple of str
+        The words, or the numbers of the pieces, of the node that come first, as the node has vectors of them already.
     """
 
     public: Vocabulary | None
     kept: PrivateWords
+    known: tuple[str, ...] = ()
 
     def own(self, texts: Sequence[str], options: Options) -> WordVocabulary | None:
         """Return the vocabulary of a node with these training texts, ``None`` if it is that of all nodes."""
         if self.public is None:
-            return WordVocabulary.of(texts, options.vocabulary_size, options.min_count)
+            own = WordVocabulary.of(texts, options.vocabulary_size, options.min_count)
+            return WordVocabulary(tuple(dict.fromkeys((*self.known, *own.words)))) if self.known else own
         if self.kept is PrivateWords.DIGITS and isinstance(self.public, WordVocabulary):
-            return self.public.with_digits_of(texts)
+            return self.public.with_digits_of(texts, self.known)
         return None
 
 
@@ -275,7 +279,7 @@ def _node(
         if len(rows)
     }
     if words.kept is PrivateWords.ALL and isinstance(vocabulary, TokenizerVocabulary):
-        vocabulary = PieceVocabulary.of(vocabulary, splits["train"]["ids"], splits["train"]["length"])
+        vocabulary = PieceVocabulary.of(vocabulary, splits["train"]["ids"], splits["train"]["length"], words.known)
     extra: dict[str, object] = {"vocabulary": vocabulary, "classes": corpus.classes}
     if len(test):
         tested = _encoded_test(corpus, public, options)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import Any, ClassVar, Self, cast
@@ -58,6 +57,7 @@ from .transformer import (
     transformer_model,
 )
 from .vocabulary import (
+    DIGITS,
     RESERVED,
     SPECIAL,
     TOKENIZER,
@@ -103,6 +103,8 @@ class TextTask(Task):
             "any columns; `text.text-columns` and `text.label-column` choose them"
         ),
     }
+    in_order: ClassVar[bool] = True
+    output_keys: ClassVar[tuple[str, ...]] = ("labels", "classes")
     floors: ClassVar[tuple[str, ...]] = (FREQUENT, TFIDF, PROBE)
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
@@ -112,12 +114,18 @@ class TextTask(Task):
     trained_model: ClassVar[str] = "fedapps.tasks.text.trained:TextTrained"
     audit_subject: ClassVar[str] = "fedapps.tasks.text.privacy:TextSubject"
 
-    def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
+    def __init__(
+        self,
+        options: TextOptions | None = None,
+        privacy: PrivateParameters = SHARED,
+        known: tuple[str, ...] = (),
+    ) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
         super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
         self.privacy = privacy
+        self.known = known
         self._under: dict[PrivateParameters, Self] = {}  # every message asks for the task under its method
 
     def under(self, privacy: PrivateParameters) -> Self:
@@ -138,11 +146,26 @@ class TextTask(Task):
         return self._under[privacy]
 
     def __eq__(self, other: object) -> bool:
-        """Compare options and private parameters, because both determine the data of nodes."""
-        return isinstance(other, TextTask) and super().__eq__(other) and self.privacy == other.privacy
+        """Compare options, private parameters and known words, because they determine the data of nodes."""
+        if not (isinstance(other, TextTask) and super().__eq__(other)):
+            return False
+        return self.privacy == other.privacy and self.known == other.known
 
     def __hash__(self) -> int:
-        return hash((type(self), self.options, self.privacy))
+        return hash((type(self), self.options, self.privacy, self.known))
+
+    def words(self, data: NodeData) -> tuple[str, ...]:
+        """Return the words, or the numbers of the pieces, whose vectors stay on the node; of digits only these."""
+        vocabulary = _vocabulary(data)
+        if isinstance(vocabulary, PieceVocabulary):
+            return tuple(map(str, vocabulary.own))
+        if self._kept is PrivateWords.NONE or not isinstance(vocabulary, WordVocabulary):
+            return ()
+        only_digits = self._kept is PrivateWords.DIGITS
+        return vocabulary.words[vocabulary.words.index(DIGITS) + 1 :] if only_digits else vocabulary.words
+
+    def knowing(self, words: tuple[str, ...]) -> Self:
+        return type(self)(self.options, self.privacy, words)
 
     @property
     def roles(self) -> ModelRoles:
@@ -353,8 +376,8 @@ class TextTask(Task):
             pieces = field_of(facts, "pieces", list)
             if not all(type(piece) is int and 0 <= piece < len(words.words) for piece in pieces):
                 raise DataError(f"pieces: must be numbers from 0 to {len(words.words) - 1}")
-            if any(one >= other for one, other in pairwise(pieces)):
-                raise DataError("pieces: must be in ascending order")
+            if len(set(pieces)) < len(pieces):
+                raise DataError("pieces: a number occurs twice")
             keep_own_rows(model.embedding, tuple(pieces))
         return model
 
@@ -414,8 +437,9 @@ class TextTask(Task):
     def _words(self, corpus: Corpus, key: str) -> Words:
         options = self.options
         if vocabulary_source(options, self.privacy) == "shared":
-            return Words(shared_vocabulary(corpus, options.vocabulary_size, options.min_count), self._kept)
-        return Words(self._public_vocabulary(key), self._kept)
+            shared = shared_vocabulary(corpus, options.vocabulary_size, options.min_count)
+            return Words(shared, self._kept, self.known)
+        return Words(self._public_vocabulary(key), self._kept, self.known)
 
     @property
     def validation_metric(self) -> str:

@@ -72,9 +72,9 @@ class WordVocabulary:
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         return cls(SPECIAL + tuple(kept[: size or None]))
 
-    def with_digits_of(self, texts: Iterable[str]) -> "WordVocabulary":
-        """Return these words without digit words, then :data:`DIGITS`, then all digit words of ``texts``."""
-        digits = filter(is_digits, WordVocabulary.of(texts).words)
+    def with_digits_of(self, texts: Iterable[str], known: Sequence[str] = ()) -> "WordVocabulary":
+        """Return these words without digit words, then :data:`DIGITS`, ``known`` digit words, those of ``texts``."""
+        digits = dict.fromkeys((*known, *filter(is_digits, WordVocabulary.of(texts).words)))
         return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *digits))
 
     @cached_property
@@ -125,7 +125,7 @@ class TokenizerVocabulary:
 
 
 class PieceVocabulary(TokenizerVocabulary):
-    """The tokens of a tokenizer, of which a node's training texts use ``own``, numbers in ascending order.
+    """The tokens of a tokenizer, of which a node's training texts use those with the numbers ``own``.
 
     It is the private vocabulary of a node with a transformer. A tokenizer can spell any text, so that a node with a
     private embedding needs no words of its own. But its texts use a small part of all pieces, and no other row of its
@@ -140,10 +140,12 @@ class PieceVocabulary(TokenizerVocabulary):
         self.own = own
 
     @classmethod
-    def of(cls, base: TokenizerVocabulary, ids: Tensor, length: Tensor) -> "PieceVocabulary":
-        """The vocabulary of a node with the texts ``ids [n, L]`` of ``length [n]``."""
+    def of(cls, base: TokenizerVocabulary, ids: Tensor, length: Tensor, known: Sequence[str] = ()) -> "PieceVocabulary":
+        """The vocabulary of a node with the texts ``ids [n, L]`` of ``length [n]``: the numbers ``known``, and others
+        in ascending order.
+        """
         used = ids[torch.arange(ids.shape[1]) < length[:, None]]
-        return cls(base, tuple(used.unique().tolist()))
+        return cls(base, tuple(dict.fromkeys((*map(int, known), *used.unique().tolist()))))
 
 
 @contextmanager

@@ -88,6 +88,7 @@ class VprTask(Task):
     floors: ClassVar[tuple[str, ...]] = (RANDOM_ORDER,)
     vectorises: ClassVar[bool] = False
     trained_model: ClassVar[str] = "fedapps.tasks.vpr.trained:VprTrained"
+    log_import: ClassVar[str] = "fedapps.tasks.vpr.logs:VprImport"
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
     }

@@ -1,6 +1,7 @@
 """The benchmark of what users run: the job of the peers, the cost of a command, and the table."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,11 @@ def test_a_side_that_does_not_exist_is_named() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "flukes: expected some of fedapps, Ray, Flower" in done.stderr
+
+
+def test_what_an_earlier_side_left_behind_is_not_counted() -> None:
+    burn = "import time\nwhile time.process_time() < 1: pass"
+    with subprocess.Popen([sys.executable, "-c", burn]) as left:
+        os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)  # ended, and still there
+        cost, _ = peers.measured(["true"])
+    assert cost.cpu < 0.5

@@ -1,7 +1,9 @@
-"""The copy of a model, and which models are copied."""
+"""The copy of a model, which models are copied, and kept arrays in a model that has grown."""
 
+import numpy as np
+import pytest
 import torch
-from fedapps.clients.arrays import can_be_copied, copied
+from fedapps.clients.arrays import can_be_copied, copied, load_rows
 from torch import nn
 
 
@@ -59,3 +61,16 @@ def test_models_that_hold_more_than_tensors_and_plain_values_are_not_copied() ->
     holder.cache = {}  # type: ignore[assignment]
     shared.view = nn.Parameter(shared.get_parameter("4.weight").detach()[0])
     assert not any(map(can_be_copied, (hooked, holder, shared)))
+
+
+def test_kept_rows_are_the_first_of_a_model_that_has_more() -> None:
+    model = nn.Embedding(3, 2)
+    before = model.weight.detach().numpy().copy()
+    load_rows(model, {"weight": np.ones((2, 2), np.float32)})
+    assert np.array_equal(model.weight.detach().numpy(), np.concatenate([np.ones((2, 2)), before[2:]]))
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 3), (3,)])
+def test_kept_arrays_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"(?s)does not fit the model.*weight: kept with shape"):
+        load_rows(nn.Embedding(3, 2), {"weight": np.ones(shape, np.float32)})

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.clients.data import DataCache, DataSource, cached_load, find_source, world_folder
+from fedapps.clients.data import DataCache, DataSource, Growth, cached_load, find_source, newest_count, world_folder
 from fedapps.tasks.base import DataError, NodeData
 from small_world import make_small_world
 from toys import ToyOptions, ToyTask
@@ -203,3 +203,19 @@ def test_a_cache_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cache-dir: .*file/worlds cannot be created .*set cache-dir to another"):
         world_folder(TASK, 2, seed=0, cache_dir=tmp_path / "file" / "worlds")
+
+
+def test_new_examples_are_those_behind_the_number_of_the_last_run(tmp_path):
+    growth = Growth(tmp_path / "node.json")
+    assert growth.before("week-1") == 0
+    assert [growth.note("week-1", 5), growth.note("week-1", 5), growth.before("week-1")] == [True, False, 0]
+    assert growth.before("week-2") == 5
+    assert [growth.note("week-2", 8), growth.before("week-2")] == [True, 5]
+    growth.note("week-2", 9)  # recorded during the run
+    assert (growth.before("week-2"), growth.before("week-3")) == (5, 9)
+
+
+@pytest.mark.parametrize(("newest", "count"), [("all", 8), ("new", 3), ("2", 2), ("20", 8)])
+def test_a_run_takes_all_the_new_or_the_newest_examples(newest, count):
+    assert newest_count(newest, 8, 5) == count
+    assert newest_count("new", 4, 5) == 0

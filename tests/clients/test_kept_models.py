@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedapps.clients.kept_models import KEEP_MODEL, KeptModels, keeps_models
+from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KeptModels, check_accepted, keeps_models
+from fedapps.clients.rules import RulesError
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, TrainedModel
 from full_disk import ROOM, full_disk
@@ -148,6 +149,80 @@ def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp
             break
     assert left == {2, 3}
     assert {"open", "os.mkdir", "os.rename", "os.symlink"} <= set(changes)
+
+
+def promote(kept, generation):
+    kept.keep(of_round(generation), f"generation{generation}", check=lambda folder: None)
+
+
+def test_a_node_goes_back_to_a_generation_that_it_has_and_stays_with_its_own_otherwise(tmp_path):
+    kept = KeptModels(tmp_path)
+    assert kept.use(1) == 0
+    promote(kept, 1)
+    promote(kept, 2)
+    assert (kept.use(0), current(tmp_path)) == (2, 2)
+    assert (kept.use(1), current(tmp_path)) == (1, 1)
+    assert (kept.use(3), current(tmp_path)) == (1, 1)
+    promote(kept, 3)
+    assert names(tmp_path) == ["current", "round-000001-generation1", "round-000003-generation3"]
+
+
+def test_a_model_that_the_node_refuses_leaves_nothing(tmp_path):
+    def refuse(folder):
+        assert TrainedModel.read(folder, {"lqr": LqrTask}.__getitem__).origin.round == 2
+        raise RulesError("too fast")
+
+    kept = KeptModels(tmp_path)
+    promote(kept, 1)
+    with pytest.raises(RulesError, match="too fast"):
+        kept.keep(of_round(2), "generation2", check=refuse)
+    assert names(tmp_path) == ["current", "round-000001-generation1"]
+
+
+@pytest.mark.parametrize("step", ["promotion", "rollback", "promotion after a rollback"])
+def test_a_node_that_is_killed_at_any_moment_of_a_promotion_or_a_rollback_uses_one_model(tmp_path, monkeypatch, step):
+    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)
+    before, after = {"promotion": (2, 3), "rollback": (2, 1), "promotion after a rollback": (1, 3)}[step]
+    left = set()
+    for write in count():
+        kept = KeptModels(tmp_path / str(write))
+        promote(kept, 1)
+        promote(kept, 2)
+        kept.use(before)
+        finished = False
+        with killed_before(write):
+            try:
+                if step == "rollback":
+                    kept.use(after)
+                else:
+                    promote(kept, after)
+                finished = True
+            except KilledError:
+                pass
+        left.add(current(kept.folder))
+        for folder in kept.folder.glob("round-*"):  # any of them could be gone back to
+            assert TrainedModel.read(folder, {"lqr": LqrTask}.__getitem__).origin.round in (1, 2, 3)
+        if kept.use(after) != after:  # as the server does when it finds the node
+            promote(kept, after)
+        assert current(kept.folder) == after
+        assert kept.use(before) == before
+        if finished:
+            break
+    assert left == {before, after}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("false", "the command refuses the model with exit status 1"),
+        ("no-such-command", "the command gave no answer .FileNotFoundError"),
+    ],
+)
+def test_a_command_of_the_node_can_refuse_a_model(tmp_path, command, message):
+    check_accepted({}, tmp_path)
+    check_accepted({ACCEPT_MODEL: "test -d"}, tmp_path)
+    with pytest.raises(RulesError, match=message):
+        check_accepted({ACCEPT_MODEL: command}, tmp_path)
 
 
 @pytest.mark.parametrize("wanted", [1, "true", "yes", ""])

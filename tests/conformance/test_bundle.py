@@ -5,8 +5,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fedapps.sim.flower_run import copy_app
 from flwr.cli.build import build_fab_from_disk
+
+from fedapps.deployment.submission import copy_app
 
 PROJECT = Path(__file__).parents[2]
 

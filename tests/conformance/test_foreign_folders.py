@@ -9,7 +9,7 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
-from fedapps.sim.flower_run import Fleet, flower_run
+from flower_runs import Fleet, flower_run
 from lean_environment import install, make_environment, run_tool
 from packaging.requirements import Requirement
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedapps.sim.flower_run import submission
 from flwr.common.config import parse_config_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedapps.config.keys import defaults, for_flower, with_extra
 from fedapps.config.parsing import parse
+from fedapps.deployment.submission import submission
 
 KEYS = st.from_regex(r"[a-z][a-z0-9-]{0,8}\.[a-z][a-z0-9-]{0,8}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))  # TOML has no lone surrogates

@@ -1,6 +1,7 @@
 """The projects in ``examples/`` run to their ends and show what their pages say, on every engine."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from example_apps import EXAMPLES, load_example, told
 from extension_packages import environment_with, install_examples
-from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
+from flower_runs import Fleet, flower_run
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -48,6 +49,25 @@ def test_fedcurv_comes_near_to_what_all_data_together_say(caplog: pytest.LogCapt
     x, y = (np.concatenate(parts) for parts in zip(*map(load_data, range(3)), strict=True))
     together = np.linalg.lstsq(x, y)[0]
     assert fedcurv[-1] < 2 * np.sum((together - TRUTH) ** 2)
+
+
+def test_secure_aggregation_in_seven_lines_learns_what_all_nodes_have_in_common(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server_app, client_app, config = load_example(EXAMPLES / "secure-sum")
+    sent: list[list[str]] = []
+
+    def watched(message: Message, context: Context) -> Message:
+        reply = client_app(message, context)
+        sent.append(list(reply.content))
+        return reply
+
+    run_inprocess(server_app, watched, num_nodes=5, run_config=config, errors="reply")  # type: ignore[arg-type]
+    text = re.search(r"weights: \[(.*)\]; train_loss: (\S+)", capsys.readouterr().out)
+    assert text
+    np.testing.assert_allclose(np.array(text[1].split(), float), [1.0, -2.0, 0.5], atol=0.03)
+    assert float(text[2]) < 0.02
+    assert {tuple(names) for names in sent} == {("secagg",), ("secagg.masked",)}
 
 
 def test_private_heads_differ_and_classify_where_a_common_head_cannot(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from example_apps import told
-from fedapps.sim.flower_run import Fleet, flower_run
+from flower_runs import Fleet, flower_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -1,4 +1,4 @@
-"""The app in ``flwr run`` on Ray: the same bits as in one process, also when the server is killed on the way."""
+"""The app on Ray: the same bits as in one process, also when the server is killed on the way, and in ``flwr run``."""
 
 import json
 import os
@@ -6,16 +6,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import run_server
+from fedapps.sim.ray_nodes import ray_grid
+from flower_runs import Fleet, flower_run
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.client import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
-from fedapps.base.processes import descendants, is_alive, runs
+from fedapps.base.processes import descendants, is_alive
+from fedapps.config.keys import for_flower
 from fedapps.config.parsing import parse
-from fedapps.launch.inputs import resolve
+from fedapps.launch.inputs import app_folder, resolve
 from fedapps.launch.launch import execute
 from fedapps.runs.checkpoints import read_snapshot
 
@@ -91,32 +98,24 @@ def wait_until_gone(pids: list[int]) -> None:
         time.sleep(0.1)
 
 
-def simulation_process(root: int) -> Iterator[int]:
-    """The process that runs the ServerApp, below the launcher's process ``root``."""
-    return (pid for pid in descendants(root) if runs(pid, "flwr-simulation"))
-
-
-def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_round(
-    undisturbed: Path, tmp_path: Path
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_ended_in_a_round(
+    ending: signal.Signals, undisturbed: Path, tmp_path: Path
 ) -> None:
     first = start(tmp_path)
     with first:
         try:
             while rounds_done(tmp_path / "run") < 1:
                 assert first.poll() is None, first.stdout.read() if first.stdout else ""
-                time.sleep(0.05)
-            server = list(simulation_process(first.pid))
-            assert server, "no process runs the ServerApp"
+                time.sleep(0.02)
             everything = descendants(first.pid)
-            for pid in server:
-                os.kill(pid, signal.SIGKILL)
-            # Flower takes minutes to notice; a person or a job scheduler ends the program.
-            first.terminate()
+            first.send_signal(ending)
             output, _ = first.communicate()
         finally:
             first.terminate()
-    assert first.returncode == 130, output
-    assert "Resume a run with --set name=NAME --set resume=true" in output, output
+    if ending == signal.SIGTERM:
+        assert first.returncode == 130, output
+        assert "Resume a run with --set name=NAME --set resume=true" in output, output
     wait_until_gone(everything)
     done = rounds_done(tmp_path / "run")
     assert 1 <= done < ROUNDS
@@ -129,3 +128,47 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_ro
     assert_same(tmp_path / "run", undisturbed)
     assert (tmp_path / "run" / "report.html").exists()
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_secure_aggregation_gives_the_same_sum_on_ray_as_in_one_process(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"methods": "fedavg", "secure-aggregation": True}
+    with start(tmp_path, **given) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    inline = tmp_path / "inline"
+    execute(parse(resolve(settings(tmp_path, **given), str(inline))), "inline")
+    last = Path("run") / "checkpoints" / "fedavg" / f"round-{ROUNDS:06d}.safetensors"
+    ours, theirs = (read_snapshot(folder / last).arrays for folder in (inline, tmp_path))
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def test_flwr_run_gives_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    config = for_flower(parse(resolve(settings(tmp_path), str(tmp_path))).flat())
+    lines: list[str] = []
+    with app_folder() as app:
+        flower_run(app, config, Fleet(num_nodes=3), home=tmp_path / "flwr", show=lines.append)
+    assert_same(tmp_path / "run", undisturbed)
+
+
+def test_a_node_whose_worker_is_killed_replies_from_another(tmp_path: Path) -> None:
+    def kill_the_first(message: Message, context: Context) -> Message:
+        with suppress(FileExistsError):
+            (tmp_path / "killed").mkdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+        node = int(context.node_config["partition-id"])
+        return Message(RecordDict({"metrics": MetricRecord({"partition": node})}), reply_to=message)
+
+    app, replies = ClientApp(), list[Message]()
+    app.train()(kill_the_first)
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        messages = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in grid.get_node_ids()]
+        replies.extend(grid.send_and_receive(messages))
+
+    with ray_grid(app, 3, {}) as grid:
+        run_server(server_app, grid)
+    assert (tmp_path / "killed").exists()
+    assert sorted(reply.content["metrics"]["partition"] for reply in replies) == [0, 1, 2]

@@ -174,7 +174,7 @@ def parquet_of_bytes(folder):
     [
         (lambda folder: None, {}, r"no images; expected train/CLASS/\*\.png .*train\*\.parquet"),
         (lambda folder: write_folders(folder, TRAIN[0][:1], [0]), {}, r"1 classes \(cat\), but images\.classes = 3"),
-        (folders, {"labels": "cat,dog,fox"}, r"image 6: label 'owl'; expected one of cat, dog, fox, or its number"),
+        (folders, {"labels": "cat,dog,fox"}, r"label 'owl'; expected one of cat, dog, fox, .* own for images\.dataset"),
         (lambda folder: single(folder, labels=TRAIN[1] + 1), {"labels": "a,b,c"}, r"image 2: label '3'; expected one"),
         (lambda folder: single(folder, labels=np.ones(9) / 2), {}, r"train\.npz, labels: type float64; expected whole"),
         (lambda folder: np.savez(folder / "train.npz", photos=TRAIN[0]), {}, r"has the arrays photos; expected images"),
@@ -219,6 +219,10 @@ def labels_twice(folder):
         ((archives, parquet), r"has tables and archives \.npz, and could be read in 2 ways"),
         ((lambda folder: write_folders(folder / "training", *TRAIN),), r"training: could be a split or a class"),
         ((lambda folder: write_folders(folder / "Test", *TEST), folders), r"Test: could be a split or a class; rename"),
+        (
+            (lambda folder: write_folders(folder / "rome" / "train", *TRAIN),),
+            r"rome/train has folders of classes, so rome could be the folder of a node.*--node-data",
+        ),
         ((folders, lambda folder: write_folders(folder, *TRAIN)), r": cat, dog, owl hold images beside .*; move"),
         ((lambda folder: write_folders(folder, TRAIN[0], [0] * 9, ("train",)),), r"train: its images lie in no folder"),
         (

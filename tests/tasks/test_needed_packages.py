@@ -7,10 +7,8 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.partitioners import flower_partition
 from fedapps.tasks.text.sources import PUBLISHED, fetch
 from fedapps.tasks.text.transformer import load_config, load_tokenizer
 
@@ -96,7 +94,7 @@ def test_an_installed_package_is_no_error_and_a_missing_one_names_its_extra() ->
         need("no_such", "text", "key = 'x'")
 
 
-@pytest.mark.parametrize("package", ["transformers", "datasets", "flwr_datasets"])
+@pytest.mark.parametrize("package", ["transformers", "datasets"])
 def test_without_a_package_of_texts_the_option_is_named(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,9 +102,6 @@ def test_without_a_package_of_texts_the_option_is_named(
     uses = {
         "transformers": [lambda: load_config.__wrapped__("bert"), lambda: load_tokenizer.__wrapped__("bert")],
         "datasets": [lambda: fetch(next(iter(PUBLISHED.values())).hub, "train", tmp_path)],
-        "flwr_datasets": [
-            lambda: flower_partition("text", "iid", np.zeros(4), 2, alpha=1.0, classes_per_node=1, seed=0)
-        ],
     }
     for use in uses[package]:
         with pytest.raises(DataError, match=rf"needs the package {package}, .*fedapps\[text\]"):

@@ -10,10 +10,11 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.partitioners import predicts_for_own_shares
+from fedapps.tasks.text.networks import OwnRows
 from fedapps.tasks.text.nodes import CommonTest, translated
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
-from text_world import CORPUS, CORPUS_NODES, model_for, own_words, texts, words_of
+from text_world import CORPUS, CORPUS_NODES, FEDRECON, FEDVOCAB, model_for, own_words, texts, words_of
 from tiny_encoder import encoder_folder
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
@@ -250,3 +251,22 @@ def test_a_node_learns_to_tell_news_from_real_vectors():
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.global_accuracy"] > 0.6  # 0.65 to 0.75 with other seeds
     assert 0.4 < metrics["vocabulary.in_glove"] < 1
+
+
+def test_known_words_come_first_and_have_the_first_rows_of_private_vectors(corpus):
+    for privacy, lacking in ((FEDVOCAB, "zebra"), (FEDRECON, "4711")):
+        task = TextTask(replace(CORPUS, vocabulary="auto")).under(privacy)
+        data = task.load_node(corpus, 0, CORPUS_NODES)
+        known = (*task.words(data)[:2], lacking) if privacy is FEDVOCAB else (lacking,)
+        grown = task.knowing(known)
+        words = grown.words(grown.load_node(corpus, 0, CORPUS_NODES))
+        assert words[: len(known)] == known
+        assert set(words) == {*task.words(data), lacking}
+        assert grown != task
+        assert grown == task.knowing(known)
+
+
+def test_own_rows_in_any_order_make_the_same_table():
+    table = torch.arange(10.0).reshape(5, 2)
+    assert torch.equal(OwnRows(table, (3, 0)).whole(), table)
+    assert OwnRows(table, (3, 0))(torch.tensor([0, 3, 4])).tolist() == [[0, 1], [6, 7], [8, 9]]

@@ -185,6 +185,18 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotSty
     mark(line, name)
 
 
+def limit_bands(axes: Axes, values: Sequence[float]) -> None:
+    """Cut the bands around lines where they reach farther than the range of the lines' finite ``values`` beyond them.
+
+    The interval of a few seeds can be so wide that the lines in it could not be told apart.
+    """
+    low, high = min(values), max(values)
+    reach = max(high - low, 0.25 * abs(high))
+    bottom, top = axes.get_ylim()
+    if reach:
+        axes.set_ylim(max(bottom, low - reach), min(top, high + reach))
+
+
 def dots_by_seed(
     runs: Mapping[str, Mapping[int, Mapping[str, float]]], styles: Mapping[str, PlotStyle], name: str
 ) -> Markup:

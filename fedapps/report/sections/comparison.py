@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedapps.base.report.figures import dots_by_seed, drawing, mark
+from fedapps.base.report.figures import dots_by_seed, drawing, limit_bands, mark
 from fedapps.base.report.metrics import (
     ROUNDS_TO_TARGET,
     STEPS_PER_NODE,
@@ -89,7 +89,7 @@ def _figure(run: RunData, key: str, parts: Sequence[VariedPart], metric: Metric,
         f"{method} {', '.join(f'{mean:.4g}' for _, mean, _ in points)}" for method, points in lines.items()
     )
     heading = f"{metric.axis} against {key}{f', {title}' if title else ''}"
-    with drawing(f"Line chart of {heading}: {means_of}", width=7.6, height=4.2) as figure:
+    with drawing(f"Line chart of {heading}: {means_of}") as figure:
         axes = figure.axes[0]
         for method, points in lines.items():
             style = plot_styles(run.methods)[method]
@@ -105,7 +105,9 @@ def _figure(run: RunData, key: str, parts: Sequence[VariedPart], metric: Metric,
             axes.set_xscale("log")
         axes.set_xticks(positions, list(map(str, values)))
         axes.set_xticks([], minor=True)
+        limit_bands(axes, drawn)
         axes.set_xlabel(key)
+        axes.set_ylabel(metric.axis)
         axes.set_title(f"{metric.title}\n{title}" if title else metric.title)
     return figure.markup
 

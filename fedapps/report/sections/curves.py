@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedapps.base.report.figures import draw_line, drawing, mark
+from fedapps.base.report.figures import draw_line, drawing, limit_bands, mark
 from fedapps.base.report.metrics import NEUTRAL, Metric, PlotStyle, columns, describe, plot_styles
 from fedapps.base.report.numbers import counted
 from fedapps.report.evaluated import notes, paired_curve
@@ -162,8 +162,11 @@ def _drawn(
             _draw_pairs(axes, curves[method], of, styles[method], method)
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
+        if bands:
+            limit_bands(axes, finite)
         axes.set_title(heading)
         axes.set_xlabel("round")
+        axes.set_ylabel(title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure.markup
 

@@ -29,7 +29,7 @@ SERVER_PHASES = ("prepare", "wait", "decode", "fold", "step", "save", "other")
 _COLOURS = {
     "train": "#0072B2", "wait": "#0072B2", "evaluate": "#56B4E9", "model": "#009E73", "fold": "#009E73",
     "data": "#E69F00", "prepare": "#E69F00", "state": "#D55E00", "save": "#D55E00", "decode": "#CC79A7",
-    "encode": "#7F4F24", "step": "#7F4F24", "other": NEUTRAL,
+    "encode": "#7F4F24", "step": "#7F4F24", "config": "#F0E442", "other": NEUTRAL,
 }  # fmt: skip
 #: Phases whose part is smaller in every bar count as other.
 _LEAST_PART = 0.01

@@ -299,3 +299,18 @@ def test_tracked_metrics_are_refused_on_real_nodes_before_the_start():
     with pytest.raises(ValueError, match="track-metric = 'loss': must be empty on a fleet with dp = 'local'"):
         config.check_real_nodes()
     parse(LQR | {"track-metric": "loss"}).check_real_nodes()
+
+
+def test_under_secure_aggregation_a_node_with_its_own_data_tells_no_number_of_it(tmp_path):
+    robot = Robot(tmp_path, {"secure-aggregation": True, "num-nodes": 3})
+    assert robot.profile()["num-examples"] == 1
+    assert {name: dict(record) for name, record in robot.asks("evaluate").content.items()} == {
+        "metrics": {"num-examples": 1}
+    }
+    with pytest.raises(NodeFailedError, match="asks for an update without masks"):
+        robot.asks("train")
+
+
+def test_a_node_that_requires_secure_aggregation_says_so_in_its_profile(tmp_path):
+    profile = Robot(tmp_path, secagg="required").profile()
+    assert 'secagg = "required" needs secure-aggregation = true' in profile["no-data"]

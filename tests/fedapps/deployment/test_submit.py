@@ -62,7 +62,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
             f"sys.exit({exit_status} if sys.argv[1] == 'run' else 0)\n"
         )
         program.chmod(0o700)
-        for module in ("fedapps.sim.flower_run", "fedapps.deployment.fleet"):
+        for module in ("fedapps.deployment.submission", "fedapps.deployment.fleet"):
             monkeypatch.setattr(f"{module}.tool", lambda name: str(program))
         return [json.loads(line) for line in arguments.read_text().splitlines()] if arguments.exists() else []
 

@@ -120,7 +120,8 @@ def test_the_commands_of_the_pages_exist_and_the_fleet_takes_the_recipe(
         installed(project)
     lines = (line for line in (project / "README.md").read_text().splitlines() if line.startswith("fedapps "))
     words = [shlex.split(line, comments=True)[1:] for line in lines]
-    assert {command_parser().parse_args(given).command for given in words} == {"run", "compare", "fleet", "deploy"}
+    commands = {"run", "compare", "check-node", "fleet", "deploy"} | ({"predict"} if options is RECIPE else set())
+    assert {command_parser().parse_args(given).command for given in words} == commands
     flat = tomllib.loads(run_config_text(project / "wet-days-fleet.toml", {}))
     assert flat["num-nodes"] == flat["min-replies"] == 2
     assert flat["bind-keys"] is True

@@ -172,3 +172,14 @@ def test_a_damaged_line_of_the_history_costs_that_line_only(tmp_path, damage, ca
     resumed.save(Snapshot(4, {}, {}, history=latest.history), best=False)
     assert (tmp_path / "history.jsonl.damaged-1").read_bytes().startswith(damage)
     assert DiskCheckpoints(tmp_path).latest().history == latest.history
+
+
+@pytest.mark.parametrize(("durable", "synced"), [(True, 4), (False, 0)])
+def test_only_a_run_that_must_survive_a_power_failure_waits_for_the_disk(tmp_path, monkeypatch, durable, synced):
+    calls = []
+    monkeypatch.setattr("os.fsync", calls.append)
+    checkpoints = DiskCheckpoints(tmp_path, durable=durable)
+    for server_round in (1, 2):
+        checkpoints.save(with_history(server_round, server_round), best=False)
+    assert len(calls) == synced
+    assert checkpoints.latest().round == 2

@@ -12,7 +12,8 @@ from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import references_of, summarise
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import Simulation, add_references, find_references, launch
+from fedapps.launch.launch import Simulation, find_references, launch
+from fedapps.report import write_report
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
@@ -78,10 +79,21 @@ def test_a_resumed_run_keeps_its_references(run, monkeypatch):
     assert (folder / "references.json").read_bytes() == kept
 
 
-def test_a_task_without_references_leaves_no_file(tmp_path):
-    add_references(tmp_path, {})
-    add_references(tmp_path / "never-begun", {"forward": {"val_seen.sr": 0.5}})
-    assert not list(tmp_path.iterdir())
+def test_a_report_is_written_once(world, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: written.append(write_report(folder)))
+    launch(SMALL | {"data-dir": str(world), "output-dir": str(tmp_path)}, Simulation("inline"), "")
+    assert written == [tmp_path / "run" / "report.html"]
+
+
+def test_a_run_that_does_not_begin_leaves_no_references(world, tmp_path, monkeypatch):
+    def refused(config, engine):
+        raise ValueError(engine)
+
+    monkeypatch.setattr("fedapps.launch.launch.execute", refused)
+    with pytest.raises(ValueError, match="inline"):
+        launch(SMALL | {"data-dir": str(world), "output-dir": str(tmp_path)}, Simulation("inline"), "")
+    assert not list(tmp_path.rglob("references.json"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fedapps.cli.commands import main
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
+from fedapps.registry.expressions import labels, shown_names
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning.study import FEWEST
@@ -303,6 +304,15 @@ def test_seed_keys_follow_the_seed_of_each_run_and_reach_the_tuned_recipe(robots
     assert seen == [(3, 3), (4, 4)] * 2
     (folder,) = tmp_path.glob("tune-lqr-*")
     assert '[compare]\nseed-keys = "rounds"' in (folder / "tuned.toml").read_text()
+
+
+def test_a_display_name_reaches_the_tuned_recipe(robots, tmp_path):
+    methods = ["sfl as FedAvg", "untrained as 'No, none'", "fedprox"]
+    result = tune(tmp_path, robots, methods=methods, trials=2)["methods"]
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    named = read_recipe(folder / "tuned.toml")["methods"]
+    assert labels(named) == [tuned["label"] for tuned in result.values()]
+    assert [*shown_names(named).values()] == ["FedAvg", "No, none"]
 
 
 def test_keys_of_trials_do_not_reach_the_tuned_recipe(robots, tmp_path):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedapps.base.report.figures import drawing, panels_per_row, scale_bar, small_multiples
+from fedapps.base.report.figures import drawing, limit_bands, panels_per_row, scale_bar, small_multiples
 from fedapps.base.report.metrics import plot_styles
 
 
@@ -37,3 +37,11 @@ def test_the_length_of_a_scale_bar_is_round(metres: float, bar: float) -> None:
         scale_bar(figure.axes[0], 3.0, 7.0, metres / 0.4)
         (line,) = figure.axes[0].lines
         assert line.get_xdata() == pytest.approx([3.0, 3.0 + bar])
+
+
+def test_bands_reach_as_far_beyond_the_lines_as_these_range() -> None:
+    with drawing("two lines in wide bands") as figure:
+        axes = figure.axes[0]
+        axes.set_ylim(-1.5, 0.35)
+        limit_bands(axes, [0.1, 0.2, 0.3])
+        assert axes.get_ylim() == pytest.approx((-0.1, 0.35))

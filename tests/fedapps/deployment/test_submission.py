@@ -1,10 +1,14 @@
 """The copy of an app that is submitted."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
-from fedapps.sim.flower_run import copy_app
+from fedapps.sim import flower_internals
 from flwr.cli.build import build_fab_from_disk
+
+from fedapps.deployment.submission import copy_app
 
 PYPROJECT = """
 [project]
@@ -43,3 +47,28 @@ def test_the_copy_makes_the_same_bundle_as_the_app(tmp_path: Path, included: str
     left = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
     assert {"pyproject.toml", "LICENSE", "small/server.py"} <= left
     assert not [name for name in left if "venv" in name or name.startswith("runs") or name == "linked.py"]
+
+
+def test_the_modules_of_the_app_that_was_used_last_are_imported_and_those_of_others_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert flower_internals.last_app() is None
+    for number, name in enumerate(("a.small.1.old", "a.small.2.new")):
+        (tmp_path / "apps" / name).mkdir(parents=True)
+        (tmp_path / "apps" / name / "small_app.py").write_text(f"NUMBER = {number}\n")
+        record = tmp_path / "apps" / f".{name}.imported"
+        record.write_text('["small_app"]')
+        os.utime(record, (number, number))
+    last = flower_internals.last_app()
+    assert last
+    folder, import_app = last
+    assert folder.name == "a.small.2.new"
+    import_app()
+    assert sys.modules["small_app"].NUMBER == 1
+    flower_internals._forget_other_apps(folder)
+    assert "small_app" in sys.modules
+    flower_internals._forget_other_apps(folder.with_name("a.small.1.old"))
+    assert "small_app" not in sys.modules
+    assert str(folder) not in sys.path

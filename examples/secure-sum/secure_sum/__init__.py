@@ -1,0 +1,1 @@
+"""secure-sum: FedAvg of a Flower app with secure aggregation."""

@@ -1,0 +1,167 @@
+"""A run that trains nothing: nodes compare a challenger with the champion, and change the model that they use.
+
+Each node evaluates both models as it would use them, with what its method keeps on the node, on the same data. A
+promotion brings the model; a node that was off gets it, or goes back, when a later run of this kind finds it connected.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedapps.config.parsing import Config, parse
+from fedapps.runs.champions import Candidate, Registry, decide, decision_text
+from fedapps.runs.run_folder import RunFolder, read_config, read_label
+from fedapps.strategies import BaseStrategy, Profile, RoundReport
+from fedapps.strategies.records import to_text
+from fedapps.strategies.transport import NodeFailure
+from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, CHAMPION, CHAMPION_QUERY, CONFIG, DURABLE_ROUND, PROMOTE, USE
+
+from .round_config import RoundConfigs
+from .server_app import initial_model, strategy_for
+from .start import carry_states, with_begun
+
+
+def run_gate(grid: Grid, config: Config) -> None:
+    """Do what the key ``gate`` says, and bring every connected node to the model that it shall use.
+
+    Raises
+    ------
+    ValueError
+        A run folder is missing or has other outputs, or there is no champion to go back to.
+    TooFewRepliesError
+        Fewer than ``num-nodes`` nodes are connected.
+    """
+    run = config.run
+    registry = Registry.read(Path(run.registry))
+    if run.gate in ("compare", "dry-run"):
+        assert run.started_from is not None
+        label = run.gate_method or next(iter(config.methods))
+        kept = RunFolder(run.started_from, "").checkpoints(label)
+        snapshot = kept.best() if run.start_from == "best" else kept.last()
+        if snapshot is None:
+            raise ValueError(f"start = {run.start!r}: the run has no checkpoint of {label!r}")
+        challenger = registry.challenger(run.started_from, label, snapshot.round)
+        decision = _decision(grid, config, registry, challenger)
+        for line in decision_text(decision).splitlines():
+            log(INFO, "%s", line)
+        if run.gate == "dry-run":
+            return
+        log(INFO, "decision: %s", registry.record(decision))
+        registry = registry.promoted(challenger) if decision["promote"] else registry
+    elif run.gate == "rollback":
+        registry = registry.rolled_back([name.strip() for name in run.gate_nodes.split(",") if name.strip()])
+    registry.write()
+    deliver(grid, config, registry)
+
+
+def _decision(grid: Grid, config: Config, registry: Registry, challenger: Candidate) -> dict[str, Any]:
+    run, metric = config.run, config.run.track_metric
+    facts = {"metric": metric, "challenger": vars(challenger)}
+    if not registry.champion:
+        return {**facts, "promote": True, "reason": "there is no champion yet", "nodes": {}}
+    champion = registry.of(registry.champion)
+    reports = [_Model.open(config, one).evaluated(grid) for one in (champion, challenger)]
+    of_champion, of_challenger = (
+        {node.node: float(node.metrics[metric]) for node in report.nodes if metric in node.metrics}
+        for report in reports
+    )
+    groups: dict[str, list[str]] = {}
+    for node in reports[1].nodes:
+        for kind, name in node.groups.items():
+            groups.setdefault(f"{kind} {name}", []).append(node.node)
+    decision = decide(
+        of_champion,
+        of_challenger,
+        groups,
+        mode=run.track_mode,
+        margin=run.gate_margin,
+        group_margin=run.gate_group_margin,
+    )
+    refused = {refusal.node: refusal.reason for report in reports for refusal in report.refused}
+    return {**facts, "champion": vars(champion), "refused": refused, **decision}
+
+
+def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
+    """Bring every connected node to the generation that it shall use.
+
+    Returns
+    -------
+    dict of str to int
+        By node, the generation that it uses now; 0 for none. A node that refuses one stays with its own.
+    """
+    if not registry.generations:
+        return {}
+    models = {one.generation: _Model.open(config, one) for one in registry.generations}
+    strategy = models[max(models)].strategy
+    profiles = {node.node_id: node for node in strategy.profiles(grid)}
+    using: dict[str, int] = {}
+    for node, profile in profiles.items():
+        query = Message(RecordDict({CONFIG: ConfigRecord({USE: registry.target(profile.key)})}), node, CHAMPION_QUERY)
+        (arrival,) = strategy.send(grid, [query], config.run.timeout)
+        if isinstance(arrival.outcome, NodeFailure) or not arrival.outcome.has_content():
+            log(WARNING, "node %s does not say which model it uses", profile.key)
+            continue
+        using[profile.key] = int(arrival.outcome.content.config_records[CHAMPION][USE])  # type: ignore[arg-type]
+        if using[profile.key] != (target := registry.target(profile.key)):
+            report = models[target].evaluated(grid, profile, target)
+            if report.nodes:
+                using[profile.key] = target
+            for refusal in report.refused:
+                log(WARNING, "node %s keeps generation %s: %s", profile.key, using[profile.key], refusal.reason)
+    log(INFO, "in use: %s", ", ".join(f"{key}: generation {number}" for key, number in sorted(using.items())))
+    return using
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A candidate, with its strategy in the state after its round."""
+
+    config: Config
+    label: str
+    run_label: str
+    round: int
+    settings: Mapping[str, Any]
+    strategy: BaseStrategy
+    arrays: ArrayRecord
+
+    @classmethod
+    def open(cls, config: Config, candidate: Candidate) -> "_Model":
+        """Restore it. Raises ``ValueError`` if its run is not here, or does not fit the task of this one."""
+        path, run = Path(candidate.run), config.run
+        if not (path / "config.toml").is_file():
+            raise ValueError(f"generation {candidate.generation}: {path} is no run folder; the registry needs it")
+        own = parse(read_config(path) | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
+        if (own.run.task, own.options) != (run.task, config.options):
+            raise ValueError(f"generation {candidate.generation}: the run {path} has other options of its task")
+        snapshot = RunFolder(path, "").checkpoints(candidate.method).of_round(candidate.round)
+        if snapshot is None:
+            raise ValueError(f"generation {candidate.generation}: {path} has no checkpoint of round {candidate.round}")
+        here = replace(own.run, num_nodes=run.num_nodes, node_wait=run.node_wait, fraction_evaluate=1.0)
+        own = with_begun(replace(own, run=replace(here, held_out_nodes="", in_flight=run.in_flight)), path)
+        label = read_label(path / "label")
+        carry_states(path, label, run.folder(0), label, candidate.method)
+        strategy, initial = strategy_for(own, candidate.method, initial_model(own, candidate.method))
+        arrays = strategy.restore(snapshot, strategy.share(initial))
+        best = int(snapshot.facts.get("best", {}).get("round", 0))
+        settings = {DURABLE_ROUND: snapshot.round, ATTEMPTS: to_text(snapshot.attempts)}
+        settings |= {BEST_ROUND: best} if best else {}
+        return cls(own, candidate.method, label, snapshot.round, settings, strategy, arrays)
+
+    def evaluated(self, grid: Grid, node: Profile | None = None, promote: int = 0) -> RoundReport:
+        """Let all nodes evaluate it, or let one node use it as the generation ``promote``."""
+        settings = RoundConfigs(self.config, self.label, self.run_label).evaluate(self.round)
+        settings = ConfigRecord({**settings, **self.settings, "final": False, "collect": False})
+        report = self.strategy.report = RoundReport(self.round)
+        if node is None:
+            messages = list(self.strategy.configure_evaluate(self.round, self.arrays, settings, grid))
+        else:
+            settings[PROMOTE] = promote
+            messages = [self.strategy.evaluate_message(self.round, node, self.arrays, settings)]
+        self.strategy.aggregate_evaluate(self.round, self.strategy.send(grid, messages, self.config.run.timeout))
+        return report

@@ -1,0 +1,175 @@
+"""The models of a fleet over time: the one in use (the champion), the one before, and what decides on the next.
+
+The registry is a folder on the server with ``registry.json`` and a file for each decision. Files are replaced as a
+whole: a server that is killed has decided, or it has not.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil
+from pathlib import Path
+from typing import Any, Self
+
+from fedapps.base.atomic import write_whole
+from fedapps.base.report.numbers import mean_and_interval, number
+from fedapps.base.report.tables import text_table
+
+from .run_folder import read_object
+
+#: The group of the nodes that lose most.
+WORST = "worst tenth"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model: a method of a finished run after a round. ``generation`` counts the champions, from 1."""
+
+    generation: int
+    run: str
+    method: str
+    round: int
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What each node shall use.
+
+    Parameters
+    ----------
+    folder : Path
+    generations : tuple of Candidate
+        The last two champions, the newer one last.
+    champion : int
+        The generation in use, 0 before the first.
+    nodes : mapping of str to int
+        By key, the generation of nodes that were taken back alone, until the next promotion.
+    """
+
+    folder: Path
+    generations: tuple[Candidate, ...] = ()
+    champion: int = 0
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read a registry; an empty one if there is none. Raises ``ValueError`` for a damaged file."""
+        stored = read_object(folder / "registry.json")
+        generations = tuple(Candidate(**one) for one in stored.pop("generations", ()))
+        return cls(folder, generations, **stored)
+
+    def write(self) -> None:
+        """Replace the file."""
+        stored = {name: value for name, value in asdict(self).items() if name != "folder"}
+        write_whole(self.folder / "registry.json", json.dumps(stored, indent=2).encode(), sync=True)
+
+    def of(self, generation: int) -> Candidate:
+        """The model of a generation."""
+        return next(one for one in self.generations if one.generation == generation)
+
+    def target(self, node: str) -> int:
+        """The generation that a node shall use; 0 for none."""
+        return self.nodes.get(node, self.champion)
+
+    def challenger(self, run: Path, method: str, server_round: int) -> Candidate:
+        """A model as the next generation."""
+        last = max((one.generation for one in self.generations), default=0)
+        return Candidate(last + 1, str(run), method, server_round)
+
+    def promoted(self, challenger: Candidate) -> Self:
+        """With another champion on all nodes."""
+        before = (self.of(self.champion),) if self.champion else ()
+        return replace(self, generations=(*before, challenger), champion=challenger.generation, nodes={})
+
+    def rolled_back(self, nodes: Sequence[str] = ()) -> Self:
+        """With the champion before on some nodes, by default on all.
+
+        Raises
+        ------
+        ValueError
+            No champion before this one is kept.
+        """
+        earlier = [one.generation for one in self.generations if one.generation < self.champion]
+        if not earlier:
+            raise ValueError(
+                f"{self.folder}: there is no champion before generation {self.champion} to go back to; the last two "
+                "are kept"
+            )
+        if nodes:
+            return replace(self, nodes={**self.nodes, **dict.fromkeys(nodes, earlier[-1])})
+        return replace(self, champion=earlier[-1], nodes={})
+
+    def record(self, decision: Mapping[str, Any]) -> Path:
+        """Write a decision with all its numbers, and return the file."""
+        path = self.folder / "decisions" / f"{len(list((self.folder / 'decisions').glob('*.json'))) + 1:06d}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(decision, indent=2) + "\n").encode(), sync=True)
+        return path
+
+
+def decide(
+    champion: Mapping[str, float],
+    challenger: Mapping[str, float],
+    groups: Mapping[str, Sequence[str]],
+    *,
+    mode: str,
+    margin: float,
+    group_margin: float,
+) -> dict[str, Any]:
+    """Decide whether a challenger takes the champion's place.
+
+    It does if the 95 % interval (Student's t) of the mean gain over the nodes that evaluated both lies above
+    ``-margin``, and the mean gain of no group lies below ``-group_margin``. The nodes with the lowest gains, a tenth of
+    all and at least one, are a group, too.
+
+    Parameters
+    ----------
+    champion, challenger : mapping of str to float
+        The metric of each model, by node.
+    groups : mapping of str to sequence of str
+        The nodes of each group.
+    mode : "min" or "max"
+        Whether a lower or a higher metric is better.
+    margin, group_margin : float
+        ≥ 0, in the unit of the metric.
+
+    Returns
+    -------
+    dict
+        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``groups`` (the mean gain of each) and ``nodes``
+        (champion, challenger and gain of each).
+    """
+    sign = -1.0 if mode == "min" else 1.0
+    both = sorted(champion.keys() & challenger.keys())
+    gains = {node: sign * (challenger[node] - champion[node]) for node in both}
+    decision: dict[str, Any] = {"promote": False, "margin": margin, "group-margin": group_margin, "mode": mode}
+    decision["nodes"] = {
+        node: {"champion": champion[node], "challenger": challenger[node], "gain": gains[node]} for node in both
+    }
+    if len(both) < 2:
+        return decision | {"reason": f"{len(both)} nodes evaluated both models; an interval needs 2", "groups": {}}
+    members = {name: [node for node in nodes if node in gains] for name, nodes in groups.items()}
+    members[WORST] = sorted(both, key=gains.__getitem__)[: ceil(len(both) / 10)]
+    means = {name: sum(gains[node] for node in of) / len(of) for name, of in sorted(members.items()) if of}
+    gain = mean_and_interval(list(gains.values()))
+    losing = [name for name, mean in means.items() if not mean >= -group_margin]
+    promote = gain["low"] > -margin and not losing
+    if not gain["low"] > -margin:
+        reason = f"the interval of the gain begins at {number(gain['low'])}, not above {number(0.0 - margin)}"
+    elif losing:
+        reason = f"{', '.join(losing)}: the mean gain is below {number(0.0 - group_margin)}"
+    else:
+        reason = "the interval lies above minus the margin, and no group loses more than its own"
+    return decision | {"promote": promote, "reason": reason, "gain": gain, "groups": means}
+
+
+def decision_text(decision: Mapping[str, Any]) -> str:
+    """The numbers of a decision as tables, and its sentence."""
+    columns = ("champion", "challenger", "gain")
+    rows = [[node, *(number(of[name]) for name in columns)] for node, of in decision["nodes"].items()]
+    parts = [text_table(["node", *columns], rows)] if rows else []
+    if gain := decision.get("gain"):
+        limits = f"{number(gain['low'])} to {number(gain['high'])}"
+        groups = [[name, number(mean)] for name, mean in decision["groups"].items()]
+        parts += [text_table(["group", "mean gain"], groups), f"mean gain {number(gain['mean'])} ({limits})"]
+    return "\n".join([*parts, f"{'promoted' if decision['promote'] else 'kept the champion'}: {decision['reason']}"])

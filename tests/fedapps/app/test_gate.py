@@ -1,0 +1,179 @@
+"""The gate: two models on the same nodes, a decision, and which model each node uses."""
+
+import json
+import os
+
+import pytest
+from fedapps.sim.inprocess import run_inprocess
+from small_runs import LQR, run_inline, with_changes
+
+from fedapps.app.client_app import app as client_app
+from fedapps.app.server_app import app as server_app
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
+from fedapps.deployment.gate import steer
+from fedapps.runs.champions import Registry
+from fedapps.runs.run_folder import read_config
+
+
+@pytest.fixture(scope="module")
+def weeks(tmp_path_factory):
+    """Three weekly runs: the third one is worse than the second."""
+    folder = tmp_path_factory.mktemp("weeks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+        keys = LQR | {
+            "cache-dir": str(folder / "worlds"), "methods": "apfl", "track-metric": "test.total_loss", "rounds": 2,
+            "held-back": 0.25, "epochs": 5,
+        }  # fmt: skip
+        run_inline(with_changes(keys, {"name": "week-1"}), folder)
+        run_inline(with_changes(keys, {"name": "week-2", "start": "week-1", "rounds": 6}), folder)
+        run_inline(with_changes(keys, {"name": "week-3", "start": "week-1", "learning_rate": 3.0}), folder)
+    return folder
+
+
+def gate(weeks, registry, run, action="compare", **keys):
+    steer(registry, weeks / run if run else None, action, "", {key.replace("_", "-"): v for key, v in keys.items()})
+    return Registry.read(registry)
+
+
+def gate_with(weeks, registry, nodes, run, action="compare", node_config=None, **keys):
+    """The same with some of the robots."""
+    place = {"name": run, "output-dir": str(weeks), "start": str(weeks / run), "registry": str(registry)}
+    keys = {key.replace("_", "-"): value for key, value in keys.items()}
+    given = {**read_config(weeks / run), **place, "gate": action, "num-nodes": len(nodes), "node-wait": 0.0, **keys}
+    given["min-replies"] = 1
+    configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
+    run_inprocess(server_app, client_app, node_configs=configs, run_config=parse(given).flat(), errors="reply")
+    return Registry.read(registry)
+
+
+def decisions(registry):
+    return [json.loads(path.read_text()) for path in sorted((registry / "decisions").glob("*.json"))]
+
+
+def in_use(registry):
+    """The generation that each robot's program uses, by robot."""
+    links = registry.glob("models/champions/*/*/current")
+    return {path.parent.name: int(os.readlink(path).partition("generation")[2]) for path in links}
+
+
+def everywhere(generation):
+    return dict.fromkeys(("robot-00", "robot-01", "robot-02"), generation)
+
+
+@pytest.fixture
+def second(weeks, tmp_path):
+    """The registry after two promotions."""
+    registry = tmp_path / "champions"
+    gate(weeks, registry, "week-1")
+    assert gate(weeks, registry, "week-2", gate_margin=30.0).champion == 2
+    return registry
+
+
+def test_a_better_model_is_promoted_on_every_node_and_a_worse_one_is_not(weeks, tmp_path):
+    registry = tmp_path / "champions"
+    assert gate(weeks, registry, "week-1").champion == 1
+    assert in_use(registry) == everywhere(1)
+    assert gate(weeks, registry, "week-2", "dry-run", gate_margin=30.0).champion == 1
+    assert gate(weeks, registry, "week-2").champion == 1  # three robots are few
+    assert gate(weeks, registry, "week-2", gate_margin=30.0).champion == 2
+    assert in_use(registry) == everywhere(2)
+    assert gate(weeks, registry, "week-3", gate_margin=1e6).champion == 2
+    first, unsure, better, worse = decisions(registry)
+    assert first["reason"] == "there is no champion yet"
+    assert unsure["reason"].startswith("the interval of the gain begins at -")
+    assert better["promote"]
+    assert [better["champion"]["round"], better["challenger"]["round"]] == [2, 8]
+    assert set(better["nodes"]) == set(everywhere(0))
+    assert better["groups"]["worst tenth"] == min(of["gain"] for of in better["nodes"].values()) > 0
+    assert "worst tenth" in worse["reason"]
+
+
+def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_path):
+    registry = tmp_path / "champions"
+    gate(weeks, registry, "week-1")
+    gate(weeks, registry, "week-2")
+    on_test = {
+        row["node"]: row["metrics"]["test.total_loss"]
+        for line in (weeks / "week-2" / "nodes.jsonl").read_text().splitlines()
+        if (row := json.loads(line))["phase"] == "evaluate" and row["round"] == 8
+    }
+    compared = {node: of["challenger"] for node, of in decisions(registry)[-1]["nodes"].items()}
+    assert compared.keys() == on_test.keys()
+    assert all(compared[node] != on_test[node] for node in on_test)
+
+
+def test_all_nodes_go_back_at_once_and_those_that_were_off_when_they_return(weeks, second):
+    gate_with(weeks, second, [0, 2], "week-2", "rollback")
+    assert in_use(second) == {"robot-00": 1, "robot-01": 2, "robot-02": 1}
+    gate(weeks, second, None, "deliver")
+    assert in_use(second) == everywhere(1)
+    with pytest.raises(ValueError, match="there is no champion before generation 1 to go back to"):
+        gate(weeks, second, None, "rollback")
+
+
+def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
+    registry = gate(weeks, second, None, "rollback", gate_nodes="robot-01")
+    assert (registry.champion, dict(registry.nodes)) == (2, {"robot-01": 1})
+    assert in_use(second) == {"robot-00": 2, "robot-01": 1, "robot-02": 2}
+    registry = gate(weeks, second, "week-3", gate_margin=1e9, gate_group_margin=1e9)
+    assert [one.generation for one in registry.generations] == [2, 3]
+    assert in_use(second) == everywhere(3)
+
+
+def test_a_node_that_missed_a_promotion_gets_the_model_later(weeks, tmp_path):
+    registry = tmp_path / "champions"
+    gate_with(weeks, registry, [0, 1], "week-1")
+    assert in_use(registry) == {"robot-00": 1, "robot-01": 1}
+    gate(weeks, registry, None, "deliver")
+    assert in_use(registry) == everywhere(1)
+
+
+def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second):
+    folder = {robot: list(second.glob(f"models/champions/*/{robot}")) for robot in everywhere(0)}
+    assert all(len(of) == 1 for of in folder.values())
+    accept = {"accept-model": "false"}
+    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
+    registry = gate_with(weeks, second, [0, 1, 2], "week-3", node_config=accept, **margins)
+    assert (registry.champion, in_use(second)) == (3, everywhere(2))
+    gate(weeks, second, None, "deliver")
+    assert in_use(second) == everywhere(3)
+
+
+class KilledError(RuntimeError):
+    """The server ends here."""
+
+
+@pytest.mark.parametrize("step", ["Registry.record", "Registry.write", "Registry.target"])
+def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, monkeypatch, step):
+    def killed(*arguments):
+        raise KilledError
+
+    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
+    with monkeypatch.context() as patch:
+        patch.setattr(f"fedapps.runs.champions.{step}", killed)
+        with pytest.raises(KilledError):
+            gate(weeks, second, "week-3", **margins)
+    assert in_use(second) == everywhere(2)
+    gate(weeks, second, None, "deliver")
+    assert in_use(second) == everywhere(3 if step == "Registry.target" else 2)
+
+
+def test_what_a_registry_needs_is_said(weeks, tmp_path, capsys):
+    assert main(["gate", "--registry", str(tmp_path / "none")]) == 2
+    assert "has no champion yet: promote one with `fedapps gate RUN" in capsys.readouterr().err
+    assert main(["gate", str(tmp_path), "--registry", str(tmp_path / "none")]) == 2
+    assert "is no run folder: give the folder of a finished run" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="has other options of its task"):
+        gate(weeks, tmp_path / "none", "week-1", **{"lqr.horizon": 9})
+    with pytest.raises(ValueError, match="gate = 'compare': needs start, the run of the challenger, and track-metric"):
+        gate(weeks, tmp_path / "none", "week-1", track_metric="")
+
+
+def test_the_command_promotes_and_takes_back(weeks, tmp_path):
+    registry = tmp_path / "champions"
+    assert main(["gate", str(weeks / "week-1"), "--registry", str(registry)]) == 0
+    assert main(["gate", str(weeks / "week-2"), "--registry", str(registry), "--margin", "30"]) == 0
+    assert main(["rollback", "--registry", str(registry)]) == 0
+    assert in_use(registry) == everywhere(1)

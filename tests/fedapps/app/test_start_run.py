@@ -1,0 +1,283 @@
+"""Runs that start from another run, in one process."""
+
+import json
+
+import numpy as np
+import pytest
+from fedapps.strategies import TooFewRepliesError
+from fedapps.tasks.lqr.world import COLUMNS
+from fedapps.tasks.text.sources import write_examples
+from method_worlds import METHODS, MORE, Quadratics, StagedPoints, registered, run_method, world_of
+from safetensors.numpy import load_file
+from small_runs import LQR, run_inline, with_changes
+from toys import same_bits
+
+from fedapps.api import load
+from fedapps.registry.methods import method_class
+from fedapps.runs.run_folder import RunFolder
+
+#: What runs have in common with which the server, the samplers and the compression keep something between rounds.
+PLAIN = {"track_metric": "test.loss"}
+#: One round of texts of two classes.
+SMALL_TEXT = {
+    "task": "text", "rounds": 1, "epochs": 1, "batch-size": 2, "learning-rate": 0.01, "evaluate-every": 1,
+    "collect-after": 0, "text.dataset": "mine", "text.classes": 2, "text.embedding-width": 4, "text.hidden": 3,
+    "text.max-length": 6, "max-failed-evaluations": 0,
+}  # fmt: skip
+
+
+def states_of(folder):
+    """The newest private arrays of each node under each method."""
+    newest = {path.parent.parts[-2:]: path for path in sorted(folder.glob("nodes/*/*/*/round-*.safetensors"))}
+    errors = {path.parent.parts[-3:]: path for path in sorted(folder.glob("nodes/*/*/*/*/round-*.safetensors"))}
+    return {name: (path.name, load_file(path)) for name, path in (newest | errors).items()}
+
+
+def assert_goes_on(folder, method, task, rounds, **keys):
+    """Assert that a run and one that starts from it end as one with the rounds of both."""
+    run_method(method, task, rounds=2 * rounds, folder=folder, name="whole", **keys)
+    run_method(method, task, rounds=rounds, folder=folder, name="first", **keys)
+    run_method(method, task, rounds=rounds, folder=folder, name="second", start="first", **keys)
+    whole, second = (RunFolder(folder / name, "") for name in ("whole", "second"))
+    one, two = (run.checkpoints(method).last() for run in (whole, second))
+    assert two.round == 2 * rounds
+    assert one.arrays.keys() == two.arrays.keys()
+    assert [name for name in one.arrays if not np.array_equal(one.arrays[name], two.arrays[name])] == []
+    mine, other = states_of(whole.path), states_of(second.path)
+    assert mine.keys() == other.keys()
+    for name, (version, arrays) in mine.items():
+        assert version == other[name][0]
+        assert same_bits(arrays, other[name][1]), name
+    own = [row for row in whole.lines("nodes.jsonl") if row["round"] > rounds]
+    assert second.lines("nodes.jsonl") == own
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if not method_class(name).needs_stages])
+def test_a_run_that_starts_from_another_ends_as_one_with_the_rounds_of_both(method, tmp_path):
+    assert_goes_on(tmp_path, method, world_of(method), 1, **MORE.get(method, {}), **PLAIN)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"server_optimizer": "adam", "server_learning_rate": 0.1},
+        {"fraction_train": 0.5},
+        {"drop_nodes": True},
+        {"sampling": "poisson", "fraction_train": 0.5, "min_replies": 0},
+        {"compression": "top-k", "compression_share": 0.5},
+    ],
+)
+def test_so_does_what_the_server_the_samplers_and_the_compression_keep(keys, tmp_path):
+    assert_goes_on(tmp_path, "fedavg", world_of("fedavg"), 2, **keys)
+
+
+def test_stages_begin_again_from_what_the_methods_carry_over(tmp_path):
+    run_method("fedcurv", StagedPoints, folder=tmp_path, name="first")
+    run_method("fedcurv", StagedPoints, folder=tmp_path, name="second", start="first")
+    lines = RunFolder(tmp_path / "second", "").lines("metrics.jsonl")
+    assert [(row["round"], row["stage"]) for row in lines] == [(3, "stage 1 of 2"), (4, "stage 2 of 2")]
+    assert all(not row["refused"] for row in lines)
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------
+
+
+class Shifted(Quadratics):
+    """The same robots with other optima: data that changed."""
+
+    nodes = ((1.0, 4.0), (3.0, 1.0))
+
+
+@pytest.fixture
+def first(tmp_path):
+    run_method("ditto", Quadratics, folder=tmp_path, name="first")
+    return tmp_path
+
+
+def start(folder, method="ditto", task=Quadratics, **keys):
+    return run_method(method, task, folder=folder, **({"name": "second", "start": "first"} | keys))
+
+
+def test_a_node_carries_on_with_its_private_arrays_and_a_new_node_has_none(first):
+    before = states_of(first / "first")
+    # the second node is replaced by one that took no part
+    (node,) = (first / "first").glob("nodes/*/ditto/node-1")
+    node.rename(node.with_name("node-9"))
+    rounds = start(first, task=Shifted, rounds=1)
+    assert rounds.arrays[0].keys() == {"theta"}  # the copied checkpoint
+    kept = [load_file(path) for path in sorted((first / "second").glob("nodes/*/ditto/node-0/*.safetensors"))]
+    assert same_bits(kept[0], before["ditto", "node-0"][1])
+    assert not list((first / "second").glob("nodes/*/ditto/node-1/round-000002*"))
+    assert same_bits(load_file(node.with_name("node-9") / "round-000002.safetensors"), before["ditto", "node-1"][1])
+
+
+def test_a_chain_of_runs_needs_only_the_last_one(first):
+    start(first, rounds=1)
+    (first / "first").rename(first / "gone")
+    start(first, rounds=1, name="third", start="second")
+    assert [row["round"] for row in RunFolder(first / "third", "").lines("metrics.jsonl")] == [4]
+
+
+def test_the_best_checkpoint_and_the_private_state_that_belongs_to_it(tmp_path):
+    keys = {"track_metric": "test.loss", "learning_rate": 0.5, "steps": 4}
+    run_method("ditto", Quadratics, folder=tmp_path, name="first", rounds=3, track_mode="max", **keys)
+    best = RunFolder(tmp_path / "first", "").checkpoints("ditto").best().round
+    assert best < 3
+    rounds = start(tmp_path, rounds=1, start_from="best", track_mode="max", **keys)
+    assert rounds.folder.path.exists() is False
+    assert RunFolder(tmp_path / "second", "").checkpoints("ditto").rounds() == [best, best + 1]
+    assert {version for version, _ in states_of(tmp_path / "second").values()} == {f"round-{best + 1:06d}.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"start": "none"}, "none is neither a run folder nor a model folder"),
+        ({"seed": 1}, "seed = 1: must be 0"),
+        ({"method": "fedavg"}, "'fedavg' is no finished method of the run .*first, which has ditto"),
+        ({"start_from": "best"}, "start-from = 'best': the run .* has no such checkpoint"),
+        ({"dp": "central-server", "method": "fedavg"}, "dp = 'central-server': must be 'none' to start from"),
+        ({"state_backend": "context"}, "state-backend = 'context': must be 'disk' with start"),
+        ({"newest": "new"}, "newest = 'new': must be 'all', because the examples of task 'quadratics' have no order"),
+        ({"newest": "0"}, "newest = '0': must be 'all', 'new' or a number above 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(first, keys, message):
+    with pytest.raises(ValueError, match=message):
+        start(first, **keys)
+    assert not (first / "second").exists()
+
+
+class Wide(Quadratics):
+    """A model of another shape."""
+
+    def build_model(self):
+        model = super().build_model()
+        model.theta = type(model.theta)(model.theta.detach().repeat(2))
+        return model
+
+
+def test_another_shape_is_refused(first):
+    with pytest.raises(
+        ValueError, match=r"start = .*ditto cannot go on: the checkpoint of round 2 does not fit.*theta"
+    ):
+        start(first, task=Wide)
+
+
+def test_an_unfinished_run_is_resumed_first(tmp_path):
+    run_method("ditto", Quadratics, folder=tmp_path, name="first")
+    (tmp_path / "first" / "summary.json").unlink()
+    with pytest.raises(ValueError, match="which has none: resume that run first"):
+        start(tmp_path)
+
+
+def test_more_rounds_of_a_finished_run_are_a_start(tmp_path):
+    run_method("ditto", Quadratics, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"(?s)go on from the finished run with start = .*rounds: was 2, is 4"):
+        run_method("ditto", Quadratics, folder=tmp_path, rounds=4, resume=True)
+
+
+class KilledError(RuntimeError):
+    """The server ends here."""
+
+
+@pytest.mark.parametrize("step", ["runs.checkpoints.DiskCheckpoints.save", "app.start.whole_folder"])
+def test_a_server_that_is_killed_while_it_copies_copies_again(first, monkeypatch, step):
+    def killed(*arguments, **named):
+        raise KilledError
+
+    undisturbed = start(first, rounds=1, name="third")
+    assert undisturbed.arrays
+    with monkeypatch.context() as patch:
+        patch.setattr(f"fedapps.{step}", killed)
+        with pytest.raises(KilledError):
+            run_method("ditto", folder=first, rounds=1, name="second", start="first")
+    start(first, rounds=1, resume=True)
+    one, two = (RunFolder(first / name, "").checkpoints("ditto").last() for name in ("second", "third"))
+    assert same_bits(one.arrays, two.arrays)
+
+
+def test_the_server_optimizer_can_change(first):
+    assert len(start(first, server_optimizer="adam", server_learning_rate=0.1).arrays) == 3
+
+
+# -- model folders -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_folder_gives_the_shared_arrays(tmp_path):
+    run_method("fedavg", Quadratics, folder=tmp_path, name="first")
+    with registered(Quadratics):
+        load(tmp_path / "first").save(tmp_path / "model")
+    before = RunFolder(tmp_path / "first", "").checkpoints("fedavg").last().arrays["shared.theta"]
+    rounds = start(tmp_path, "fedprox(mu=0)", start=str(tmp_path / "model"), rounds=1)
+    (message, *_) = [sent for kind, _, sent, _ in rounds.messages if kind == "train"]
+    assert np.array_equal(message["arrays"]["theta"].numpy(), before)
+    assert message["config"]["server-round"] == 1
+
+
+# -- nodes with their own data -----------------------------------------------------------------------------------
+
+
+def node_config(folder):
+    return {"data-dir": str(folder), "state-dir": str(folder.with_name("state"))}
+
+
+def write_robot(folder, steps):
+    """A robot's file with so many training steps, and one test step."""
+    folder.mkdir(exist_ok=True)
+    rows = [f"robot-7,2,train,0,{step},{step / 10},0.1,0.2,{step / 9},0.3" for step in range(steps)]
+    lines = [",".join(COLUMNS), *rows, "robot-7,2,test,1,0,1,0,0,1,0"]
+    (folder / "robot-7.csv").write_text("\n".join(lines) + "\n")
+
+
+def run_robot(folder, name, **keys):
+    """Run one robot in one process; the numbers of its training examples by round."""
+    given = with_changes(LQR, {"num_nodes": 1, "rounds": 1, "name": name, "methods": "ditto", **keys})
+    run = run_inline(given, folder, [node_config(folder / "robot")])
+    return [row["num_examples"] for row in run.lines("nodes.jsonl") if row["phase"] == "train"]
+
+
+def test_a_node_finds_its_state_of_the_run_before_and_says_how_many_examples_are_new(tmp_path, caplog):
+    write_robot(tmp_path / "robot", 5)
+    assert run_robot(tmp_path, "week-1") == [5]
+    write_robot(tmp_path / "robot", 8)
+    caplog.clear()
+    assert run_robot(tmp_path, "week-2", start="week-1", newest="new") == [3]
+    assert "data: 8 training examples, 3 of them new since the last run" in caplog.text
+    assert run_robot(tmp_path, "week-3", start="week-2", newest="2") == [2]
+    (second,) = (tmp_path / "state").glob("week-2-*/ditto/*")
+    (third,) = (tmp_path / "state").glob("week-3-*/ditto/*")
+    assert sorted(path.name for path in second.iterdir()) == ["round-000001.safetensors", "round-000002.safetensors"]
+    same = [load_file(path / "round-000002.safetensors") for path in (second, third)]
+    assert same_bits(*same)
+
+
+def test_simulated_nodes_know_no_last_run(tmp_path):
+    with pytest.raises(TooFewRepliesError, match="newest = 'new': simulated nodes know no last run"):
+        run_inline(with_changes(LQR, {"newest": "new", "methods": "fedavg"}), tmp_path)
+
+
+def test_new_words_extend_a_private_vocabulary(tmp_path):
+    keys = SMALL_TEXT | {"methods": "fedvocab", "num-nodes": 1}
+
+    def run(name, texts, **more):
+        (tmp_path / "node").mkdir(exist_ok=True)
+        write_examples(tmp_path / "node" / "train.jsonl", texts, [number % 2 for number in range(len(texts))])
+        run_inline(keys | {"name": name, **more}, tmp_path, [node_config(tmp_path / "node")])
+        (folder,) = (tmp_path / "state").glob(f"{name}-*/fedvocab/node")
+        known = json.loads(load_file(folder / "known-words.safetensors")["words"].tobytes())
+        versions = {path.name: load_file(path) for path in folder.glob("round-*")}
+        (private,) = {name for arrays in versions.values() for name in arrays if name.startswith("embedding")}
+        return known, {name: arrays[private] for name, arrays in versions.items()}
+
+    before, old = run("week-1", ["good 1", "bad 2"] * 2)
+    after, new = run("week-2", ["good 3", "fine 3"] * 2, start="week-1")
+    assert after[: len(before)] == before
+    assert set(after) - set(before) == {"fine", "3"}
+    assert np.array_equal(new["round-000001.safetensors"], old["round-000001.safetensors"])
+    grown = new["round-000002.safetensors"]
+    extra = len(after) - len(before)
+    assert len(grown) == len(old["round-000001.safetensors"]) + extra
+    # words that the new texts lack keep their vectors, to the bit
+    lacking = before.index("2") - len(before)
+    assert np.array_equal(grown[lacking - extra], old["round-000001.safetensors"][lacking])

@@ -1,0 +1,65 @@
+"""The rule of the gate on numbers, and the registry."""
+
+import pytest
+
+from fedapps.runs.champions import Registry, decide, decision_text
+
+
+def rule(champion, challenger, groups=None, *, mode="min", margin=0.0, group_margin=0.0):
+    named = [{f"n{index}": value for index, value in enumerate(of)} for of in (champion, challenger)]
+    return decide(*named, groups or {}, mode=mode, margin=margin, group_margin=group_margin)
+
+
+def test_the_interval_of_the_paired_gain_decides():
+    # gains 1, 2, 3: mean 2, standard error 1/sqrt(3), t(2, 97.5 %) = 4.303, so from -0.484 to 4.484
+    decision = rule([5.0, 5.0, 5.0], [4.0, 3.0, 2.0])
+    assert not decision["promote"]
+    assert decision["gain"] == {
+        "mean": 2.0,
+        "nodes": 3,
+        "low": pytest.approx(-0.4841, abs=1e-4),
+        "high": pytest.approx(4.4841, abs=1e-4),
+    }
+    assert decision["reason"] == "the interval of the gain begins at -0.4841, not above 0"
+    assert rule([5.0, 5.0, 5.0], [4.0, 3.0, 2.0], margin=0.49)["promote"]
+    assert rule([4.0, 3.0, 2.0], [5.0, 5.0, 5.0], margin=0.49, mode="max")["promote"]
+
+
+def test_no_group_may_lose_more_than_its_own_margin():
+    champion, challenger = [1.0] * 20, [0.5] * 18 + [1.1, 1.2]
+    groups = {"city berlin": ["n18", "n0"], "city tokyo": ["n17"]}
+    decision = rule(champion, challenger, groups)
+    assert decision["gain"]["low"] > 0
+    assert decision["groups"] == {
+        "city berlin": pytest.approx(0.2), "city tokyo": 0.5, "worst tenth": pytest.approx(-0.15),
+    }  # fmt: skip
+    assert not decision["promote"]
+    assert decision["reason"] == "worst tenth: the mean gain is below 0"
+    assert rule(champion, challenger, groups, group_margin=0.16)["promote"]
+
+
+def test_nodes_that_evaluated_one_model_alone_do_not_count_and_one_node_decides_nothing():
+    decision = decide({"a": 1.0, "b": 1.0}, {"a": 0.0, "c": 0.0}, {}, mode="min", margin=9.0, group_margin=9.0)
+    assert (decision["promote"], decision["reason"]) == (False, "1 nodes evaluated both models; an interval needs 2")
+    assert decision_text(decision).endswith("kept the champion: 1 nodes evaluated both models; an interval needs 2")
+
+
+def test_a_gain_that_is_no_number_promotes_nothing():
+    assert not rule([1.0, 1.0], [float("nan"), 0.5], margin=9.0, group_margin=9.0)["promote"]
+
+
+def test_the_registry_keeps_the_last_two_champions(tmp_path):
+    registry = Registry.read(tmp_path)
+    assert (registry.champion, registry.target("a")) == (0, 0)
+    for week in (1, 2, 3):
+        registry = registry.promoted(registry.challenger(tmp_path / f"week-{week}", "fedavg", week))
+        registry.write()
+    registry = Registry.read(tmp_path)
+    assert [one.generation for one in registry.generations] == [2, 3]
+    back = registry.rolled_back(["a"])
+    assert (back.target("a"), back.target("b")) == (2, 3)
+    back = registry.rolled_back()
+    assert (back.champion, back.target("a")) == (2, 2)
+    # the challenger after a rollback is a new generation, and the one that was taken back is forgotten
+    again = back.promoted(back.challenger(tmp_path / "week-4", "fedavg", 4))
+    assert [one.generation for one in again.generations] == [2, 4]

@@ -1,0 +1,62 @@
+"""The import of a robot's logs as images of the task images."""
+
+from pathlib import Path
+
+import numpy as np
+from fedapps.tasks.images.logs import ImagesImport
+from fedapps.tasks.logs.folder import import_logs
+from PIL import Image
+from robot_logs import Messages, Recorded, write_bag, write_lerobot
+
+MAPPING = """[settings]
+gap = 2.0
+every = 1.0
+[signals.image]
+topic = "/camera"
+image = { column = "." }
+[signals.label]
+topic = "/label"
+label = { column = "data" }
+"""
+
+
+def imported(tmp_path: Path, log: Path, mapping: str = MAPPING) -> str:
+    (tmp_path / "mapping.toml").write_text(mapping)
+    ((complete, line),) = import_logs(ImagesImport, [log], tmp_path / "mapping.toml", tmp_path / "out")
+    return line if complete else f"refused: {line}"
+
+
+def shades(output: Path) -> dict[str, list[int]]:
+    """The grey values of the images of each class, in the order of their names."""
+    files = sorted((output / "train").glob("*/*"))
+    names = {file.parent.name for file in files}
+    return {
+        name: [int(np.asarray(Image.open(f).convert("RGB"))[0, 0, 0]) for f in files if f.parent.name == name]
+        for name in names
+    }
+
+
+def test_an_image_has_the_last_label_before_it_for_a_limited_time(tmp_path: Path) -> None:
+    ros = Messages()
+    messages: list[Recorded] = [("/label", 1.0, ros.word("cup")), ("/label", 2.75, ros.word("bin/red"))]
+    for tick in range(12):
+        pixels = np.full((4, 4, 3), 10 * tick, np.uint8)
+        messages.append(("/camera", tick * 0.5 + 0.25, ros.image(0.0, pixels)))
+    log = write_bag(tmp_path / "a.mcap", sorted(messages, key=lambda m: m[1]))
+    assert "4 of 12 images, classes bin/red, cup; 4 without a label" in imported(tmp_path, log)
+    # 1.25, 2.25 | 3.25, 4.25; none before 1 s, and none 2 s after the last label
+    assert shades(tmp_path / "out") == {"cup": [20, 40], "bin%2Fred": [60, 80]}
+
+
+def test_frames_of_a_lerobot_data_set(tmp_path: Path) -> None:
+    grey = np.array([0, 50, 100, 150, 200, 250], np.uint8)
+    images = np.broadcast_to(grey[:, None, None, None], (6, 32, 32, 3)).astype(np.uint8)
+    episodes = [
+        {"state": np.zeros((3, 1)), "action": np.full((3, 1), number), "images": images[3 * number : 3 * number + 3]}
+        for number in range(2)
+    ]
+    log = write_lerobot(tmp_path / "data", episodes, fps=1)
+    mapping = MAPPING.replace('"."', '"observation.image"').replace('"data"', '"action[0]"')
+    mapping = mapping.replace("/camera", "frames").replace("/label", "frames").replace("every = 1.0", "every = 2.0")
+    assert "4 of 6 images, classes 0.0, 1.0" in imported(tmp_path, log, mapping)
+    assert shades(tmp_path / "out") == {"0.0": [0, 100], "1.0": [150, 250]}
