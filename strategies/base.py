@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 from . import wire
 from .aggregation import IntegerPolicy, MetricMean, MetricRule
 from .arrays import Buffers, shortened
+from .bounds import SizeBound
 from .closing import Closing
 from .compression import Compression
 from .loop import MetricsFunction, RoundLoop
@@ -79,6 +80,9 @@ class BaseStrategy(RoundLoop):
         The server gets the sum of the updates alone; see :mod:`~fedapps.strategies.secure_aggregation`.
     example_limits : ExampleLimits
         Limits of the numbers of examples that nodes report; by default none.
+    size_bound : float
+        Above 1: refuse a train reply whose update, or another part, is larger than this number times the median of
+        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound.
     admission : Admission
         Which nodes may take part, by their groups and keys; by default all.
     held_out : HeldOut
@@ -159,6 +163,7 @@ class BaseStrategy(RoundLoop):
         compression: Compression | None = None,
         secure_aggregation: SecureAggregation | None = None,
         example_limits: ExampleLimits | None = None,
+        size_bound: float = 0.0,
         admission: Admission | None = None,
         held_out: HeldOut | None = None,
         min_replies: int = 1,
@@ -243,6 +248,7 @@ class BaseStrategy(RoundLoop):
         MetricMean(self.metric_means)  # raises for an unknown rule
         self.server_optimizer = server_optimizer or SGD(1.0)
         self.integers, self.example_limits = integers, example_limits or ExampleLimits()
+        self.size_bound = SizeBound(size_bound)
         self.privacy = privacy or PrivacyMechanism()
         if aggregation:
             aggregation.check_strategy(self.robustness_gap)

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from . import wire
 from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
+from .bounds import SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
 from .checks import check_reply, check_values, require_integer
 from .closing import Closing, Staleness, brought_forward
@@ -81,6 +82,7 @@ class RoundLoop(Stateful, Strategy):
     in_flight: int | None
     poll: float
     example_limits: ExampleLimits
+    size_bound: SizeBound
     staleness: Staleness
     mixing: bool = False
     max_staleness: int | None = None
@@ -96,7 +98,7 @@ class RoundLoop(Stateful, Strategy):
     extra_reply_bytes: ClassVar[int] = 0
     #: Whether the server waits for no node in particular, so that any reply counts, of whatever version.
     asynchronous: ClassVar[bool] = False
-    kept: ClassVar[tuple[str, ...]] = ("server_optimizer", "sampler", "registry", "in_transit")
+    kept: ClassVar[tuple[str, ...]] = ("server_optimizer", "sampler", "registry", "size_bound", "in_transit")
 
     def __init__(self) -> None:
         self.report = RoundReport(0)
@@ -136,6 +138,10 @@ class RoundLoop(Stateful, Strategy):
     def refusal_reason(self, reply: Reply) -> str | None:
         """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
         return None
+
+    def further_sizes(self, reply: Reply) -> dict[str, float]:
+        """Sizes ≥ 0 of what the algorithm takes from a train reply beside its arrays, bounded as the update is."""
+        return {}
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         """Add a usable train reply to the aggregate of the round, or to another one.
@@ -313,6 +319,7 @@ class RoundLoop(Stateful, Strategy):
             self.mailbox.look()  # who has replied since the last round is free
         self.report, self._version = RoundReport(server_round), server_round - 1
         arrays = self.share(arrays)
+        self.size_bound.begin_round()
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current, config, grid)
         names = self.untrained(server_round, list(self._current))
@@ -622,6 +629,11 @@ class RoundLoop(Stateful, Strategy):
             return MetricsOfReplies(of_replies, self.weighted_by_key)
         return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
 
+    def _size_refusal(self, reply: Reply, start: Arrays) -> str | None:
+        """Why a train reply is too large; ``start`` are the arrays that its node received."""
+        sizes = norms_of(reply.arrays, start, reply.content, self.buffers) | self.further_sizes(reply)
+        return self.size_bound.refusal_reason(sizes, self.size_bound.first_limits(start, reply.content, self.buffers))
+
     def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
         return ReplyFilter(
             self.report,
@@ -631,6 +643,7 @@ class RoundLoop(Stateful, Strategy):
             max_bytes=max_reply_bytes(self._current, self.reply_records) + self.extra_reply_bytes,
             example_limits=self.example_limits,
             refusal_reason=self.refusal_reason,
+            size_refusal=self._size_refusal if self.size_bound.factor else None,
             compression=self.compression,
             buffers=self.buffers,
             records_seconds=phase == "train" and self._records_seconds,

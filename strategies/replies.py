@@ -235,6 +235,8 @@ class ReplyFilter:
         Limits of the number of examples.
     refusal_reason : function of a Reply, optional
         Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
+    size_refusal : function of a Reply and of the arrays that its node received, optional
+        Why a train reply that passed all other checks is too large; ``None`` if it is not.
     compression : Compression, optional
         How the arrays of replies may be compressed.
     buffers : Buffers
@@ -254,6 +256,7 @@ class ReplyFilter:
     max_bytes: int
     example_limits: ExampleLimits
     refusal_reason: Callable[[Reply], str | None] | None = None
+    size_refusal: Callable[[Reply, Arrays], str | None] | None = None
     compression: Compression | None = None
     buffers: Buffers = field(default_factory=Buffers)
     records_seconds: bool = False
@@ -282,7 +285,7 @@ class ReplyFilter:
         expected = arrival.flight.start if self.phase == "train" else None
         try:
             usable = self._decoded(reply, profile, expected, size)
-            if reason := self._reason_to_refuse(usable, staleness):
+            if reason := self._reason_to_refuse(usable, staleness, arrival.flight.start):
                 raise ValueError(reason)
         except ValueError as refusal:
             # Not the exception: it refers to the reply, and loggers can keep their arguments in memory.
@@ -356,13 +359,14 @@ class ReplyFilter:
             return False
         return isinstance(reply, Message) and not any(name.startswith(wire.COMPRESSED_PREFIX) for name in reply.content)
 
-    def _reason_to_refuse(self, reply: Reply, staleness: int) -> str | None:
+    def _reason_to_refuse(self, reply: Reply, staleness: int, start: Arrays) -> str | None:
         limits, too_old = self.example_limits, self.max_staleness is not None and staleness > self.max_staleness
         return (
             limits.refusal_reason(reply.num_examples, reply.profile, self.phase)
             or limits.count_refusal(reply.metrics, reply.profile, self.phase)
             or (f"the update is {staleness} steps old: at most {self.max_staleness} are accepted" if too_old else None)
             or (self.refusal_reason(reply) if self.refusal_reason and self.phase == "train" else None)
+            or (self.size_refusal(reply, start) if self.size_refusal and self.phase == "train" else None)
         )
 
 

@@ -194,8 +194,8 @@ FEDWEIT_KNOWLEDGE_PREFIX = "fedweit.knowledge."
 
 #: Scaffold, record of TRAIN: the server's control variate c, in the form of the shared floating-point arrays.
 SCAFFOLD_CONTROL = "scaffold.control"
-#: Scaffold, record of replies to TRAIN: the change of the node's control variate, in the same form.
-SCAFFOLD_CHANGE = "scaffold.control-change"
+#: Scaffold, metric of replies to TRAIN: K η_l, the number of local steps times the learning rate, > 0.
+SCAFFOLD_LENGTH = "scaffold.length"
 
 #: Scaffold and FedDyn, record of TRAIN (a ConfigRecord): which reply of the node was counted last. A node that has
 #: trained later goes back to its control state from before.

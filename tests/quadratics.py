@@ -113,7 +113,7 @@ class Federation:
             received = {name: array.numpy() for name, array in message.content["arrays"].items()}
             result = client.train_round(received, settings)
             arrays = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
-            metrics = MetricRecord({"num-examples": result.num_examples})
+            metrics = MetricRecord({**result.metrics, "num-examples": result.num_examples})
             return Message(RecordDict({"arrays": arrays, "metrics": metrics, **result.records}), reply_to=message)
 
         @app.evaluate()

@@ -77,6 +77,7 @@ def build_strategy(
         "buffers": tuple(map(escape, buffers)),
         "aggregation": robust_aggregation(run),
         "example_limits": ExampleLimits(maximum=run.max_examples, may_grow=_may_grow(config, label)),
+        "size_bound": run.size_bound,
         "admission": Admission(read_allowed_groups(run.allowed_groups), run.bind_keys),
         "held_out": held_out_of(run),
         "privacy": central_privacy(run),

@@ -155,6 +155,12 @@ class RunConfig:
     max_examples: int = option(
         0, "reject example counts, and counts that weigh a metric, above this; 0 = unlimited", minimum=0
     )
+    size_bound: float = option(
+        100.0,
+        "refuse an update, and anything else in a reply, that is more than this number times as large as the median of "
+        "recent rounds; 0 = unlimited",
+        minimum=0,
+    )
     allowed_groups: str = option(
         "",
         "leave out nodes whose group is not listed, such as city: berlin, tokyo; continent: europe, asia; empty = none",

@@ -35,6 +35,9 @@ class QFflOptions:
         "Lipschitz constant L of the gradient, from which the step follows; 0 = 1 / learning-rate, for SGD",
         minimum=0,
     )
+    weight_bound: float = option(
+        5.0, "the largest power F^q of a node, relative to the median of recent replies; 0 = unlimited", minimum=0
+    )
 
 
 class QFfl(Method):
@@ -54,8 +57,9 @@ class QFfl(Method):
     Strategy = QFedAvg
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        lipschitz = self.options.lipschitz or 1 / parts.run.training.learning_rate
-        return parts.build(self.Strategy, q=self.options.q, lipschitz=lipschitz)
+        options, learning_rate = self.options, parts.run.training.learning_rate
+        lipschitz = options.lipschitz or 1 / learning_rate
+        return parts.build(self.Strategy, q=options.q, lipschitz=lipschitz, weight_bound=options.weight_bound)
 
     def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
         if self.options.lipschitz == 0:

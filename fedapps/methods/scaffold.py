@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import RecordDict
 from torch import nn
 
 from fedapps.base.options import option
@@ -21,8 +21,8 @@ from fedapps.clients.settings import read_arrays
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Scaffold as ScaffoldStrategy
-from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
-from fedapps.tasks.base import Task
+from fedapps.strategies.wire import SCAFFOLD_CONTROL, SCAFFOLD_LENGTH
+from fedapps.tasks.base import Metrics, Task
 
 from .base import Conflict, Method, Scalar, StrategyParts, required
 
@@ -50,9 +50,8 @@ class Scaffold(Method):
         "https://arxiv.org/abs/1910.06378"
     )
     keeps = "control variate"
-    sends = "+ control variate"
     good_for = "uneven data, equal numbers of SGD steps"
-    message_sizes = (2.0, 2.0)
+    message_sizes = (2.0, 1.0)
     Options = ScaffoldOptions
     Strategy = ScaffoldStrategy
 
@@ -80,7 +79,8 @@ class ScaffoldPart(LocalPart):
     """Add c − c_i to every local gradient; after K steps set c_i⁺ = c_i − c + (x − y) / (K η_l).
 
     x are the received parameters, y the trained ones, η_l is the local learning rate. c_i starts at 0 and stays on the
-    node; the reply brings c_i⁺ − c_i. While all control variates are 0, training equals plain training bit for bit.
+    node; the reply brings K η_l, so that the server can compute c_i⁺ − c_i. While all control variates are 0, training
+    equals plain training bit for bit.
 
     Parameters
     ----------
@@ -128,9 +128,8 @@ class ScaffoldPart(LocalPart):
         # The server's mean still contains the control variate of the last stage.
         return kept_arrays(carried, _CONTROL.of(memory_of(kept)))
 
-    def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
-        before, after = self._own(node_round), self._updated(model, node_round)
-        return {SCAFFOLD_CHANGE: ArrayRecord({name: Array(np.asarray(after[name] - before[name])) for name in after})}
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
+        return {SCAFFOLD_LENGTH: node_round.steps * node_round.settings.training.learning_rate}
 
     @property
     def _server(self) -> Arrays:

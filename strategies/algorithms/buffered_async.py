@@ -28,6 +28,7 @@ from ..replies import Reply
 from ..stopwatch import timed
 from ..transport import has_virtual_time
 
+_WINDOW = 20  # updates of which a node may contribute a share
 _SECONDS_PRESENT = 60.0  # after this time, the server asks again who is connected
 
 
@@ -59,6 +60,9 @@ class BufferedAsync(BaseStrategy):
         Whether a node may train on the same version again, with other random draws, as in FedBuff. Otherwise it waits
         for the next step while other nodes work; with ``concurrency`` = ``buffer`` = all nodes, this is FedAvg, bit for
         bit, if replies arrive in the order of the nodes' keys.
+    share : float
+        In (0, 1], the largest share of the last 20 updates that one node contributes; beyond it the node rests while
+        another one is at work. 1 for no limit.
     max_staleness : int or None
         ≥ 0, refuse updates that are older, in steps; ``None`` for no limit.
     **base
@@ -80,7 +84,7 @@ class BufferedAsync(BaseStrategy):
     flower_gaps: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("fraction_train", "min_train_nodes"), "set concurrency, the number of nodes that work at a time"
     )
-    kept: ClassVar[tuple[str, ...]] = ("at_work", "_draws")
+    kept: ClassVar[tuple[str, ...]] = ("at_work", "_draws", "_counted")
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class BufferedAsync(BaseStrategy):
         staleness: Staleness | None = None,
         mixing: bool = False,
         repeat: bool = True,
+        share: float = 1.0,
         max_staleness: int | None = None,
         **base: Any,
     ) -> None:
@@ -103,7 +108,11 @@ class BufferedAsync(BaseStrategy):
         require_integer("buffer", buffer, least=1)
         if max_staleness is not None:
             require_integer("max_staleness", max_staleness, least=0)
+        if not 0 < share <= 1:
+            raise ValueError(f"share = {share}: must be above 0 and at most 1")
         super().__init__(**base)
+        self.node_share = share
+        self._counted: list[str] = []  # the keys of the nodes of the last updates
         self.concurrency, self.buffer = concurrency, buffer
         self.staleness = staleness or Staleness()
         self.mixing, self.repeat, self.max_staleness = mixing, repeat, max_staleness
@@ -121,7 +130,7 @@ class BufferedAsync(BaseStrategy):
         super().summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
-        self._first, self._draws = [], 0
+        self._first, self._draws, self._counted = [], 0, []
         return super().start(grid, initial_arrays, *positional, **named)
 
     def configure_train(
@@ -172,6 +181,10 @@ class BufferedAsync(BaseStrategy):
         if not self.repeat:  # nodes that have trained on this version wait, unless nobody else can reply
             new = [node for node in free if node.node_id not in self._asked]
             free = new if new or busy else free
+        # A node that replies at once would otherwise give every update.
+        counts, most = Counter(self._counted), self.node_share * _WINDOW
+        rested = [node for node in free if counts[node.key] < most]
+        free = rested if rested or busy else free
         if not free:
             return []
         nodes = [node for node in free if node.key in self._first][:room]
@@ -188,6 +201,8 @@ class BufferedAsync(BaseStrategy):
         reply = super()._read(arrival)
         if reply is None:
             self._resting.add(arrival.flight.node_id)
+        else:
+            self._counted = [*self._counted, arrival.flight.profile.key][-_WINDOW:]
         return reply
 
     # -- records and state ----------------------------------------------------------------------------------------

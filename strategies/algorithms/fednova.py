@@ -47,6 +47,10 @@ class FedNova(BaseStrategy):
             return f"{FEDNOVA_NORM} is {norm}: must be a number of at least 1, as nodes of FedNova report"
         return None
 
+    def further_sizes(self, reply: Reply) -> dict[str, float]:
+        length = float(cast(float, reply.metrics[FEDNOVA_NORM]))
+        return {FEDNOVA_NORM: length, f"1 / {FEDNOVA_NORM}": 1 / length}
+
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         norm = float(cast(float, reply.metrics[FEDNOVA_NORM]))
         self._first = self._first or norm

@@ -3,6 +3,7 @@
 Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Algorithm 2, https://arxiv.org/abs/1905.10497.
 """
 
+from math import inf
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.serverapp import Grid
 from ..aggregation import Aggregate, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
+from ..bounds import SizeBound
 from ..checks import require_positive
 from ..replies import Reply
 from ..wire import Q_FFL_LOSS
@@ -34,6 +36,8 @@ class QFedAvg(BaseStrategy):
     ----------
     q : float
         In [0, 20]. 0 is FedAvg, bit for bit; the larger q, the more count the nodes with the largest losses.
+    weight_bound : float
+        ≥ 1, the largest F_k^q that counts, relative to the median over recent replies; 0 for no bound.
     lipschitz : float
         L > 0, an estimate of the Lipschitz constant of a node's gradient: 1 / learning rate where this was tuned.
     **base
@@ -48,16 +52,22 @@ class QFedAvg(BaseStrategy):
     privacy_gap: ClassVar[str] = "the weight of an update depends on the loss of its node, which is sent without noise"
     robustness_gap: ClassVar[str] = "nodes report the losses by which their updates count"
 
-    def __init__(self, *, q: float = 1.0, lipschitz: float = 1.0, **base: Any) -> None:
+    kept: ClassVar[tuple[str, ...]] = ("_losses",)
+
+    def __init__(self, *, q: float = 1.0, lipschitz: float = 1.0, weight_bound: float = 0.0, **base: Any) -> None:
         super().__init__(**base)
         if not 0 <= q <= 20:
             raise ValueError(f"q = {q}: must be in [0, 20]")
         require_positive("lipschitz", lipschitz)
-        self.q, self.lipschitz = q, lipschitz
+        if weight_bound and not 1 <= weight_bound < inf:
+            raise ValueError(f"weight_bound = {weight_bound}: must be at least 1, or 0 for no bound")
+        self.q, self.lipschitz, self.weight_bound = q, lipschitz, weight_bound
+        self._losses = SizeBound()
         self._weights = self._curvature = 0.0
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._weights = self._curvature = 0.0
+        self._losses.begin_round()
 
     def refusal_reason(self, reply: Reply) -> str | None:
         loss = reply.metrics.get(Q_FFL_LOSS)
@@ -66,7 +76,10 @@ class QFedAvg(BaseStrategy):
         return None
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
-        loss = float(cast(float, reply.metrics[Q_FFL_LOSS])) + _LEAST
+        loss, median = float(cast(float, reply.metrics[Q_FFL_LOSS])) + _LEAST, self._losses.median(Q_FFL_LOSS)
+        self._losses.note(Q_FFL_LOSS, loss)
+        if median and self.weight_bound and loss**self.q > self.weight_bound * median**self.q:
+            loss = median * self.weight_bound ** (1 / self.q)
         # Algorithm 2: the mean has Δ_k = F_k^q Δw_k; of h_k = q F_k^(q−1) ‖Δw_k‖² + L F_k^q the sum is divided by L
         self._weights += reply.weight * loss**self.q
         if self.q:

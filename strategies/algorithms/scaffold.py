@@ -4,7 +4,8 @@ Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Lear
 https://arxiv.org/abs/1910.06378.
 """
 
-from typing import Any, ClassVar
+from math import inf
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -13,18 +14,22 @@ from flwr.serverapp import Grid
 from ..aggregation import Aggregate
 from ..arrays import Arrays, is_float, to_record
 from ..base import BaseStrategy
+from ..bounds import norm
 from ..profiles import Profile
 from ..records import RoundStep
-from ..replies import CountedReplies, Reply, read_arrays
-from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
+from ..replies import CountedReplies, Reply
+from ..wire import SCAFFOLD_CONTROL, SCAFFOLD_LENGTH
+
+_SHORTEST = 1e-12  # quotients stay finite
 
 
 class Scaffold(BaseStrategy):
     """FedAvg with a server control variate c, the mean of the nodes' control variates c_i.
 
     A TRAIN message brings c as the ArrayRecord ``scaffold.control``, with the names, shapes and dtypes of the shared
-    floating-point arrays. A reply must bring c_i⁺ − c_i in the same form as ``scaffold.control-change``, with zeros for
-    arrays that are not trained (buffers); a reply without it is refused.
+    floating-point arrays. A reply must bring K η_l, its number of local steps times their learning rate, as the metric
+    ``scaffold.length``. The change of the node's control variate follows from its update, so the server computes it:
+    c_i⁺ − c_i = −c + (x − y) / (K η_l), and 0 for buffers.
 
     The server keeps Σ c_i in float64 and divides by the number N of nodes, so that c ← c + (1/N) Σ (c_i⁺ − c_i) also
     holds when nodes join later. N counts the nodes with examples that have been connected since the server started.
@@ -42,18 +47,19 @@ class Scaffold(BaseStrategy):
     Raises
     ------
     ValueError
-        An argument is out of range, or ``privacy`` is central differential privacy, which would not cover the control
-        variates.
+        An argument is out of range, ``privacy`` is central differential privacy, which would not cover the control
+        variates, or ``compression`` is set.
     """
 
     privacy_gap: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
     robustness_gap: ClassVar[str] = "it also averages the changes of the nodes' control variates"
-    reply_records: ClassVar[int] = 2
+    compression_gap: ClassVar[str] = "it computes the nodes' control variates from their exact updates"
     kept: ClassVar[tuple[str, ...]] = ("_sum", "_counted")
 
     def __init__(self, **base: Any) -> None:
         super().__init__(**base)
         self._sum: Arrays = {}
+        self._sent: Arrays = {}  # c as the nodes of the round receive it
         self._nodes: set[str] = set()
         self._counted = CountedReplies()
 
@@ -71,15 +77,17 @@ class Scaffold(BaseStrategy):
             self._counted.complete(profile, content)
 
     def refusal_reason(self, reply: Reply) -> str | None:
-        try:
-            self._change_of(reply.content)
-        except ValueError as refusal:
-            return f"{SCAFFOLD_CHANGE}: {refusal}"
+        length = reply.metrics.get(SCAFFOLD_LENGTH)
+        if not isinstance(length, int | float) or not _SHORTEST <= length < inf:
+            return f"{SCAFFOLD_LENGTH} is {length}: must be a number above 0, as nodes of SCAFFOLD report"
         return None
+
+    def further_sizes(self, reply: Reply) -> dict[str, float]:
+        return {"the change of the control variate": norm(self._change_of(reply))}
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         super().fold(reply, aggregate)
-        for name, change in self._change_of(reply.content).items():
+        for name, change in self._change_of(reply).items():
             self._sum[name] = np.asarray(self._sum[name] + change)  # Algorithm 1: c ← c + (1/N) Σ (c_i⁺ − c_i), times N
         self._counted.note(self.report.round, reply)
 
@@ -90,10 +98,15 @@ class Scaffold(BaseStrategy):
 
     def _control_record(self) -> ArrayRecord:
         self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
-        return to_record({name: array.astype(self._current[name].dtype) for name, array in self.control.items()})
+        self._sent = {name: array.astype(self._current[name].dtype) for name, array in self.control.items()}
+        return to_record(self._sent)
 
-    def _change_of(self, content: RecordDict) -> Arrays:
-        record = content.get(SCAFFOLD_CHANGE)
-        if not isinstance(record, ArrayRecord):
-            raise ValueError("the reply has no ArrayRecord of this name")
-        return read_arrays(record, {name: a for name, a in self._current.items() if is_float(a)})
+    def _change_of(self, reply: Reply) -> Arrays:
+        """c_i⁺ − c_i, float64."""
+        length = float(cast(float, reply.metrics[SCAFFOLD_LENGTH]))
+        changes = {}
+        for name in self.buffers.parameters(self._sum):
+            # Equation 4, Option II: c_i⁺ = c_i − c + (x − y) / (K η_l), with c as the node received it
+            moved = self._current[name].astype(np.float64) - reply.arrays[name]
+            changes[name] = np.asarray(moved / length - self._sent[name])
+        return changes

@@ -47,7 +47,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     **{method: (method, {}) for method in ALL},
     "compressed to bf16": ("fedbn", {"compression": "bf16"}),
     "compressed to int8": ("fedbn", {"compression": "int8"}),
-    "compressed to top-k": ("scaffold", {"compression": "top-k"}),
+    "compressed to top-k": ("feddyn", {"compression": "top-k"}),
     "local privacy": ("fedbn", {"dp": "local"}),
     "central privacy": ("fedbn", {"dp": "central-client", "dp-noise": 0.1}),
     "timings": ("fedavg", {"timings": True}),

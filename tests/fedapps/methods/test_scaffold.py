@@ -5,7 +5,7 @@ import pytest
 from fedapps.sim.inprocess import NodeError
 from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFewRepliesError, UniformFraction, to_record
 from fedapps.strategies import Scaffold as ScaffoldStrategy
-from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
+from fedapps.strategies.wire import SCAFFOLD_CONTROL, SCAFFOLD_LENGTH
 from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,8 +143,8 @@ def test_many_local_steps_on_different_quadratics_reach_the_optimum_where_fedavg
     assert np.abs(drifted - best).max() > 0.3
 
 
-def test_a_reply_without_the_change_is_refused():
-    with pytest.raises(TooFewRepliesError, match=f"{SCAFFOLD_CHANGE}: the reply has no ArrayRecord of this name"):
+def test_a_reply_without_the_length_of_its_training_is_refused():
+    with pytest.raises(TooFewRepliesError, match=f"{SCAFFOLD_LENGTH} is None: must be a number above 0"):
         fedavg().run(ScaffoldStrategy(), 1)
 
 

@@ -39,6 +39,7 @@ def descend(slopes, targets):
 
 Q = descend((1.0, 3.0), (2.0, -1.0))
 SECOND = descend((1.0, 3.0), (1.0, -1.0))
+Q3 = descend((1.0, 3.0, 2.0), (2.0, -1.0, 0.0))
 ZERO = {"w": np.zeros(1)}
 
 
@@ -234,6 +235,15 @@ def test_nodes_beyond_the_concurrency_take_turns_and_the_sampler_chooses():
         script(*[[1.0]] * 4), num_nodes=4, num_rounds=5,
     )  # fmt: skip
     assert {partition for _, partition, _ in grid.sent} == {1, 2}
+
+
+def test_a_node_that_replies_at_once_gives_its_share_alone():
+    durations = script(*([seconds] * 60 for seconds in (0.001, 1.0, 1.0)))
+    for share, least, most in ((1.0, 50, 60), (0.5, 20, 40)):
+        strategy = BufferedAsync(profiles=True, buffer=1, share=share)
+        _, reports, _ = steps_of(strategy, Q3, durations, num_nodes=3, num_rounds=60)
+        counts = Counter(node.node for report in reports for node in report.nodes if node.phase == "train")
+        assert least <= counts["part-0"] <= most
 
 
 def test_a_repetition_is_marked_in_the_message():
