@@ -25,7 +25,8 @@ from fedapps.runs.checkpoints import read_snapshot
 PROJECT = EXAMPLES.parent
 #: The in-process engine; no strategy is among these modules.
 _ENGINE = (
-    *("sim/inprocess.py", "sim/joint_work.py", "fedapps/base/seeding.py", "sim/flower_internals.py"),
+    *("sim/inprocess.py", "sim/joint_work.py", "sim/flower_internals.py"),
+    *(f"fedapps/base/{name}.py" for name in ("seeding", "atomic", "errors", "processes")),
     *("strategies/arrays.py", "strategies/wire.py"),
 )
 
