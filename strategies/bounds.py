@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
+from numpy.typing import NDArray
 
 from . import wire
 from .arrays import Arrays, Buffers, is_float, views, without
@@ -19,6 +20,8 @@ from .records import Stateful
 
 _ROUNDS = 5  # whose sizes give the median
 _ENOUGH = 3  # sizes without which a median says nothing
+Sizes = NDArray[np.float64]
+_NONE: Sizes = np.empty(0)
 
 
 class SizeBound(Stateful):
@@ -47,7 +50,7 @@ class SizeBound(Stateful):
         if factor and not (isfinite(factor) and factor > 1):
             raise ValueError(f"size_bound = {factor}: must be a number above 1, or 0 for no bound")
         self.factor = factor
-        self._rounds: list[dict[str, list[float]]] = [{}]  # sizes by the names of parts; the last is this round
+        self._rounds: list[dict[str, Sizes]] = [{}]  # sizes by the names of parts; the last is this round
         self._medians: dict[str, float] = {}  # over the rounds before this one
 
     def begin_round(self) -> None:
@@ -58,16 +61,17 @@ class SizeBound(Stateful):
     def median(self, part: str) -> float | None:
         """The median of the sizes of a part, ``None`` if fewer than three are known."""
         if part not in self._medians:
-            sizes = [size for sizes in self._rounds[:-1] for size in sizes.get(part, ())]
+            sizes = np.concatenate([each.get(part, _NONE) for each in self._rounds[:-1]] or [_NONE])
             if len(sizes) < _ENOUGH:
-                sizes = self._rounds[-1].get(part, [])
+                sizes = self._rounds[-1].get(part, _NONE)
                 return float(np.median(sizes)) if len(sizes) >= _ENOUGH else None
             self._medians[part] = float(np.median(sizes))
         return self._medians[part]
 
     def note(self, part: str, size: float) -> None:
         """Note the size of a part of a reply."""
-        self._rounds[-1].setdefault(part, []).append(size)
+        sizes = self._rounds[-1]
+        sizes[part] = np.append(sizes.get(part, _NONE), size)
 
     def refusal_reason(self, sizes: Mapping[str, float], first_limits: Mapping[str, float]) -> str | None:
         """Why a reply must be refused, ``None`` if it is accepted; notes its sizes.

@@ -87,7 +87,7 @@ def test_the_text_says_when_clusters_were_averaged(tmp_path: Path, averaged: lis
     rows = [row(number, ["city"] if number in averaged else []) for number in range(1, 9)]
     text = shown(folder_with(tmp_path, NODES, rows))
     assert said in text
-    assert ("Light vertical lines" in text) == bool(averaged)
+    assert ("Vertical lines" in text) == bool(averaged)
     assert ("(clusters were just averaged)" in text) == (2 in averaged)
 
 
