@@ -139,7 +139,7 @@ def _map(method: str, records: list[RoundRecord]) -> Markup:
         _leave_out_frame(axes)
         axes.set_xlabel("round")
         axes.set_title(method + cut)
-        figure.figure.colorbar(picture, ax=axes, label="rate relative to the largest", pad=0.02, aspect=12, format="%g")
+        figure.figure.colorbar(picture, ax=axes, label="rate (largest = 1)", pad=0.02, aspect=12, format="%g")
     return figure.markup
 
 
