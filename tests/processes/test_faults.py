@@ -246,5 +246,5 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         assert (number, node_key) == (2, "client-000")
         assert "cannot be written (File too large)" in reason
         assert "Traceback" not in reason
-        unfinished = [path for path in fleet.deployed.folder.rglob(".*.fedapps-*")]
+        unfinished = list(fleet.deployed.folder.rglob(".*.fedapps-*"))
         assert unfinished == [], "no interrupted write is left"

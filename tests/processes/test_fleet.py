@@ -101,7 +101,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     names = {path.name for path in (folder / "run-fleet").iterdir()}
     allowed = {"certificates", "flower", "superlink.log", "superlink.db", "run.log"}
     assert names <= allowed | {f"node-{index}" for index in range(NODES)}
-    assert not [path for path in (folder / "run-fleet").rglob(".*.fedapps-*")], "interrupted writes"
+    assert not list((folder / "run-fleet").rglob(".*.fedapps-*")), "interrupted writes"
 
 
 def mentions(pid: int, needle: bytes) -> bool:
