@@ -35,7 +35,8 @@ def test_a_stage_uses_the_file_of_an_earlier_one(tmp_path, place):
     assert run_pipeline(tmp_path / "two.toml", place / "idle", "name=pipe") == 0
     first, second = (results(place / "idle" / "pipe" / stage)["fedavg"] for stage in ("first", "second"))
     before, after = ({n: a for n, a in arrays.items() if n.startswith("shared.")} for arrays, _ in (first, second))
-    assert before and same_bits(before, after)
+    assert before
+    assert same_bits(before, after)
     (_, early), (_, late) = first[1]
     assert early != late
     assert [evaluated for _, evaluated in second[1]] == [late] * 3
