@@ -632,7 +632,10 @@ class RoundLoop(Stateful, Strategy):
     def _size_refusal(self, reply: Reply, start: Arrays) -> str | None:
         """Why a train reply is too large; ``start`` are the arrays that its node received."""
         sizes = norms_of(reply.arrays, start, reply.content, self.buffers) | self.further_sizes(reply)
-        return self.size_bound.refusal_reason(sizes, self.size_bound.first_limits(start, reply.content, self.buffers))
+        limits: dict[str, float] = {}
+        if not all(map(self.size_bound.median, sizes)):
+            limits = self.size_bound.first_limits(start, reply.content, self.buffers)
+        return self.size_bound.refusal_reason(sizes, limits)
 
     def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
         return ReplyFilter(

@@ -203,10 +203,6 @@ class Cohort:
         stream = mask(agree(secret, self.keys[other][KEY_BYTES:], b"mask" + self.digest), size, dtype)
         return stream if node < other else -stream
 
-    def own_mask(self, seed: bytes, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """What a node adds alone, from a seed of which its neighbours have shares."""
-        return mask(seed, size, dtype)
-
 
 # -- sums of integers ------------------------------------------------------------------------------------------------
 

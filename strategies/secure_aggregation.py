@@ -39,7 +39,7 @@ from . import wire
 from .arrays import Arrays, Buffers, views
 from .checks import truncate
 from .mailbox import Arrival
-from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, agree, combine, new_key, public_key
+from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, agree, combine, mask, new_key, public_key
 from .privacy import PrivacyMechanism
 from .profiles import Profile
 from .records import LateReply, NodeReport, Refusal, TooFewRepliesError
@@ -339,7 +339,7 @@ class SecureRound:
                     for node, share in zip(lists[name], shares, strict=True):
                         of_secret.setdefault(node, {})[number + 1] = share
         for node in survivors:
-            total -= cohort.own_mask(self._secret(seeds.get(node, {}), cohort), total.size, total.dtype)
+            total -= mask(self._secret(seeds.get(node, {}), cohort), total.size, total.dtype)
         for node, of_key in keys.items():
             secret = self._secret(of_key, cohort)
             if public_key(secret) != cohort.keys[node][KEY_BYTES:]:

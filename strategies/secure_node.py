@@ -34,7 +34,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from . import wire
 from .arrays import shared_record, to_record, views, without
 from .compression import Next, declared_buffers
-from .masking import SHARE_BYTES, Cohort, Encoding, new_key, public_key, seal, split_secret, unseal
+from .masking import SHARE_BYTES, Cohort, Encoding, mask, new_key, public_key, seal, split_secret, unseal
 
 _STATE = "secagg.session"
 _ECDSA = ec.ECDSA(hashes.SHA384())
@@ -273,7 +273,7 @@ class _Node:
         numbers = encoding.encode(received, trained, buffers, weight, metrics, rounding, _new_generator())
         # Round 2: y_u = x_u + PRG(b_u) + Σ_{v > u} PRG(s_uv) - Σ_{v < u} PRG(s_uv)
         total = numbers.astype(dtype)
-        total += cohort.own_mask(_bytes(state, "seed"), total.size, dtype)
+        total += mask(_bytes(state, "seed"), total.size, dtype)
         for sender in senders:
             total += cohort.pair_mask(_bytes(state, "masking"), number, sender, total.size, dtype)
         return Message(RecordDict({wire.SECAGG_MASKED: to_record({"sum": total})}), reply_to=self.message)
