@@ -99,21 +99,31 @@ def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
         return {}
     models = {one.generation: _Model.open(config, one) for one in registry.generations}
     strategy = models[max(models)].strategy
-    profiles = {node.node_id: node for node in strategy.profiles(grid)}
+    targets = {profile: registry.target(profile.key) for profile in strategy.profiles(grid)}
+    queries = [
+        Message(RecordDict({CONFIG: ConfigRecord({USE: target})}), profile.node_id, CHAMPION_QUERY)
+        for profile, target in targets.items()
+    ]
     using: dict[str, int] = {}
-    for node, profile in profiles.items():
-        query = Message(RecordDict({CONFIG: ConfigRecord({USE: registry.target(profile.key)})}), node, CHAMPION_QUERY)
-        (arrival,) = strategy.send(grid, [query], config.run.timeout)
-        if isinstance(arrival.outcome, NodeFailure) or not arrival.outcome.has_content():
-            log(WARNING, "node %s does not say which model it uses", profile.key)
-            continue
-        using[profile.key] = int(arrival.outcome.content.config_records[CHAMPION][USE])  # type: ignore[arg-type]
-        if using[profile.key] != (target := registry.target(profile.key)):
-            report = models[target].evaluated(grid, profile, target)
-            if report.nodes:
-                using[profile.key] = target
-            for refusal in report.refused:
-                log(WARNING, "node %s keeps generation %s: %s", profile.key, using[profile.key], refusal.reason)
+    for arrival in strategy.send(grid, queries, config.run.timeout):
+        number = None
+        if not isinstance(arrival.outcome, NodeFailure):
+            number = arrival.outcome.content.config_records.get(CHAMPION, ConfigRecord()).get(USE)
+        if type(number) is int:
+            using[arrival.flight.profile.key] = number
+        else:
+            log(WARNING, "node %s does not say which model it uses", arrival.flight.profile.key)
+    changes = [
+        models[target].promotion(profile, target)
+        for profile, target in targets.items()
+        if using.get(profile.key, target) != target
+    ]
+    for arrival in strategy.send(grid, changes, config.run.timeout):
+        key = arrival.flight.profile.key
+        if isinstance(arrival.outcome, NodeFailure):
+            log(WARNING, "node %s keeps generation %s: %s", key, using[key], arrival.outcome.reason)
+        else:
+            using[key] = registry.target(key)
     log(INFO, "in use: %s", ", ".join(f"{key}: generation {number}" for key, number in sorted(using.items())))
     return using
 
@@ -153,15 +163,18 @@ class _Model:
         settings |= {BEST_ROUND: best} if best else {}
         return cls(own, candidate.method, label, snapshot.round, settings, strategy, arrays)
 
-    def evaluated(self, grid: Grid, node: Profile | None = None, promote: int = 0) -> RoundReport:
-        """Let all nodes evaluate it, or let one node use it as the generation ``promote``."""
-        settings = RoundConfigs(self.config, self.label, self.run_label).evaluate(self.round)
-        settings = ConfigRecord({**settings, **self.settings, "final": False, "collect": False})
+    def evaluated(self, grid: Grid) -> RoundReport:
+        """Let all nodes evaluate it."""
         report = self.strategy.report = RoundReport(self.round)
-        if node is None:
-            messages = list(self.strategy.configure_evaluate(self.round, self.arrays, settings, grid))
-        else:
-            settings[PROMOTE] = promote
-            messages = [self.strategy.evaluate_message(self.round, node, self.arrays, settings)]
+        messages = self.strategy.configure_evaluate(self.round, self.arrays, self._config(), grid)
         self.strategy.aggregate_evaluate(self.round, self.strategy.send(grid, messages, self.config.run.timeout))
         return report
+
+    def promotion(self, node: Profile, generation: int) -> Message:
+        """The message with which a node uses it as a generation of champions."""
+        config = ConfigRecord({**self._config(), PROMOTE: generation})
+        return self.strategy.evaluate_message(self.round, node, self.arrays, config)
+
+    def _config(self) -> ConfigRecord:
+        config = RoundConfigs(self.config, self.label, self.run_label).evaluate(self.round)
+        return ConfigRecord({**config, **self.settings, "final": False, "collect": False})
