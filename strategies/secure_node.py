@@ -214,13 +214,13 @@ class _Node:
             cohort = _cohort({"session": state["session"], "keys": listed, **facts})
         except ValueError as error:
             raise SecureAggregationError(str(error)) from None
-        own = public_key(_bytes(state, "sealing")) + public_key(_bytes(state, "masking"))
-        if own not in cohort.keys:
+        own_keys = public_key(_bytes(state, "sealing")) + public_key(_bytes(state, "masking"))
+        if own_keys not in cohort.keys:
             raise SecureAggregationError("the keys of this node are not among those of the round")
         self.rules.check(cohort)
-        number = cohort.keys.index(own)
+        number = cohort.keys.index(own_keys)
         neighbours = cohort.neighbours_of(number)
-        self._check_signatures(cohort, own, neighbours)
+        self._check_signatures(cohort, neighbours)
         # Bonawitz et al., Figure 4, round 1: shares of the masking key and of the seed, each at the node's number
         seed, points = new_key(), [other + 1 for other in (number, *neighbours)]
         both = [split_secret(secret, cohort.threshold, points) for secret in (_bytes(state, "masking"), seed)]
@@ -330,7 +330,7 @@ class _Node:
         where = f"fedapps secure aggregation {self.context.run_id} {self.round} {self.attempts} ".encode()
         return where + session + keys
 
-    def _check_signatures(self, cohort: Cohort, own: bytes, neighbours: Sequence[int]) -> None:
+    def _check_signatures(self, cohort: Cohort, neighbours: Sequence[int]) -> None:
         if not self.rules.secagg_peers:
             return
         peers, signers = _peers(self.rules.secagg_peers), {_signed(self.rules, b"")["signer"]}

@@ -146,22 +146,22 @@ class _Model:
         path, run = Path(candidate.run), config.run
         if not (path / "config.toml").is_file():
             raise ValueError(f"generation {candidate.generation}: {path} is no run folder; the registry needs it")
-        own = parse(read_config(path) | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
-        if (own.run.task, own.options) != (run.task, config.options):
+        loaded = parse(read_config(path) | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
+        if (loaded.run.task, loaded.options) != (run.task, config.options):
             raise ValueError(f"generation {candidate.generation}: the run {path} has other options of its task")
         snapshot = RunFolder(path, "").checkpoints(candidate.method).of_round(candidate.round)
         if snapshot is None:
             raise ValueError(f"generation {candidate.generation}: {path} has no checkpoint of round {candidate.round}")
-        here = replace(own.run, num_nodes=run.num_nodes, node_wait=run.node_wait, fraction_evaluate=1.0)
-        own = with_begun(replace(own, run=replace(here, held_out_nodes="", in_flight=run.in_flight)), path)
+        evaluation = replace(loaded.run, num_nodes=run.num_nodes, node_wait=run.node_wait, fraction_evaluate=1.0)
+        loaded = with_begun(replace(loaded, run=replace(evaluation, held_out_nodes="", in_flight=run.in_flight)), path)
         label = read_label(path / "label")
         carry_states(path, label, run.folder(0), label, candidate.method)
-        strategy, initial = strategy_for(own, candidate.method, initial_model(own, candidate.method))
+        strategy, initial = strategy_for(loaded, candidate.method, initial_model(loaded, candidate.method))
         arrays = strategy.restore(snapshot, strategy.share(initial))
         best = int(snapshot.facts.get("best", {}).get("round", 0))
         settings = {DURABLE_ROUND: snapshot.round, ATTEMPTS: to_text(snapshot.attempts)}
         settings |= {BEST_ROUND: best} if best else {}
-        return cls(own, candidate.method, label, snapshot.round, settings, strategy, arrays)
+        return cls(loaded, candidate.method, label, snapshot.round, settings, strategy, arrays)
 
     def evaluated(self, grid: Grid) -> RoundReport:
         """Let all nodes evaluate it."""

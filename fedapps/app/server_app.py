@@ -253,8 +253,8 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     evaluated = [row for row in rounds if row["evaluate"]]
     final = evaluated[-1]["evaluate"] if evaluated else {}
     if config.num_stages > 1:
-        own = [row | {"round": row["round"] - config.begun.get(method, 0)} for row in rounds]
-        final = final | continual_metrics(own, config.num_stages, rounds=config.run.rounds)
+        renumbered = [row | {"round": row["round"] - config.begun.get(method, 0)} for row in rounds]
+        final = final | continual_metrics(renumbered, config.num_stages, rounds=config.run.rounds)
         trained = rounds[-1]["train"] if rounds else {}
         final |= {name: value for name, value in trained.items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]

@@ -306,8 +306,8 @@ def _secrecy_conflicts(
         "secure-aggregation", "false", {name: ("true", why) for name, why in reasons.items()}
     )
     seen: list[Conflict] = []
-    for own in dict.fromkeys(runs.values()):
-        seen += [conflict for conflict in _sum_conflicts(own) if conflict not in seen]
+    for run_of_method in dict.fromkeys(runs.values()):
+        seen += [conflict for conflict in _sum_conflicts(run_of_method) if conflict not in seen]
     yield from seen
 
 

@@ -47,8 +47,8 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
     path = run.expanduser().absolute()
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
-    place = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
-    keys = {**read_config(path), "resume": False, "trackers": "", **place, "gate": action, **overrides}
+    paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
+    keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
     config = parse(keys)
     if federation:
         check_deployable(config)

@@ -120,14 +120,14 @@ class LogImport(ABC):
         """The values of a signal at one time; ``None`` if it is silent then."""
         return at_time(series, epoch, time, self.settings.gap, self.signals[name].holds)
 
-    def images(self, log: Log, images: Series, chosen: Collection[int]) -> Iterator[tuple[int, bytes, str]]:
-        """Yield the number, the file and its ending of those images of the signal ``image`` that were chosen."""
+    def images(self, log: Log, images: Series, numbers: Collection[int]) -> Iterator[tuple[int, bytes, str]]:
+        """Yield the number, the file and its ending of those images of the signal ``image`` with these numbers."""
         column = self.mapping.sources["image"].fields["image"].column
         number = 0
         for _, message, time in signal_messages(log, self.mapping, ["image"], [column]):
             if number == len(images.time) or time != images.time[number]:
                 continue  # left out when the signals were gathered
-            if number in chosen:
+            if number in numbers:
                 value = value_at(message.content, column, message.location)
                 folder = log.path if log.path.is_dir() else log.path.parent
                 yield number, *image_of(value, folder, f"{message.location}, column {column}")
@@ -166,9 +166,9 @@ def import_logs(
     for path in paths:
         try:
             log = open_log(path)
-            place, digest = str(path.resolve()), log.digest()
+            source_path, digest = str(path.resolve()), log.digest()
             same = [entry for entry in done.values() if entry["digest"] == digest]
-            before = same or [entry for entry in done.values() if entry["path"] == place]
+            before = same or [entry for entry in done.values() if entry["path"] == source_path]
             if same and same[0]["mapping"] == mapping:
                 yield True, f"{path}: imported before"
                 continue
@@ -183,7 +183,7 @@ def import_logs(
         except DataError as error:
             yield False, str(error)
             continue
-        entry = {"log": output.log, "path": place, "digest": digest, "mapping": mapping, "written": written}
+        entry = {"log": output.log, "path": source_path, "digest": digest, "mapping": mapping, "written": written}
         done[output.log] = _entered(ledger, entry)
         yield True, f"{path}: {written}{_cuts(gathered, task.settings.gap)}"
 
@@ -195,7 +195,7 @@ def _entered(ledger: Path, entry: dict[str, str]) -> dict[str, str]:
 
 
 def _cuts(gathered: Gathered, gap: float) -> str:
-    """What was found in the times of a log."""
+    """What is known of the times of a log."""
     silences = [
         np.diff(series.time)[np.diff(series.epoch) == 0]
         for by_id in gathered.series.values()

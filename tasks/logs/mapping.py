@@ -84,7 +84,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Place:
+class Selector:
     """Where a signal stands, beside its columns."""
 
     topic: str = option("", "Topic, or a glob pattern that matches one topic alone")
@@ -105,7 +105,7 @@ class Source:
 
     name: str
     signal: Signal = field(repr=False)
-    place: Place
+    selector: Selector
     time: Column | None
     fields: Mapping[str, Column]
 
@@ -114,7 +114,7 @@ class Source:
         """The columns that a reader must read for all but images, without the elements of lists."""
         columns = [column for key, column in self.fields.items() if self.signal.fields[key].quantity != "image"]
         named = [name for column in columns for name in column.column.split(",")]
-        named += [self.time.column if self.time else "", self.place.id, self.place.valid]
+        named += [self.time.column if self.time else "", self.selector.id, self.selector.valid]
         return {name.partition("[")[0] for name in named if name}
 
 
@@ -152,10 +152,10 @@ def read_mapping(path: Path, signals: Mapping[str, Signal], settings: type) -> L
             sources[name] = _source(name, signal, tables[name], errors)
         else:
             errors.append(f"signals.{name}: missing; name the topic and the columns of {signal.about}")
-    if any(source.place.relative for source in sources.values()) and "heading" not in sources[ROBOT].fields:
+    if any(source.selector.relative for source in sources.values()) and "heading" not in sources[ROBOT].fields:
         errors.append(f"relative: needs the direction of the robot; name signals.{ROBOT}.heading")
-    placed = [source.place for source in sources.values() if "y" in source.fields and not source.place.relative]
-    if len(frames := sorted({place.frame for place in placed})) > 1:
+    placed = [source.selector for source in sources.values() if "y" in source.fields and not source.selector.relative]
+    if len(frames := sorted({selector.frame for selector in placed})) > 1:
         errors.append(f"frame: {', '.join(frames)}; transform all positions into one frame, such as map")
     if errors:
         raise DataError("\n  ".join([f"{path}: the mapping has {len(errors)} errors:", *errors]))
@@ -164,26 +164,26 @@ def read_mapping(path: Path, signals: Mapping[str, Signal], settings: type) -> L
 
 def _source(name: str, signal: Signal, table: Mapping[str, Any], errors: list[str]) -> Source:
     prefix = f"signals.{name}."
-    quantities = {"time": "time", **{key: field.quantity for key, field in signal.fields.items()}}
-    values, wrong = parse_options(Place, {key: table[key] for key in table if key not in quantities}, prefix)
+    quantities = {"time": "time", **{key: entry.quantity for key, entry in signal.fields.items()}}
+    values, wrong = parse_options(Selector, {key: table[key] for key in table if key not in quantities}, prefix)
     errors += wrong
-    place = Place(**values)
+    selector = Selector(**values)
     needed = {"topic": True, "frame": "y" in table, "id": signal.many}
     errors += [
         f"{prefix}{key}: must be the {key} of {signal.about}, as the log has it"
         for key, need in needed.items()
-        if need and getattr(place, key) in ("", _OPEN)
+        if need and getattr(selector, key) in ("", _OPEN)
     ]
     columns = {
         key: _column(f"{prefix}{key}", table.get(key, {}), quantity, errors)
         for key, quantity in quantities.items()
         if key in table or (key != "time" and signal.fields[key].required)
     }
-    if place.velocity == "body" and not {"vx", "vy", "heading"} <= columns.keys():
+    if selector.velocity == "body" and not {"vx", "vy", "heading"} <= columns.keys():
         errors.append(f"{prefix}velocity = 'body': needs vx, vy and heading; name their columns")
-    if place.relative and columns.keys() & {"vx", "vy"}:
+    if selector.relative and columns.keys() & {"vx", "vy"}:
         errors.append(f"{prefix}relative = true: vx and vy follow from the positions then; remove them")
-    return Source(name, signal, place, columns.pop("time", None), columns)
+    return Source(name, signal, selector, columns.pop("time", None), columns)
 
 
 def _column(key: str, declared: Any, quantity: str, errors: list[str]) -> Column:
@@ -240,10 +240,10 @@ def _drafted(signal: Signal, topics: Mapping[str, Topic], columns: Mapping[str, 
         yield f"each = {json.dumps(prefix.removesuffix('[].'))}  # the list in a message, if there is one"
         yield f"id = {json.dumps(guess.pop('id', _OPEN))}  # what tells them apart"
         yield "# relative = true  # for positions ahead (x) and to the left (y) of the robot"
-    for key, own in signal.fields.items():
-        units, name = list(UNITS[own.quantity]), guess.get(key, _OPEN)
+    for key, entry in signal.fields.items():
+        units, name = list(UNITS[entry.quantity]), guess.get(key, _OPEN)
         unit = "quaternion" if has.get(prefix + name) == QUATERNION else units[0]
-        absent = "" if key in guess or own.required else "# "
+        absent = "" if key in guess or entry.required else "# "
         stated = f", unit = {json.dumps(unit)} }}  # {', '.join(units)}" if unit else " }"
         yield f"{absent}{key} = {{ column = {json.dumps(name)}{stated}"
     if {"vx", "heading"} <= guess.keys() and kind.endswith("Odometry"):
@@ -254,9 +254,9 @@ def _guessed(signal: Signal, kind: str, columns: Mapping[str, Any]) -> dict[str,
     """The columns of a topic that may be those of a signal, by field; for several people also ``each`` and ``id``."""
     guess: dict[str, str] = {}
     prefix = next((name[: name.index("[].") + 3] for name in columns if "[]." in name), "") if signal.many else ""
-    for key, own in signal.fields.items():
-        names = [name for name in own.guesses if prefix + name in columns]
-        if own.quantity == "image":
+    for key, entry in signal.fields.items():
+        names = [name for name in entry.guesses if prefix + name in columns]
+        if entry.quantity == "image":
             names = ["."] if kind.endswith("Image") else [name for name, value in columns.items() if value in IMAGES]
         guess |= {key: names[0]} if names else {}
     if signal.many:

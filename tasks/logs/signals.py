@@ -67,8 +67,8 @@ def gather(log: Log, mapping: LogMapping) -> Gathered:
     epoch, part = 0, 0
     for source, message, time in signal_messages(log, mapping, mapping.sources):
         one = (
-            str(value_at(message.content, source.place.id, message.location))
-            if source.place.id and not source.place.each
+            str(value_at(message.content, source.selector.id, message.location))
+            if source.selector.id and not source.selector.each
             else ""
         )
         before = newest.get((source.name, one), time)
@@ -83,34 +83,36 @@ def gather(log: Log, mapping: LogMapping) -> Gathered:
             newest.clear()
         newest[source.name, one] = time
         elements = (
-            value_at(message.content, source.place.each, message.location) if source.place.each else [message.content]
+            value_at(message.content, source.selector.each, message.location)
+            if source.selector.each
+            else [message.content]
         )
         for element in elements:
             if (
-                source.place.valid
-                and float(value_at(element, source.place.valid, message.location)) < source.place.least
+                source.selector.valid
+                and float(value_at(element, source.selector.valid, message.location)) < source.selector.least
             ):
                 gathered.invalid += 1
                 continue
-            key = str(value_at(element, source.place.id, message.location)) if source.place.id else ""
-            own = rows[source.name].setdefault(key, [])
-            if own and own[-1][:2] == (epoch, time):
+            key = str(value_at(element, source.selector.id, message.location)) if source.selector.id else ""
+            samples = rows[source.name].setdefault(key, [])
+            if samples and samples[-1][:2] == (epoch, time):
                 continue  # the message was recorded twice
             values = [
                 _value(source.signal.fields[key].quantity, column, element, message.location)
                 for key, column in source.fields.items()
             ]
-            own.append((epoch, time, values))
+            samples.append((epoch, time, values))
     for name, by_id in rows.items():
-        series = {key: _series(mapping.sources[name], own) for key, own in by_id.items()}
-        if mapping.sources[name].place.relative:
+        series = {key: _series(mapping.sources[name], samples) for key, samples in by_id.items()}
+        if mapping.sources[name].selector.relative:
             (robot,) = gathered.series[ROBOT].values()
-            series = {key: _in_frame(own, robot, mapping.settings.gap) for key, own in series.items()}
-        gathered.series[name] = {key: own for key, own in series.items() if len(own.time)}
+            series = {key: _in_frame(one, robot, mapping.settings.gap) for key, one in series.items()}
+        gathered.series[name] = {key: one for key, one in series.items() if len(one.time)}
         if not gathered.series[name]:
             raise DataError(
                 f"{log.path}: no message of signals.{name} is left; lower signals.{name}.least, or record its topic"
-                + (" and the robot at the same times" if mapping.sources[name].place.relative else "")
+                + (" and the robot at the same times" if mapping.sources[name].selector.relative else "")
             )
     return gathered
 
@@ -145,10 +147,10 @@ def signal_messages(
     known = log.topics()
     topics: dict[str, list[Source]] = {}
     for source in (mapping.sources[name] for name in names):
-        matching = [topic for topic in known if fnmatchcase(topic, source.place.topic)]
+        matching = [topic for topic in known if fnmatchcase(topic, source.selector.topic)]
         if len(matching) != 1:
             raise DataError(
-                f"{log.path}: signals.{source.name}.topic = {source.place.topic!r} is the name of {len(matching)} "
+                f"{log.path}: signals.{source.name}.topic = {source.selector.topic!r} is the name of {len(matching)} "
                 f"topics; expected one of {listed(known, 20)}"
             )
         topics.setdefault(matching[0], []).append(source)
@@ -168,7 +170,7 @@ def signal_messages(
 
 
 def _check_frame(source: Source, message: Message) -> None:
-    frame, header = source.place.frame, getattr(message.content, "header", None)
+    frame, header = source.selector.frame, getattr(message.content, "header", None)
     if frame and header is not None and header.frame_id.lstrip("/") != frame:
         raise DataError(
             f"{message.location}: frame {header.frame_id!r}; signals.{source.name}.frame says {frame!r}: transform the "
@@ -221,7 +223,7 @@ def _heading(name: str, element: Any, location: str) -> float:
 def _series(source: Source, rows: Sequence[tuple[int, float, list[Any]]]) -> Series:
     epochs, times, values = zip(*rows, strict=True)
     columns = {name: np.array(column) for name, column in zip(source.fields, zip(*values, strict=True), strict=True)}
-    if source.place.velocity == "body":
+    if source.selector.velocity == "body":
         columns["vx"], columns["vy"] = turned(columns["vx"], columns["vy"], columns["heading"])
     if "heading" in columns:
         columns["heading"] = np.unwrap(columns["heading"])
@@ -230,11 +232,11 @@ def _series(source: Source, rows: Sequence[tuple[int, float, list[Any]]]) -> Ser
 
 def sessions(series: Sequence[Series], holds: Sequence[bool], step: float, gap: float) -> Iterator[Session]:
     """Yield the sessions in which all of some signals have values, at the multiples of ``step``."""
-    for epoch, begin, end in reduce(_overlaps, ([*pieces(own, gap)] for own in series)):
+    for epoch, begin, end in reduce(_overlaps, ([*pieces(one, gap)] for one in series)):
         first, last = np.ceil(begin / step - _ROUNDING), np.floor(end / step + _ROUNDING)
         if last >= first:
             times = np.arange(first, last + 1) * step
-            yield Session(times, [at(own, epoch, times, hold) for own, hold in zip(series, holds, strict=True)])
+            yield Session(times, [at(one, epoch, times, hold) for one, hold in zip(series, holds, strict=True)])
 
 
 def at(series: Series, epoch: int, times: np.ndarray, holds: bool) -> Mapping[str, np.ndarray]:
@@ -250,7 +252,7 @@ def at(series: Series, epoch: int, times: np.ndarray, holds: bool) -> Mapping[st
 
 def at_time(series: Series, epoch: int, time: float, gap: float, holds: bool = False) -> dict[str, Any] | None:
     """The values of a signal at one time; ``None`` outside its sessions."""
-    if not any(own == epoch and begin <= time <= end + gap * holds for own, begin, end in pieces(series, gap)):
+    if not any(other == epoch and begin <= time <= end + gap * holds for other, begin, end in pieces(series, gap)):
         return None
     return {name: values[0] for name, values in at(series, epoch, np.array([time]), holds).items()}
 

@@ -68,19 +68,19 @@ class LqrImport(LogImport):
 
     def convert(self, log: Log, gathered: Gathered, output: Output) -> str:
         (robot,), (command,) = (gathered.series[name].values() for name in ("robot", "command"))
-        found = [*self.sessions(("robot", robot), ("command", command))]
-        parts = [self._rows(session, str(log.path)) for session in found if len(session.time) > 2]
+        sessions = [*self.sessions(("robot", robot), ("command", command))]
+        parts = [self._rows(session, str(log.path)) for session in sessions if len(session.time) > 2]
         if not parts:
             raise DataError(
                 f"{log.path}: no session of 3 steps of {self.settings.step:g} s; raise settings.gap, or correct time"
             )
         rows = np.concatenate(parts)
-        weight, chosen = self.settings.control_weight, ""
+        weight, note = self.settings.control_weight, ""
         if not weight:
             weight = nearest_weight(rows)
             if weight in (_WEIGHTS[0], _WEIGHTS[-1]):
                 raise self.refuse(f"settings.control-weight = 0: no R explains the commands of {log.path}; state it")
-            chosen = f"; control_weight {weight:.3g} by the nearest optimal gain"
+            note = f"; control_weight {weight:.3g} by the nearest optimal gain"
         test = len(rows) - int(self.settings.test_share * len(rows))
         trajectory = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         output.table(
@@ -91,7 +91,7 @@ class LqrImport(LogImport):
                 for number, row in enumerate(rows)
             ),
         )
-        return f"{len(parts)} sessions with {len(rows)} rows{chosen}"
+        return f"{len(parts)} sessions with {len(rows)} rows{note}"
 
     def _rows(self, session: Session, where: str) -> np.ndarray:
         robot, command = session.values

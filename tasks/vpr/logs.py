@@ -61,30 +61,30 @@ class VprImport(LogImport):
         if names == ("lon", "lat"):
             metres = projected(*metres.T)
         positions = positions._replace(values={**positions.values, "east": metres[:, 0], "north": metres[:, 1]})
-        chosen, missed, stretch, last = {}, 0, -1, (-1, -np.inf, np.zeros(2))
+        images_taken, missed, stretch, last = {}, 0, -1, (-1, -np.inf, np.zeros(2))
         for number, (epoch, time) in enumerate(zip(images.epoch, images.time, strict=True)):
             position = self.at("position", positions, epoch, time)
             if position is None:
                 missed += 1
                 continue
-            here = np.array([position["east"], position["north"]])
+            point = np.array([position["east"], position["north"]])
             new = epoch != last[0] or time - last[1] > self.settings.gap
-            if new or np.linalg.norm(here - last[2]) >= self.settings.spacing:
+            if new or np.linalg.norm(point - last[2]) >= self.settings.spacing:
                 stretch += new
-                chosen[number] = (stretch, *(position[name] for name in names))
-                last = (epoch, time, here)
+                images_taken[number] = (stretch, *(position[name] for name in names))
+                last = (epoch, time, point)
             else:
                 last = (epoch, time, last[2])
-        if not chosen:
+        if not images_taken:
             raise DataError(
                 f"{log.path}: the position is known at none of {missed} images; raise settings.gap, or correct time"
             )
         rows = []
-        for number, content, ending in self.images(log, images, chosen):
+        for number, content, ending in self.images(log, images, images_taken):
             path = f"images/{output.log}-{number:06d}{ending}"
             output.file(path, content)
-            stretch, *place = chosen[number]
-            rows.append([path, f"{output.log}-{stretch}", self.settings.role, self.settings.city, number, *place])
+            stretch, *coordinates = images_taken[number]
+            rows.append([path, f"{output.log}-{stretch}", self.settings.role, self.settings.city, number, *coordinates])
         output.table("places.csv", ["path", "sequence", "role", "city", "frame", *names], rows)
         return (
             f"{len(rows)} of {len(images.time)} images, {self.settings.spacing:g} m apart; {missed} without a position"

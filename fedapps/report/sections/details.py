@@ -77,7 +77,7 @@ def _per_round(run: RunData, most: float) -> Markup:
                     bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
                     bars[0].set(color=style.colour, alpha=alpha)
         _name_bars(axes, list(styles))
-        axes.set_title(f"{unit} per round  (upper bar: to nodes, lower: from nodes)")
+        axes.set_title(f"{unit} per round  (upper: to nodes, lower: from nodes)")
         axes.set_xlabel(f"mean over rounds [{unit}]; thin lines: minimum to maximum")
     return figure.markup
 
