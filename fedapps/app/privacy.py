@@ -2,7 +2,7 @@
 
 Who adds noise decides whom it protects from: under ``local`` a node clips and adds noise before anything leaves it, and
 nobody need be trusted; under ``central-*`` the server adds noise once, to the mean, so there is far less of it; under
-``distributed`` nodes add noise of which the sum, all that the server gets, has as much as under ``central-*``.
+``distributed`` nodes add the noise; the server gets only their sum, which has as much noise as under ``central-*``.
 docs/privacy.md says which methods can be combined with what.
 """
 

@@ -188,7 +188,7 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotSty
 def limit_bands(axes: Axes, values: Sequence[float]) -> None:
     """Cut the bands around lines where they reach farther than the range of the lines' finite ``values`` beyond them.
 
-    The interval of a few seeds can be so wide that the lines in it could not be told apart.
+    With few seeds, an interval can be so wide that the lines look alike.
     """
     low, high = min(values), max(values)
     reach = max(high - low, 0.25 * abs(high))
