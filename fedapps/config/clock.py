@@ -58,7 +58,7 @@ class Pace:
         True, "with mode = async, let a node train again before the next step; if false, it waits while others work"
     )
     node_share: float = option(
-        0.5, "with mode = async, the largest share of the last 20 updates of one node", above=0, maximum=1
+        0.75, "with mode = async, the largest share of the last 20 updates of one node", above=0, maximum=1
     )
     max_staleness: int = option(
         0, "with mode = async, refuse updates from models of more steps ago; 0 = never", minimum=0

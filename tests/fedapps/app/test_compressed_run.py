@@ -18,6 +18,7 @@ REFUSED = {
     "h-fl": "the models of their clusters", "fedcurv": "its exact parameters",
     "elastic-transfer": "its exact parameters", "fedweit": "the units of their masks",
     "fedvc": "one compression error for several replies", "ifca": "the model that they choose",
+    "scaffold": "from their exact updates",
 }  # fmt: skip
 
 
@@ -103,13 +104,14 @@ def test_the_strategy_has_the_compression_of_the_run(keys, expected):
 
 def test_methods_that_need_exact_updates_are_named_with_the_reason():
     assert {name for name in method_names() if method_class(name)().compression_conflict()} == REFUSED.keys()
+    plain_sgd = LQR | {"optimizer": "sgd", "weighting": "uniform"}  # as scaffold needs
     for name, reason in REFUSED.items():
         if not method_class(name).needs_stages:
             with pytest.raises(ConfigError, match=f"compression = 'int8': leave out of methods {name}.*{reason}"):
-                parse(LQR | {"methods": f"sfl,{name}", "compression": "int8"})
-            parse(LQR | {"methods": f"sfl,{name}"})
+                parse(plain_sgd | {"methods": f"sfl,{name}", "compression": "int8"})
+            parse(plain_sgd | {"methods": f"sfl,{name}"})
             with pytest.raises(ConfigError, match=f"compression = 'bf16': leave out of methods {name}"):
-                parse(LQR | {"methods": f"sfl,{name}(run.compression=bf16)"})
+                parse(plain_sgd | {"methods": f"sfl,{name}(run.compression=bf16)"})
 
 
 def test_values_are_checked():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.records import under
 from small_runs import run_inline
 
 SMALL = {
@@ -18,7 +19,7 @@ def shared(tmp_path_factory):
 
     def run(method, **changes):
         folder = run_inline(SMALL | cache | {"methods": method} | changes, tmp_path_factory.mktemp("run"))
-        return folder, folder.checkpoints(method).latest().arrays
+        return folder, under("shared.", folder.checkpoints(method).latest().arrays)
 
     return run
 
