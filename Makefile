@@ -38,7 +38,7 @@ check: lint-style  ## lint, types, and the quick tests that start no process and
 test: lint-style $(GRPC_STAMP)  ## the gate, in eight minutes: lint, types, architecture and all tests but the slow ones
 	$(MAKE) --no-print-directory --jobs 2 lint-types quick-tests
 	.venv-grpc/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
-	$(BIN)/python -m pytest -m "processes and not slow" tests/processes
+	$(BIN)/python -m pytest -m "processes and not slow" tests/processes $(ON_ALL_CORES)
 	.venv-grpc/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
 
 QUICK := not slow and not processes
