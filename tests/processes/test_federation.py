@@ -81,6 +81,7 @@ def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, task: 
         assert (origin.round, origin.metrics) == (ROUNDS, row["metrics"]), "for other programs of the machine"
 
 
+@pytest.mark.slow
 def test_a_fleet_goes_on_the_next_week_and_changes_the_model_in_use(federation: Deployment, tmp_path: Path) -> None:
     nodes = len(federation.nodes)
     given = TRAINING | TASKS["lqr"] | {"task": "lqr", "num-nodes": nodes, "cache-dir": str(tmp_path / "worlds")}
