@@ -96,7 +96,8 @@ docs: $(DOCS_STAMP) package  ## build the documentation site in build/site; a wa
 
 # What Flower's newest release asks for is installed with it; nothing holds its version back.
 newest: $(STAMP)  ## the tests of `test` that run with several versions of Flower, with the newest that pip can find
-	$(call beside,.venv-newest,--upgrade 'flwr[simulation]')
+	$(call beside,.venv-newest,--ignore-installed --no-deps flwr)
+	$(BIN)/pip --python .venv-newest install --disable-pip-version-check --quiet --no-compile 'flwr[simulation]'
 	.venv-newest/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
 	.venv-newest/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
 	.venv-newest/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py

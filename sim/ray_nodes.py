@@ -254,10 +254,10 @@ def run_flower_simulation(
         context.run_config = dict(run_config)
         server_app(grid, context)
 
-    resources = {"num_cpus": cpus, "num_gpus": gpus}
+    backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": gpus}}
     nodes: Any = _Configured(client_app, run_config)
     with _ray_environment():
-        run_simulation(server, nodes, num_nodes, backend_config={"client_resources": resources})
+        run_simulation(server, nodes, num_nodes, backend_config=backend)
 
 
 @contextmanager
