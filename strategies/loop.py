@@ -237,6 +237,7 @@ class RoundLoop(Stateful, Strategy):
         run.attempts = next_attempts(run.attempts, run.round)
         if not run.round and evaluate_fn and (metrics := evaluate_fn(0, run.result.arrays)) is not None:
             run.result.evaluate_metrics_serverapp[0] = metrics
+        log(INFO, "Starting %s for %s rounds:", type(self).__name__, num_rounds)
         self.summary()
         self._await_nodes(grid, timeout)  # does not count as time of the first round
         begun, first = time.monotonic(), run.round

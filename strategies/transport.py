@@ -193,6 +193,8 @@ def retry(call: Callable[[], Result]) -> Result:
 
 
 _SUPERLINK_ERRORS = (wire.NODE_UNAVAILABLE, wire.MESSAGE_UNAVAILABLE, wire.REPLY_UNAVAILABLE)
+#: Flower's text before that of an exception of a ClientApp.
+_RAISED = "Exception ClientAppException occurred. Message: "
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,10 @@ def outcome_of(sent: Sent, reply: Message) -> Outcome:
     if not reply.has_error():
         return reply
     by_node = reply.error.code not in _SUPERLINK_ERRORS
-    return NodeFailure(sent.node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)
+    # What a ClientApp raised is the end of Flower's text; in Ray, a traceback that is in the log already precedes it.
+    reason = reply.error.reason or f"error {reply.error.code} without a reason"
+    _, flowers, raised = reason.rpartition(_RAISED)
+    return NodeFailure(sent.node_id, raised.removesuffix("'>") if flowers else reason, by_node)
 
 
 def _sent(node_id: int, message_id: str | None) -> Sent | NodeFailure:
