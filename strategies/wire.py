@@ -173,7 +173,7 @@ STALE_METRICS_PREFIX = "stale."
 FISHER = "fisher"
 #: Key of ``fisher``: how to estimate the Fisher information, one of :data:`FisherEstimator`.
 FISHER_ESTIMATOR = "estimator"
-FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
+FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled", "loss-per-sample", "loss-per-batch", "true"]
 #: FisherExchange, record of TRAIN: the precision P ≥ 0, in the form of the shared parameters.
 FISHER_PRIOR_PRECISION = "fisher.prior-precision"
 #: FisherExchange, record of TRAIN: the linear term L, in the same form.

@@ -73,10 +73,8 @@ class FisherExchange(BaseStrategy):
         How to combine several past stages: "online" adds the precisions and centres the sum at the newest solution
         (Online-EWC, the paper's choice), "separate" centres each precision at its own solution (EWC). After one stage
         both are equal.
-    estimator : "per-sample", "per-batch" or "per-batch-scaled"
-        How nodes estimate the Fisher information: as the mean squared gradient of the negative log-likelihood of single
-        examples; of whole batches, which is smaller by up to the batch size; or of whole batches, multiplied by the
-        batch size.
+    estimator : FisherEstimator
+        How nodes estimate the Fisher information (:data:`fedapps.clients.fisher.Estimator`).
     **base
         As in :class:`BaseStrategy`.
 
