@@ -23,7 +23,7 @@ from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, Metri
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
 from .bounds import SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
-from .checks import check_reply, check_values, require_integer
+from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, truncate
 from .closing import Closing, Staleness, brought_forward
 from .compression import Compression
 from .mailbox import Arrival, Flight, Mailbox
@@ -308,7 +308,9 @@ class RoundLoop(Stateful, Strategy):
             free = [node for node in candidates if node.node_id not in taken]
             more = self.closing.asked(len(cohort)) - len(ready)
             cohort = in_key_order([*ready, *self.sampler.further(free, more, server_round, "train")])
-        log(INFO, "round %s: %s nodes train", server_round, len(cohort))
+        resting = self.report.ineligible
+        aside = f"; {len(resting)} may not work now: {truncate(', '.join(resting), MAX_NAME_LENGTH)}" if resting else ""
+        log(INFO, "round %s: %s nodes train%s", server_round, len(cohort), aside)
         # 2. Each of them gets a message.
         return self._messages("train", cohort, server_round, arrays, config)
 
@@ -319,6 +321,7 @@ class RoundLoop(Stateful, Strategy):
         if self.mailbox and not self.asynchronous:
             self.mailbox.look()  # who has replied since the last round is free
         self.report, self._version = RoundReport(server_round), server_round - 1
+        self.registry.ask_again()
         arrays = self.share(arrays)
         self.size_bound.begin_round()
         self._current = from_record(arrays)
@@ -494,8 +497,10 @@ class RoundLoop(Stateful, Strategy):
         return ArrayRecord({name: array for name, array in arrays.items() if name in names})
 
     def profiles(self, grid: Grid) -> list[Profile]:
-        """The connected nodes with a profile and data, in the order of their keys."""
-        return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
+        """The connected nodes with a profile and data that may work now, in the order of their keys."""
+        nodes = [node for node in self.registry.connected(grid) if not node.no_data]
+        self.report.ineligible |= {node.key: node.ineligible for node in nodes if node.ineligible}
+        return [self.label(node) for node in nodes if not node.ineligible]
 
     def candidates(self, grid: Grid) -> list[Profile]:
         """The nodes that can train, by their keys. Waits for late nodes if there are too few others.

@@ -33,6 +33,7 @@ _BEFORE_CONFIG = ("label", OWNER_FILE, "references.json")
 _ABSENT: dict[str, Any] = {
     "timings": {},
     "dropped": [],
+    "ineligible": {},
     "clock": None,
     "seconds": None,
     "staleness": 0,
