@@ -141,8 +141,8 @@ def profile_record(context: Context) -> ConfigRecord:
     of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[UNREPORTED] = metric
-    if (why := disclosure.rules.ineligible()) is not None:
-        of_data[INELIGIBLE] = why
+    if (reason := disclosure.rules.ineligible()) is not None:
+        of_data[INELIGIBLE] = reason
     return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
 
 
