@@ -18,7 +18,7 @@ from logging import WARNING
 from typing import ClassVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from . import wire
@@ -138,8 +138,9 @@ def check_group(profiles: Collection[Profile], group: str, unlisted: str = "") -
     if profiles and not any(group in node.groups for node in profiles):
         present = ", ".join(sorted({name for node in profiles for name in node.groups} - {unlisted})) or "none"
         raise ValueError(
-            f"group {group!r}: none of {len(profiles)} nodes has this group; they have: {present}. Under dp = 'local', "
-            'a node with its own data sends its groups only with may-leave = "groups" in its node config'
+            f"group {group!r}: none of {len(profiles)} nodes has this group; they have: {present}. A client sends "
+            "its groups in its profile (docs/strategies.md); under dp = 'local', a node with its own data does so only "
+            'with may-leave = "groups" in its node config'
         )
 
 

@@ -32,6 +32,10 @@ from typing import Literal
 
 # -- every strategy --------------------------------------------------------------------------------------------
 
+#: Flower's numbers of the errors in place of a reply, which it publishes nowhere: the node's app raised an exception;
+#: the message or its reply is lost; the node is not connected.
+APP_RAISED, MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE = 2, 3, 4, 5
+
 #: Record of the shared arrays.
 ARRAYS = "arrays"
 #: Record of the settings of a round.
@@ -171,7 +175,7 @@ STALE_METRICS_PREFIX = "stale."
 FISHER = "fisher"
 #: Key of ``fisher``: how to estimate the Fisher information, one of :data:`FisherEstimator`.
 FISHER_ESTIMATOR = "estimator"
-FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
+FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled", "loss-per-sample", "loss-per-batch", "true"]
 #: FisherExchange, record of TRAIN: the precision P ≥ 0, in the form of the shared parameters.
 FISHER_PRIOR_PRECISION = "fisher.prior-precision"
 #: FisherExchange, record of TRAIN: the linear term L, in the same form.
