@@ -8,6 +8,7 @@ the device itself must only end with finite numbers. Where there is no GPU, the 
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 import traceback
@@ -28,8 +29,11 @@ import fedapps
 from fedapps.runs.run_folder import RunFolder
 
 Row = dict[str, Any]
-#: The largest difference of a parameter between the devices after a round.
-TOLERANCE = 2e-3
+#: The largest difference of a parameter between the devices after a round. The first steps of Adam are as long as its
+#: learning rate, whatever the size of a gradient: where this is nearly 0, rounding decides on the direction.
+TOLERANCE = 5e-3
+#: The same after twenty rounds.
+LATER_TOLERANCE = 5e-2
 _SOCIAL = {"rounds": 4, "evaluate-every": 1, "plateau-patience": 0, "social.source": "simulated"}
 _DRIVING = {"epochs": 1, "collect-after": 0, "driving.sessions-train": 4, "driving.sessions-test": 2}
 _STREETS = {"num-nodes": 4, "fraction-train": 0.5, "vpr.height": 32, "vpr.width": 64, "vpr.test-queries": 20}
@@ -84,7 +88,8 @@ def _name(device: str) -> str:
 def _checks(device: str) -> Iterator[tuple[str, Callable[[Path], Row]]]:
     for task in TASKS:
         yield f"{task} as on the CPU", partial(_agrees, task, device)
-    yield "gone on with on the CPU, with private models", partial(_resumed, device)
+    yield "gone on with on the CPU, with private models", partial(_gone_on_with, device)
+    yield "resumed on the CPU", partial(_resumed, device)
     yield "load and export", partial(_used, device)
     yield "nodes share the device in Ray", partial(_in_ray, device)
     yield "compare on the device", partial(_compared, device)
@@ -127,7 +132,7 @@ def _agrees(task: str, device: str, folder: Path) -> Row:
     return row | ({"megabytes": round(megabytes, 1)} if device == "cuda" else {})
 
 
-def _resumed(device: str, folder: Path) -> Row:
+def _gone_on_with(device: str, folder: Path) -> Row:
     """Private models of nodes pass between devices: a run on the CPU goes on from one on the device, or on the CPU."""
     keys = {"methods": "apfl-deng"}
     ends = []
@@ -135,9 +140,34 @@ def _resumed(device: str, folder: Path) -> Row:
         first = _run(folder, f"first-{where}-{len(ends)}", where, "images-digits", keys)
         ends.append(_run(folder, f"second-{len(ends)}", "cpu", "images-digits", {**keys, "start": str(first)}))
     gap = _difference(_arrays(ends[0], "apfl-deng"), _arrays(ends[1], "apfl-deng"))
-    if not gap <= 5 * TOLERANCE:
+    if not gap <= TOLERANCE:
         raise ValueError(f"a parameter differs by {gap:.3g} from that of two rounds on the CPU")
     return {"difference": gap}
+
+
+def _resumed(device: str, folder: Path) -> Row:
+    """A run that is stopped in its first rounds on the device is resumed on the CPU, beside one on the CPU."""
+    keys = {"methods": "apfl-deng", "rounds": 20, "evaluate-every": 1}
+    settings = {**keys, "name": "stopped", "device": device}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "fedapps", "run", "images-digits", *words, "--engine", "inline"]
+    metrics = folder / "stopped" / "metrics.jsonl"
+    with subprocess.Popen(
+        [*command, "--output-dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    ) as run:
+        while run.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n")):
+            time.sleep(0.005)
+        run.terminate()
+    done = len(RunFolder(folder / "stopped", "").lines("metrics.jsonl"))
+    stopped = _run(folder, "stopped", "cpu", "images-digits", {**keys, "resume": True})
+    gap = _difference(
+        _arrays(stopped, "apfl-deng"), _arrays(_run(folder, "whole", "cpu", "images-digits", keys), "apfl-deng")
+    )
+    if not gap <= LATER_TOLERANCE or done == 20:
+        raise ValueError(
+            f"a parameter differs by {gap:.3g} after {done} rounds on the device and the others on the CPU"
+        )
+    return {"difference": gap, "rounds": done}
 
 
 def _used(device: str, folder: Path) -> Row:
