@@ -30,6 +30,7 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
 }
 _ARCHIVE = "npz"
 _NAMED = 5  # damaged images that a message lists
+_KEPT = 8  # folders whose listings are kept
 #: Other names that people give to splits. No folder of a class may have one beside those of the other classes.
 _LIKE_SPLITS = frozenset(["training", "trn", "testing", "tests", "tst", "dev", "eval", "evaluation", "holdout", "vald"])
 
@@ -164,9 +165,14 @@ def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarr
 
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
     """The folder of each split that has folders of classes; ``folder`` itself if it has classes and no splits."""
+    return _split_folders(folder, _listing(folder))
+
+
+@lru_cache(maxsize=_KEPT)
+def _split_folders(folder: Path, listing: "_Listing") -> dict[str, list[Path]]:
     of_split = {name: split for split, names in SPLITS.items() for name in names}
     tops: dict[str, bool] = {}  # whether images lie in folders of it
-    for path in _images_below(folder):
+    for path in listing.paths:
         top, *below = path.relative_to(folder).parts
         tops[top] = tops.get(top, False) or len(below) > 1
         if top not in of_split and len(below) > 2 and below[0] in of_split:
@@ -200,7 +206,7 @@ def _one_name_each(folder: Path, paths_of: Mapping[str, Sequence[Path]]) -> None
         refuse_several(folder, {path.name: True for path in paths}, f"keep one of them for the split {split}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Listing:
     """The image files below a folder, and when each folder of the tree last changed, in ns."""
 
@@ -215,7 +221,6 @@ class _Listing:
 
 #: The listings of folders, which every node of a simulation asks for; the last ones.
 _LISTINGS: dict[Path, _Listing] = {}
-_KEPT = 8
 _TICK = 100_000_000  # ns, in which file systems tell two changes apart
 
 
@@ -315,16 +320,22 @@ _HINT = "images.image-column, images.label-column and images.group-column name t
 
 def _tables(folder: Path, columns: Columns) -> dict[str, list[Path]]:
     """The files of each split with encoded images (Parquet), or with a line for each image file (CSV, JSON lines)."""
-    named = {
-        split: [paths for name in names if (paths := find_tables(folder, table_names(name)))]
-        for split, names in SPLITS.items()
-    }
+    named = _named_tables(folder, _listing(folder))
     _one_name_each(folder, {split: [paths[0] for paths in several] for split, several in named.items()})
     return {
         split: several[0]
         for split, several in named.items()
         if several
         and (several[0][0].suffix == PARQUET or {columns.image, columns.label} <= {*columns_of(several[0][0])})
+    }
+
+
+@lru_cache(maxsize=_KEPT)
+def _named_tables(folder: Path, listing: "_Listing") -> dict[str, list[list[Path]]]:
+    """The files with the names of tables of each split, searched once for every listing of the folder."""
+    return {
+        split: [paths for name in names if (paths := find_tables(folder, table_names(name)))]
+        for split, names in SPLITS.items()
     }
 
 

@@ -378,6 +378,11 @@ def test_a_folder_is_listed_once_and_its_common_test_is_checked_once_for_all_nod
         task.outline_node(tmp_path, node, 4)
     assert listed.count(("*/**/*",)) == 3  # of the folder and its two splits
     assert len(checked) == len(set(checked)) == 46
+    searched = list[tuple[object, ...]]()
+    monkeypatch.setattr(formats, "find_tables", lambda *given: searched.append(given))
+    task.outline_node(tmp_path, 0, 4)
+    assert not searched
+    monkeypatch.undo()
     extra, other = sorted((tmp_path / "train").glob("*/*"))[:2]
     other.rename(extra.parent / "new.png")
     assert "new.png" in {
