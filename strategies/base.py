@@ -18,7 +18,7 @@ from logging import INFO
 from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from . import wire

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -173,7 +173,7 @@ class RoundLoop(Stateful, Strategy):
         evaluate_config: RoundConfig = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
-        should_stop: Callable[[], bool] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
         evaluate_every: int = 1,
         callbacks: Sequence[Callback] = (),
     ) -> Result:
@@ -193,8 +193,8 @@ class RoundLoop(Stateful, Strategy):
             Entries of the config of the messages.
         evaluate_fn : function of the round and the shared parameters
             Evaluates on the server: once before the first round, and after each evaluation by nodes.
-        should_stop : function without arguments
-            Asked before each round whether to end the run instead.
+        should_stop : function of the round and the result so far
+            Asked after each round whether to end the run.
         evaluate_every : int
             ≥ 1, rounds between two evaluations. The last round is always evaluated.
         callbacks : sequence of Callback
@@ -685,11 +685,11 @@ class RoundLoop(Stateful, Strategy):
         return to_record({name: shared[name] for name in initial})
 
 
-def _stops(run: Run, should_stop: Callable[[], bool] | None) -> bool:
+def _stops(run: Run, should_stop: Callable[[int, Result], bool] | None) -> bool:
     """Whether a run ends before its next round; logs why."""
     reasons = [callback.reason_to_stop(run) for callback in run.callbacks]
-    if should_stop is not None and should_stop():
-        reasons.append("should_stop() is true")
+    if should_stop is not None and run.round and should_stop(run.round, run.result):
+        reasons.append(f"should_stop({run.round}, result) is true")
     if reason := next(filter(None, reasons), ""):
         log(INFO, "stopping early: %s", reason)
         return True

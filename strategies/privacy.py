@@ -30,7 +30,7 @@ from math import log as ln
 from typing import Any, Literal, get_args
 
 import numpy as np
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from . import wire

@@ -18,7 +18,7 @@ from logging import WARNING
 from typing import ClassVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from . import wire

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import ClassVar
 
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from .checks import MAX_NAME_LENGTH, require_integer, truncate

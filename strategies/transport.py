@@ -17,11 +17,11 @@ from logging import WARNING
 from typing import NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from . import wire
 from .checks import MAX_NAME_LENGTH, truncate
 
 LONGEST_PAUSE = 0.5
@@ -192,11 +192,7 @@ def retry(call: Callable[[], Result]) -> Result:
     return call()
 
 
-_SUPERLINK_ERRORS = (
-    ErrorCode.NODE_UNAVAILABLE,
-    ErrorCode.MESSAGE_UNAVAILABLE,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-)
+_SUPERLINK_ERRORS = (wire.NODE_UNAVAILABLE, wire.MESSAGE_UNAVAILABLE, wire.REPLY_UNAVAILABLE)
 #: Flower's text before that of an exception of a ClientApp.
 _RAISED = "Exception ClientAppException occurred. Message: "
 
@@ -222,7 +218,7 @@ class NodeFailure:
     @property
     def error(self) -> Error:
         """The error in place of a reply that stands for this failure."""
-        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if self.by_node else ErrorCode.NODE_UNAVAILABLE
+        code = wire.APP_RAISED if self.by_node else wire.NODE_UNAVAILABLE
         return Error(code, self.reason)
 
 

@@ -32,6 +32,10 @@ from typing import Literal
 
 # -- every strategy --------------------------------------------------------------------------------------------
 
+#: Flower's numbers of the errors in place of a reply, which it publishes nowhere: the node's app raised an exception;
+#: the message or its reply is lost; the node is not connected.
+APP_RAISED, MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE = 2, 3, 4, 5
+
 #: Record of the shared arrays.
 ARRAYS = "arrays"
 #: Record of the settings of a round.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
-from flwr.common.logger import log
+from flwr.common import log
 
 from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.base.seeding import derive_seed

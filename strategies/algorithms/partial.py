@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
