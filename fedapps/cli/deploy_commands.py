@@ -7,6 +7,7 @@ from pathlib import Path
 from fedapps.comparison.matrix import assignments
 from fedapps.deployment import fleet
 from fedapps.deployment.check_node import check
+from fedapps.deployment.gate import generation as next_generation
 from fedapps.deployment.gate import steer
 from fedapps.deployment.supernode import SuperNode, check_options
 from fedapps.launch.recipe import launch_recipe
@@ -33,6 +34,13 @@ def gate(arguments: argparse.Namespace) -> int:
         **assignments(arguments.set),
     }
     steer(arguments.registry, arguments.run, action, arguments.federation, keys)
+    return 0
+
+
+def generation(arguments: argparse.Namespace) -> int:
+    """Train from the champion, and let the nodes use the better model."""
+    run = next_generation(arguments.recipe, arguments.federation, assignments(arguments.set), arguments.output_dir)
+    print(f"report: {run / 'report.html'}")
     return 0
 
 

@@ -1,15 +1,15 @@
 """``fedapps gate`` and ``fedapps rollback``: runs that change the model in use, on a federation or simulated nodes."""
 
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedapps.app.client_app import app as client_app
-from fedapps.app.server_app import app as server_app
 from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.launch import execute
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
-from fedapps.sim.inprocess import run_inprocess
 
 from .fleet import check_deployable, submit
 
@@ -49,16 +49,56 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
     keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
+    _run(keys, federation)
+
+
+def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs") -> Path:
+    """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
+
+    Parameters
+    ----------
+    recipe : Path
+        With ``registry``, ``track-metric`` and the keys ``gate-*``. Runs are called by its name, or its key ``name``,
+        and a number.
+    federation : str
+        As in :func:`steer`.
+    overrides : mapping
+        Keys that override the recipe.
+    output_dir : str
+        The folder of the runs, unless the recipe has ``output-dir``.
+
+    Returns
+    -------
+    Path
+        The folder of the run.
+
+    Raises
+    ------
+    ValueError
+        A key is missing or invalid.
+    RunFailedError
+        A run on the federation failed.
+    """
+    keys = read_recipe(recipe, overrides)
+    if missing := [key for key in ("registry", "track-metric") if not keys.get(key)]:
+        raise ValueError(f"{recipe}: {', '.join(missing)} must be set for a generation (docs/fleet_over_time.md)")
+    registry = Path(str(keys["registry"])).expanduser().absolute()
+    output = Path(str(keys.get("output-dir") or output_dir)).expanduser().absolute()
+    stem = str(keys.get("name") or recipe.stem)
+    number = next(number for number in count(1) if not (output / f"{stem}-{number}").exists())
+    champions = Registry.read(registry)
+    start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
+    gate_keys = {key: value for key, value in keys.items() if key.startswith("gate-")}
+    run = {"name": f"{stem}-{number}", "output-dir": str(output), "start": start, "registry": str(registry)}
+    _run(keys | run, federation)
+    steer(registry, output / f"{stem}-{number}", "compare", federation, gate_keys)
+    return output / f"{stem}-{number}"
+
+
+def _run(keys: Mapping[str, Any], federation: str) -> None:
     config = parse(keys)
     if federation:
         check_deployable(config)
         submit(keys, "" if federation == DEFAULT else federation, stream=True)
         return
-    run_inprocess(
-        server_app,
-        client_app,
-        num_nodes=config.run.num_nodes,
-        run_config=config.flat(),
-        errors="reply",
-        batch=config.run.node_batch,
-    )
+    execute(config, "inline")

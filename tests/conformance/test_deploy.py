@@ -258,6 +258,17 @@ def test_flower_takes_the_command_of_a_nodes_unit():
     }
 
 
+def test_the_weekly_unit_runs_a_command_that_there_is_and_has_the_servers_rights():
+    service, server = ((DEPLOY / f"fedapps-{name}.service").read_text() for name in ("generation", "superlink"))
+    (command,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", service, re.MULTILINE)
+    words = shlex.split(command.replace("\\\n", " "))
+    arguments = command_parser().parse_args(words[3:])
+    assert (arguments.federation, str(arguments.recipe)) == ("fleet", "/etc/fedapps/weekly.toml")
+    rights = server.partition("# Hardening")[2].partition("[Install]")[0]
+    assert rights.strip() in service
+    assert "OnCalendar=Sun 22:00" in (DEPLOY / "fedapps-generation.timer").read_text()
+
+
 @pytest.mark.subprocesses
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
 @pytest.mark.parametrize("name", UNITS)

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+import tomli_w
 from fedapps.sim.inprocess import run_inprocess
 from small_runs import LQR, run_inline, with_changes
 
@@ -141,6 +142,15 @@ def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second
     assert in_use(second) == everywhere(3)
 
 
+def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(weeks, second):
+    resting = {"eligible": "false"}
+    gate_with(weeks, second, [0, 1, 2], "week-2", "rollback", node_config=resting, node_wait=600.0)
+    assert in_use(second) == everywhere(1)
+    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
+    registry = gate(weeks, second, "week-3", **margins)
+    assert (registry.champion, in_use(second)) == (3, everywhere(3))
+
+
 class KilledError(RuntimeError):
     """The server ends here."""
 
@@ -177,3 +187,22 @@ def test_the_command_promotes_and_takes_back(weeks, tmp_path):
     assert main(["gate", str(weeks / "week-2"), "--registry", str(registry), "--margin", "30"]) == 0
     assert main(["rollback", "--registry", str(registry)]) == 0
     assert in_use(registry) == everywhere(1)
+
+
+def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weeks, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+    recipe, registry = tmp_path / "weekly.toml", tmp_path / "champions"
+    keys = read_config(weeks / "week-1")
+    keys = {key: keys[key] for key in keys if key not in ("name", "output-dir", "start")}
+    recipe.write_text(tomli_w.dumps(keys | {"registry": str(registry), "gate-margin": 30.0, "gate-group-margin": 9.0}))
+    command = ["generation", str(recipe), "--output-dir", str(tmp_path / "runs")]
+    assert [main(command), main(command)] == [0, 0]
+    assert main([*command, "--set", "learning-rate=3.0"]) == 0
+    assert read_config(tmp_path / "runs" / "weekly-2")["start"] == str(tmp_path / "runs" / "weekly-1")
+    first, second, worse = decisions(registry)
+    assert [one["promote"] for one in (first, second, worse)] == [True, True, False]
+    assert read_config(tmp_path / "runs" / "weekly-3")["start"] == str(tmp_path / "runs" / "weekly-2")
+    assert in_use(registry) == everywhere(2)
+    recipe.write_text('base = "lqr"')
+    assert main(command) == 2
+    assert "registry, track-metric must be set for a generation" in capsys.readouterr().err
