@@ -1,6 +1,6 @@
 # Every target builds .venv if it is missing or older than the files that define it. `test` also builds .venv-grpc, with the
-# last Flower whose nodes speak gRPC, and `docs` builds .venv-docs with the documentation's tools; both take all other
-# packages from .venv.
+# last Flower whose nodes speak gRPC, `docs` builds .venv-docs with the documentation's tools, `newest` .venv-newest with the
+# newest Flower, and `release` .venv-release with the tools of a release; all take their other packages from .venv.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
@@ -19,13 +19,21 @@ CORES := $(shell nproc)
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
+# An environment beside .venv: its folder, and what pip installs into it.
+define beside
+	rm -rf $(1)
+	$(BIN)/python -m venv --without-pip $(1)
+	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$($(1)/bin/python $(PACKAGES))/after.pth"
+	$(BIN)/pip --python $(1) install --disable-pip-version-check --quiet --no-compile $(2)
+endef
+
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench results docs env env-grpc config clean
+.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench results docs newest release env env-grpc config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -86,6 +94,25 @@ results: $(STAMP)  ## write the results of experiments into the pages
 docs: $(DOCS_STAMP) package  ## build the documentation site in build/site; a warning fails
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
 
+# What Flower's newest release asks for is installed with it; nothing holds its version back.
+newest: $(STAMP)  ## the tests of `test` that run with several versions of Flower, with the newest that pip can find
+	$(call beside,.venv-newest,--ignore-installed --no-deps flwr)
+	$(BIN)/pip --python .venv-newest install --disable-pip-version-check --quiet --no-compile 'flwr[simulation]'
+	.venv-newest/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
+	.venv-newest/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	.venv-newest/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
+
+# The wheel is built from the source distribution, so both have the same files.
+release: $(STAMP)  ## build and test what goes to the package index, and print the command that uploads it
+	$(call beside,.venv-release,build twine)
+	rm -rf dist fedapps.egg-info
+	.venv-release/bin/python -m build --outdir dist
+	.venv-release/bin/python -m twine check --strict dist/*
+	WHEEL="$$(echo dist/*.whl)" $(BIN)/python -m pytest tests/conformance/test_wheel.py \
+		tests/conformance/test_foreign_folders.py::test_an_installed_wheel_in_their_folder
+	@grep -q "^## $$(ls dist/*.whl | cut -d- -f2) (20" CHANGELOG.md || echo "CHANGELOG.md: give the version its date"
+	@echo "to upload: .venv-release/bin/python -m twine upload $$(echo dist/*)"
+
 env: $(STAMP)
 
 env-grpc: $(GRPC_STAMP)
@@ -101,18 +128,12 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 $(GRPC_STAMP): $(STAMP) constraints-grpc.txt
-	rm -rf .venv-grpc
-	$(BIN)/python -m venv --without-pip .venv-grpc
-	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-grpc/bin/python $(PACKAGES))/after.pth"
-	$(BIN)/pip --python .venv-grpc install --disable-pip-version-check --quiet --no-compile -c constraints-grpc.txt flwr
+	$(call beside,.venv-grpc,-c constraints-grpc.txt flwr)
 	touch $(GRPC_STAMP)
 
 $(DOCS_STAMP): $(STAMP) constraints-docs.txt
-	rm -rf .venv-docs
-	$(BIN)/python -m venv --without-pip .venv-docs
-	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-docs/bin/python $(PACKAGES))/after.pth"
-	$(BIN)/pip --python .venv-docs install --disable-pip-version-check --quiet --no-compile -r constraints-docs.txt
+	$(call beside,.venv-docs,-r constraints-docs.txt)
 	touch $(DOCS_STAMP)
 
 clean:
-	rm -rf .venv .venv-grpc .venv-docs runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-grpc .venv-docs .venv-newest .venv-release runs build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .pretrained import PACKAGES
+from .results import FOLDER, result
 
 TABLE = Path(__file__).with_name("experiments.toml")
 #: The word that stands for the folder of the published data sets.
@@ -31,7 +32,7 @@ class Experiment:
         What follows ``python -m``; ``{data}`` and names of pretrained networks and of other experiments in braces
         stand for folders.
     minutes : float
-        About, on two cores.
+        As its result has measured, otherwise about, on two cores.
     page : str
         The page in ``docs/`` that shows the result.
     after : tuple of str
@@ -81,7 +82,9 @@ def experiments(path: Path = TABLE) -> dict[str, Experiment]:
         try:
             run = _spelled_out(fields["run"], words)
             after = tuple(one for one in dict.fromkeys(_BRACES.findall(run)) if one in table)
-            listed[name] = Experiment(name, **{**fields, "run": run, "after": after})
+            measured = (FOLDER / f"{name}.json").exists() and result(name).minutes
+            known = {"minutes": measured} if measured else {}
+            listed[name] = Experiment(name, **{**fields, "run": run, "after": after, **known})
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path.name}, [{name}]: {error}") from None
         if late := [one for one in after if one not in listed or one == name]:

@@ -9,7 +9,7 @@ from fedapps.strategies.privacy import epsilon as budget
 
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate
-from fedapps.comparison.papers import paper_of
+from fedapps.comparison.papers import paper_exhibits, paper_of
 from fedapps.comparison.significance import MODELS
 
 from .experiments import experiments
@@ -170,6 +170,44 @@ def claim(
     differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
     verdicts = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
     return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(verdicts))
+
+
+@_function
+def exhibits(paper: str) -> str:
+    """A table of a paper's tables and figures: ours beside each, the verdict on its claim, and what is missing, why.
+
+    The list is ``paper_numbers/PAPER.toml``; hours are those of the experiments that would give what is missing.
+    """
+    lines = [["the paper's", "ours", "verdict, or what is missing"]]
+    for one in paper_exhibits(paper):
+        stored = [name for name in one.experiments if measured(name)]
+        said = [f"{one.claim}: {_verdict_on(*one.compared)}"] if one.compared and measured(one.compared[0]) else []
+        said += [f"{name} not run ({_hours(name)})" for name in one.experiments if name not in stored]
+        if one.missing:
+            hours = _hours(*one.rerun)
+            said.append(one.missing + (f" ({hours})" if hours else ""))
+        lines.append([f"{_short(one.of)}: {one.what}", ", ".join(f"`{name}`" for name in stored), "; ".join(said)])
+    return _markdown(lines)
+
+
+def _verdict_on(name: str, metric: str, better: str, worse: str) -> str:
+    ours = result(name).difference(metric, better, worse)
+    return verdict(ours if (describe(metric).better or 1) > 0 else ours.negated(), 0)
+
+
+def _hours(*names: str) -> str:
+    """The time that experiments take together; empty if there are none."""
+    minutes = sum(experiments()[name].minutes for name in names)
+    return f"{shown(minutes / 60, 0 if minutes >= 600 else 1)} h" if names else ""
+
+
+def _short(names: Sequence[str]) -> str:
+    """``Figures 1, 2; Table 3`` for ``Figure 1``, ``Figure 2``, ``Table 3``."""
+    by_kind: dict[str, list[str]] = {}
+    for name in names:
+        kind, _, number = name.partition(" ")
+        by_kind.setdefault(kind, []).append(number)
+    return "; ".join(f"{kind}{'s' * (len(of) > 1)} {', '.join(of)}" for kind, of in by_kind.items())
 
 
 @_function

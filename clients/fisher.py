@@ -1,9 +1,8 @@
-"""The diagonal of the empirical Fisher information of a model on a node's data.
+"""The diagonal of the Fisher information of a model on a node's data.
 
-The diagonal of E[∇ log p ∇ log pᵀ] with the labels of the data, which says how sharply the loss pins each parameter
-down (Kirkpatrick et al., Overcoming catastrophic forgetting in neural networks, 2017, Section 2,
-https://arxiv.org/abs/1612.00796). Kunstner et al., Limitations of the Empirical Fisher Approximation, NeurIPS 2019,
-https://arxiv.org/abs/1905.12558, compare it with the true Fisher information, whose labels come from the model.
+The diagonal of E[∇ log p ∇ log pᵀ], which says how sharply the loss pins each parameter down (Kirkpatrick et al.,
+Overcoming catastrophic forgetting in neural networks, 2017, Section 2, https://arxiv.org/abs/1612.00796). With the
+labels of the data, it is the empirical Fisher information; with labels drawn from the model, the true one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +19,18 @@ from .arrays import Arrays
 from .local_part import NodeRound
 from .training import EXAMPLES_AT_ONCE, Loss, ModelWithLoss, mean_loss
 
-#: Mean over examples of the squared gradient of one example; mean over batches of the squared gradient of a batch's
-#: mean loss, smaller by up to the batch size; the same times the batch size. Batches of one: all the same.
+#: How the Fisher information is estimated.
+#:
+#: - "per-sample": mean over examples of the squared gradient of the negative log-likelihood of one example;
+#: - "per-batch": mean over batches of the squared gradient of a batch's mean, smaller by up to the batch size;
+#:   "per-batch-scaled": the same times the batch size. With batches of one, these three are the same;
+#: - "loss-per-sample": as "per-sample" for the loss as it is, such as a mean squared error (Shoham et al., Overcoming
+#:   Forgetting in Federated Learning on Non-IID Data, 2019, https://arxiv.org/abs/1910.07796, Section 3.1);
+#: - "loss-per-batch": as "per-batch" for the loss as it is (OpenFL, ``openfl/utilities/fedcurv/torch/fedcurv.py``);
+#: - "true": as "per-sample" with labels from the model's likelihood (Kunstner et al., Limitations of the Empirical
+#:   Fisher Approximation, NeurIPS 2019, https://arxiv.org/abs/1905.12558, Equation 2).
+#:
+#: Where the loss is a cross-entropy, "loss-" makes no difference.
 Estimator = FisherEstimator
 #: The most numbers, over all parameters, that the gradients of single examples take at once.
 _GRADIENTS = 2**22
@@ -35,7 +44,7 @@ def diagonal_fisher(
     *,
     vectorised: bool = True,
 ) -> dict[str, Tensor]:
-    """The diagonal of the empirical Fisher information at the model's parameters.
+    """The diagonal of the empirical Fisher information at the model's parameters, with the labels of the batches.
 
     Parameters
     ----------
@@ -50,7 +59,7 @@ def diagonal_fisher(
         2σ² for noise of the variance σ²: without that, the result is 4σ⁴ times the Fisher information, too small for
         σ² < ½.
     estimator : Estimator
-        "per-sample" is exact; see :data:`Estimator`.
+        Whether single examples or batches are squared; see :data:`Estimator`.
     vectorised : bool
         Compute the gradients of a batch's examples at once, which takes b copies of the model; otherwise one after
         the other, as for losses with data-dependent control flow. The values agree to rounding.
@@ -97,7 +106,7 @@ def _squares(
     vectorised: bool,
 ) -> dict[str, Tensor]:
     """What a batch adds to the sum over examples, per parameter."""
-    if estimator == "per-sample":
+    if not _takes_batches(estimator):
         if vectorised:
             return _vectorised(model, trained, batch, loss_of)
         singles = (_gradient(model, trained, _example(batch, index), loss_of) for index in range(count))
@@ -108,6 +117,10 @@ def _squares(
         return squares
     weight = count**2 if estimator == "per-batch-scaled" else count
     return {n: weight * g.double().square() for n, g in _gradient(model, trained, batch, loss_of).items()}
+
+
+def _takes_batches(estimator: str) -> bool:
+    return "per-batch" in estimator
 
 
 def _vectorised(
@@ -181,13 +194,7 @@ def negative_log_likelihood(task: Task, model: nn.Module, data: NodeData, device
     """
     if not task.squared_residuals:
         return task.loss
-    mean = mean_loss(task, model, data, "train", device)
-    if mean == 0:
-        raise ValueError(
-            f"node {data.key}: the model fits all training examples exactly, so the variance of their noise is 0 and "
-            "the Fisher information infinite: use a method without Fisher information"
-        )
-    scale = task.squared_residuals / (2 * mean)
+    scale = _likelihood_scale(task, model, data, device)
 
     def scaled(model: nn.Module, batch: Batch) -> Tensor:
         return scale * task.loss(model, batch)
@@ -195,25 +202,56 @@ def negative_log_likelihood(task: Task, model: nn.Module, data: NodeData, device
     return scaled
 
 
+def _likelihood_scale(task: Task, model: nn.Module, data: NodeData, device: torch.device) -> float:
+    """1 / T of :func:`negative_log_likelihood`."""
+    mean = mean_loss(task, model, data, "train", device)
+    if mean == 0:
+        raise ValueError(
+            f"node {data.key}: the model fits all training examples exactly, so the variance of their noise is 0 and "
+            "the Fisher information infinite: use a method without Fisher information"
+        )
+    return task.squared_residuals / (2 * mean)
+
+
 def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator) -> Arrays:
     """The diagonal of the Fisher information on a node's training examples: one array per parameter, of its dtype.
 
-    It is that of the :func:`negative_log_likelihood`. The batches are drawn from a generator for this purpose alone.
-    See :func:`diagonal_fisher`.
+    It is that of the :func:`negative_log_likelihood`, or of the loss as it is if the estimator says so. Batches and
+    labels are drawn from a generator for this purpose alone. See :func:`diagonal_fisher`.
+
+    Raises
+    ------
+    NotImplementedError
+        The estimator is "true", and the task cannot draw labels.
     """
-    task, data = node_round.task, node_round.data
+    task, data, device = node_round.task, node_round.data, node_round.device
     with node_round.torch_seed("fisher"):
-        loss_of = negative_log_likelihood(task, model, data, node_round.device)
+        as_it_is = estimator.startswith("loss-")
+        loss_of = task.loss if as_it_is else negative_log_likelihood(task, model, data, device)
         batches = _fisher_batches(task, model, data, node_round.settings.training.batch_size, estimator)
+        if estimator == "true":
+            batches = _with_drawn_labels(task, model, data, device, batches)
         fisher = diagonal_fisher(model, batches, loss_of, estimator, vectorised=task.vectorises)
     parameters = dict(model.named_parameters())
     return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
 
 
+def _with_drawn_labels(
+    task: Task, model: nn.Module, data: NodeData, device: torch.device, batches: Iterator[Batch]
+) -> Iterator[Batch]:
+    """The batches with labels from the model's likelihood."""
+    residuals = task.squared_residuals
+    temperature = 1 / _likelihood_scale(task, model, data, device) if residuals else 1.0
+    for batch in batches:
+        tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+        with torch.no_grad():
+            yield task.drawn_labels(model, tensors, temperature)
+
+
 def _fisher_batches(
     task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator
 ) -> Iterator[Batch]:
-    if estimator != "per-sample":
+    if _takes_batches(estimator):
         return task.training_batches(model, data, batch_size)
     size = sum(parameter.numel() for parameter in model.parameters())
     return task.examples(data, "train", max(1, min(_GRADIENTS // size, EXAMPLES_AT_ONCE)))

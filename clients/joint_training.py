@@ -8,7 +8,7 @@ from logging import INFO
 
 import torch
 from fedapps.tasks.base import Batch, Task
-from flwr.common.logger import log
+from flwr.common import log
 from torch import Tensor, nn
 from torch.func import vmap
 

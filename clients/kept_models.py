@@ -5,9 +5,7 @@ They stay on the node: nothing here is read when a message is answered.
 
 import os
 import re
-import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.atomic import UnwritableError, naming_errors, path_name, remove_leftovers, synced, temporary_name
 
-from .rules import RulesError
+from .rules import RulesError, exit_status
 
 #: Key of the node config: whether the node keeps its personal models.
 KEEP_MODEL = "keep-model"
@@ -60,12 +58,12 @@ def check_accepted(node_config: Mapping[str, Any], model: Path) -> None:
     RulesError
         It refuses the model, cannot be run, or takes more than ten minutes.
     """
-    if not (command := shlex.split(str(node_config.get(ACCEPT_MODEL, "")))):
+    if not (command := str(node_config.get(ACCEPT_MODEL, "")).strip()):
         return
     try:
-        status = subprocess.run([*command, str(model)], check=False, timeout=_MOST_SECONDS).returncode
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RulesError(f"node config {ACCEPT_MODEL}: the command gave no answer ({type(error).__name__})") from error
+        status = exit_status(command, str(model), seconds=_MOST_SECONDS)
+    except RulesError as error:
+        raise RulesError(f"node config {ACCEPT_MODEL}: {error}") from error
     if status:
         raise RulesError(f"node config {ACCEPT_MODEL}: the command refuses the model with exit status {status}")
 

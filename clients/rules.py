@@ -5,6 +5,9 @@ it the node gives: optimizer steps, seconds of training, and memory. Simulated n
 set.
 """
 
+import re
+import shlex
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +32,10 @@ DEFAULT_STEPS, DEFAULT_SECONDS = 1_000_000, 86_400.0
 _MB = 10**6
 #: No limit is larger, so that bytes of memory are a number of 64 bits.
 _MOST = 10**12
+
+
+#: Seconds after which a command that says whether the node may work is killed.
+_SECONDS_OF_ELIGIBLE = 60
 
 
 class LimitError(RuntimeError):
@@ -170,11 +177,26 @@ def _memory_limited(size: int) -> Iterator[None]:
 
 
 #: Keys that limit the mechanism that the key ``dp`` demands.
+_HOURS = re.compile(r"([01]?\d|2[0-4])-([01]?\d|2[0-4])")
 _OF_MECHANISM = ("dp-noise", "dp-clip", "dp-delta", "max-epsilon", "max-releases")
 
 
 class RulesError(RuntimeError):
     """A run asks for more than the node's operator allows. The text has keys and limits, and no data of the node."""
+
+
+def exit_status(command: str, *arguments: str, seconds: float) -> int:
+    """Run a command of the node config, and return its exit status.
+
+    Raises
+    ------
+    RulesError
+        It cannot be run, or takes more than ``seconds``. The text names no file of the node.
+    """
+    try:
+        return subprocess.run([*shlex.split(command), *arguments], check=False, timeout=seconds).returncode
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:  # ValueError: a quotation mark is not closed
+        raise RulesError(f"the command gave no answer ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
@@ -192,6 +214,10 @@ class NodeRules:
     may_leave : str
         Glob patterns, separated by commas, of what may leave beside the shared arrays: metrics, records, ``groups`` of
         the profile and ``num-examples``. Empty: what the method declares; under ``dp = "local"`` nothing.
+    eligible : str
+        A command whose exit status says whether the node may work now: 0 if it may.
+    eligible_hours : str
+        The hours of the day in which it may, in the local time of the node: ``22-6`` is from 22:00 to 5:59.
     min_count : int
         At least 1: the fewest examples that a mean over examples, such as a prototype, must have to leave the node. 3
         is the usual minimum frequency of disclosure control (Hundepool et al., Statistical Disclosure Control, 2012).
@@ -208,6 +234,8 @@ class NodeRules:
         "patterns of the metrics, records, groups and num-examples that may leave, exactly and without noise; empty = "
         "what the method declares, and under dp = local nothing",
     )
+    eligible: str = option("", "a command: its exit status above 0 says that the node may not work now; empty = it may")
+    eligible_hours: str = option("", "the hours in which the node may work, such as 22-6, in local time; empty = all")
     min_count: int = option(3, "the fewest examples of a mean, such as a prototype, that leaves the node", minimum=1)
 
     @classmethod
@@ -224,9 +252,31 @@ class NodeRules:
         rules = cls(**arguments)
         if rules.dp == "none" and not errors and (limits := [key for key in _OF_MECHANISM if key in values]):
             errors = [f'node config {", ".join(limits)}: needs dp = "local", the mechanism that it limits']
+        if not errors and rules.eligible_hours and not _HOURS.fullmatch(rules.eligible_hours):
+            errors = [
+                f"node config eligible-hours = {rules.eligible_hours!r}: must be two hours of the day from 0 to 24, "
+                "such as 22-6"
+            ]
         if errors:
             raise ValueError("; ".join(errors))
         return replace(rules, min_count=1) if is_simulated(node_config) and "min-count" not in values else rules
+
+    def ineligible(self) -> str | None:
+        """Why the node may not work now; empty if it may, ``None`` without ``eligible`` and ``eligible_hours``."""
+        if not self.eligible and not self.eligible_hours:
+            return None
+        if self.eligible_hours:
+            begin, end = map(int, self.eligible_hours.split("-"))
+            hour = time.localtime().tm_hour
+            if not (begin <= hour < end if begin < end else hour >= begin or hour < end):
+                return f"eligible-hours = {self.eligible_hours}: it is {hour} o'clock on the node"
+        if not self.eligible:
+            return ""
+        try:
+            status = exit_status(self.eligible, seconds=_SECONDS_OF_ELIGIBLE)
+        except RulesError as error:
+            return f"eligible: {error}"
+        return f"eligible: the command ended with exit status {status}" if status else ""
 
     def lets_out(self, name: str, *, otherwise: bool) -> bool:
         """Whether a metric, a record or a part of the profile may leave; ``otherwise`` where ``may_leave`` is empty."""

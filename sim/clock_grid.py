@@ -24,7 +24,14 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from .devices import Devices, Finish, Mark
-from .flower_internals import decode_records, encode_records, error_reply, set_message_id, unavailable_reply
+from .flower_internals import (
+    check_names,
+    decode_records,
+    encode_records,
+    error_reply,
+    set_message_id,
+    unavailable_reply,
+)
 from .inprocess import MessageGrid
 
 _PAUSE, _LONGEST, _GROWTH = 0.005, 0.25, 1.5  # seconds between attempts to fetch what another process computes
@@ -87,9 +94,15 @@ class ClockGrid(MessageGrid):
     lost : bool
         Whether a device that turns off loses what it was working on; the server learns it at once, from an error reply.
         Otherwise the device goes on when it turns on again.
+
+    Raises
+    ------
+    ValueError
+        As :func:`~fedapps.sim.flower_internals.check_names`.
     """
 
     def __init__(self, grid: Grid, devices: Devices, reading: Reading, *, lost: bool = False) -> None:
+        check_names("simulated time")
         self.devices = devices
         self._grid, self._reading, self._lost = grid, reading, lost
         self._now = 0.0

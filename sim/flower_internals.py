@@ -19,71 +19,57 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
-from fedapps.strategies import arrays
+from fedapps.strategies import arrays, wire
 from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
-from flwr.common.constant import (
-    APP_DIR,
-    FAB_EXCLUDE_PATTERNS,
-    FAB_HASH_TRUNCATION,
-    FAB_INCLUDE_PATTERNS,
-    ErrorCode,
-    Status,
-)
 from numpy.typing import NDArray
 
 from fedapps.base.atomic import write_whole
 
-__all__ = [
-    "FAB_EXCLUDE_PATTERNS",
-    "FAB_INCLUDE_PATTERNS",
-    "answer_lost_messages",
-    "ask_again_after",
-    "call_on_work",
-    "check_names",
-    "decode_records",
-    "direct_arrays",
-    "empty_run",
-    "encode_records",
-    "error_reply",
-    "flower_identity",
-    "last_app",
-    "missing_names",
-    "parse_config_args",
-    "poll_every",
-    "received_copy",
-    "reuse_installed_apps",
-    "set_message_id",
-    "simulates_nodes",
-    "unavailable_reply",
-    "wait_for_work",
-]
-
 Thing = TypeVar("Thing")
-#: What needs names that Flower does not publish: the engine in one process, and the command ``fedapps supernode``.
-Part = Literal["engine", "supernode"]
+#: What needs names that another Flower may lack: the engines ``inline`` and ``ray``, Flower's own simulation engine in
+#: their place, the server of a run, ``flwr run`` from a copy of the app's files, and the command ``fedapps supernode``.
+Part = Literal["engine", "simulation", "server", "submission", "supernode"]
 _IDENTITY = "flwr.supercore.task_identity:TaskIdentity"
 _EMPTY_RUN = "flwr.supercore.run:Run.create_empty"
 _ENCODE, _DECODE = "flwr.common.serde:recorddict_to_proto", "flwr.common.serde:recorddict_from_proto"
 _PARSE = "flwr.proto.recorddict_pb2:RecordDict.FromString"
+_CONSTANT = "flwr.common.constant"
 _PARSE_CONFIG = "flwr.common.config:parse_config_args"
+_CONSOLE = "flwr.common.logger:update_console_handler"
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
+_STORE = "flwr.supercore.object_store:ObjectStore"
+_SUPERNODE, _SUPEREXEC = "flwr.supernode.start_client_internal", "flwr.supercore.superexec.run_superexec"
 _WORKER = "flwr.supernode.runtime.run_clientapp"
 _UTILS = "flwr.supercore.utils"
-#: The names in the form ``module:name``, with the parameter that a function must have in parentheses.
+_PULLS = tuple(
+    f"{_INFLATABLE}:{name}(initial_backoff)" for name in ("pull_objects", "pull_and_inflate_object_from_tree")
+)
+#: All names in the form ``module:name``. In parentheses, a parameter that a function must have, or an attribute of
+#: instances that the code of a class must mention.
 _NAMES: dict[Part, tuple[str, ...]] = {
     "engine": (
         *(f"{_IDENTITY}.{name}" for name in ("_task_id", "_run_id", "_node_id")),
         *(_EMPTY_RUN, _ENCODE, _DECODE, _PARSE),
         *("flwr.app:Array.numpy", "flwr.app:Array.from_numpy_ndarray"),
+        *("flwr.app:Message(_metadata)", "flwr.app:Message(_content)", "flwr.app:RecordDict(_data)"),
+        "flwr.common:Metadata(_message_id)",
     ),
+    "simulation": ("flwr.simulation:run_simulation",),  # is published, but deprecated
+    "server": _PULLS,
+    "submission": (f"{_CONSTANT}:FAB_INCLUDE_PATTERNS", f"{_CONSTANT}:FAB_EXCLUDE_PATTERNS"),
     "supernode": (
-        *("flwr.supernode.start_client_internal:time", "flwr.supercore.superexec.run_superexec:time"),
-        f"{_INFLATABLE}:pull_objects(initial_backoff)",
-        f"{_INFLATABLE}:pull_and_inflate_object_from_tree(initial_backoff)",
-        _PARSE_CONFIG,
+        *(f"{_SUPERNODE}:time.sleep", f"{_SUPEREXEC}:time.sleep", *_PULLS, _PARSE_CONFIG),
         *(f"{_WORKER}:install_from_fab", f"{_UTILS}:get_flwr_home", f"{_STATE}:CLIENT_APP_CRASHED_ERROR"),
+        *(f"{_CONSTANT}:{name}" for name in ("APP_DIR", "FAB_HASH_TRUNCATION")),
+        *(f"{_CONSTANT}:Status.{name}" for name in ("PENDING", "STARTING", "RUNNING")),
+        *(f"{_STORE}.{name}" for name in ("get", "get_object_tree", "delete")),
+        *(f"{_STATE}:MessageEntry({name})" for name in ("message", "is_retrieved")),
+        *(
+            f"{_STATE}:InMemoryNodeState({name})"
+            for name in ("msg_store", "lock_msg_store", "time_store", "object_store")
+        ),
         *(
             f"{_STATE}:InMemoryNodeState.{name}"
             for name in (
@@ -93,6 +79,13 @@ _NAMES: dict[Part, tuple[str, ...]] = {
         ),
     ),
 }
+#: What works in place of a part, and what is slower then.
+_INSTEAD: dict[Part, str] = {
+    "engine": "Flower's own simulation engine runs the nodes, and takes longer to start and for each message",
+    "server": "Flower waits 1 s before it asks again for a part of a message that has not arrived yet",
+    "submission": "flwr run gets the app's own folder, and takes longer to look at every file in it",
+    "supernode": "Flower's own flower-supernode runs, whose workers import torch again for every message",
+}
 
 
 def missing_names(part: Part) -> list[str]:
@@ -100,62 +93,64 @@ def missing_names(part: Part) -> list[str]:
 
     Parameters
     ----------
-    part : "engine" or "supernode"
-        The engine in one process, or the command ``fedapps supernode``.
+    part : "engine", "simulation", "server", "submission" or "supernode"
 
     Returns
     -------
     list of str
         Names in the form ``module:name``; empty if the part can work.
     """
-    missing = [name for name in _NAMES[part] if not _exists(name)]
-    if part == "engine" and not missing:
-        with flower_identity():
-            message = Message(RecordDict(), dst_node_id=1, message_type="train")
-        attributes = {
-            "Message": (message, ("_metadata", "_content")),
-            "Metadata": (message.metadata, ("_message_id",)),
-            "RecordDict": (message.content, ("_data",)),
-        }
-        missing = [
-            f"flwr.app:{kind}.{name}"
-            for kind, (thing, names) in attributes.items()
-            for name in names
-            if name not in vars(thing)
-        ]
-    return missing
+    return [name for name in _NAMES[part] if not _exists(name)]
 
 
-def check_names(part: Part, alternative: str) -> None:
-    """Check that the installed version of Flower has the private names that a part needs.
+def fallback(part: Part) -> str:
+    """One line that says what the installed version of Flower lacks for a part and what works in its place, or "".
+
+    Raises ``ValueError`` as :func:`check_names` if nothing does.
+    """
+    missing = missing_names(part)
+    if part == "engine" and missing_names("simulation"):
+        check_names("a simulation")
+    return f"{_lacks(missing)}: {_INSTEAD[part]}" if missing else ""
+
+
+def check_names(user: str) -> None:
+    """Check that the installed version of Flower has the private names that the engines need.
 
     Parameters
     ----------
-    part : "engine" or "supernode"
-        See :func:`missing_names`.
-    alternative : str
-        What a person can use in its place.
+    user : str
+        What needs them, for the message.
 
     Raises
     ------
     ValueError
         Names are missing; the message has one line.
     """
-    if missing := missing_names(part):
-        what = "the engine in one process" if part == "engine" else "fedapps supernode"
+    if missing := missing_names("engine"):
         raise ValueError(
-            f"flwr {version('flwr')} lacks {', '.join(missing)}, which {what} needs: install another version of flwr "
-            f"(constraints.txt names the tested one), or {alternative}"
+            f"{_lacks(missing)}, which {user} needs: install another version of flwr (constraints.txt names the tested "
+            "one), or simulate with `flwr run`"
         )
 
 
+def _lacks(missing: list[str]) -> str:
+    return f"flwr {version('flwr')} lacks {', '.join(missing)}"
+
+
 def _exists(name: str) -> bool:
-    path, _, parameter = name.partition("(")
+    path, _, inner = name.removesuffix(")").partition("(")
     try:
         thing = _named(path)
     except (ImportError, AttributeError):
         return False
-    return not parameter or parameter[:-1] in (thing.__kwdefaults__ or {})
+    if not inner:
+        return True
+    if not isinstance(thing, type):
+        return inner in (thing.__kwdefaults__ or {})
+    members = [member for kind in thing.__mro__ for member in vars(kind).values()]
+    codes = [getattr(getattr(member, "fget", member), "__code__", None) for member in members]
+    return any(inner in (*code.co_names, *code.co_consts) for code in codes if code)
 
 
 def _named(name: str) -> Any:
@@ -169,7 +164,11 @@ def _named(name: str) -> Any:
 
 @contextmanager
 def flower_identity(run_id: int = 1, node_id: int = 1) -> Iterator[None]:
-    """Set the process identity with which Flower stamps every message, for code outside a Flower process."""
+    """Set the process identity with which Flower stamps every message, for code outside a Flower process.
+
+    Raises ``ValueError`` as :func:`check_names`.
+    """
+    check_names("work in this process")
     identity = _named(_IDENTITY)
     before = {name: getattr(identity, name) for name in ("_task_id", "_run_id", "_node_id")}
     identity._task_id, identity._run_id, identity._node_id = 1, run_id, node_id
@@ -195,20 +194,35 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-def parse_config_args(config: list[str]) -> dict[str, Any]:
-    """The values of ``key=value`` pairs, as Flower's commands read them. The first call imports ``requests``."""
-    values: dict[str, Any] = _named(_PARSE_CONFIG)(config)
+def app_patterns() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The patterns of the files that Flower takes into an app, and of those that it leaves out."""
+    include, exclude = map(_named, _NAMES["submission"])
+    return include, exclude
+
+
+def color_log(colored: bool) -> None:
+    """Let Flower's log have colors or none, where its version can."""
+    if _exists(_CONSOLE):
+        _named(_CONSOLE)(colored=colored)
+
+
+def parse_config_args(config: list[str]) -> dict[str, Any] | None:
+    """The values of ``key=value`` pairs, as Flower's commands read them; ``None`` where a version hides its reader.
+
+    The first call imports ``requests``.
+    """
+    values: dict[str, Any] | None = _named(_PARSE_CONFIG)(config) if _exists(_PARSE_CONFIG) else None
     return values
 
 
 def error_reply(message: Message, reason: str) -> Message:
     """The reply that Flower sends for a ClientApp that raised an exception."""
-    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+    return Message(Error(wire.APP_RAISED, reason), reply_to=message)
 
 
 def unavailable_reply(message: Message, reason: str) -> Message:
     """The reply of a SuperLink to a message whose node has gone offline."""
-    return Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message)
+    return Message(Error(wire.NODE_UNAVAILABLE, reason), reply_to=message)
 
 
 def received_copy(message: Message) -> Message:
@@ -281,12 +295,12 @@ def poll_every(seconds: float) -> None:
             usual, begin = seconds_of_flower, now
         time.sleep(min(seconds_of_flower, seconds, max(seconds / 10, (now - begin) / 4)))
 
-    _pause_with(pause, "flwr.supernode.start_client_internal")
+    _pause_with(pause, _SUPERNODE)
 
 
 def wait_for_work(wait: Callable[[float], object]) -> None:
     """Let the SuperExec of this process call ``wait`` between two polls for work, with Flower's pause in s."""
-    _pause_with(wait, "flwr.supercore.superexec.run_superexec")
+    _pause_with(wait, _SUPEREXEC)
 
 
 def call_on_work(call: Callable[[], object]) -> None:
@@ -323,9 +337,11 @@ def ask_again_after(seconds: float = 0.05) -> None:
     Flower's first pause is 1 s. A SuperNode often receives a message while the server sends its arrays, and a worker
     starts while its SuperNode receives them.
     """
-    module = import_module(_INFLATABLE)
-    for function in (module.pull_objects, module.pull_and_inflate_object_from_tree):
-        function.__kwdefaults__["initial_backoff"] = seconds
+    if line := fallback("server"):
+        log(WARNING, "%s", line)
+        return
+    for name in _PULLS:
+        _named(name.partition("(")[0]).__kwdefaults__["initial_backoff"] = seconds
 
 
 def reuse_installed_apps() -> None:
@@ -337,6 +353,7 @@ def reuse_installed_apps() -> None:
     """
     module: Any = import_module(_WORKER)
     install, home = module.install_from_fab, import_module(_UTILS).get_flwr_home
+    constant = import_module(_CONSTANT)
 
     def installed(fab_file: bytes, **options: Any) -> Path:
         folder = unpacked(fab_file, **options)
@@ -345,8 +362,8 @@ def reuse_installed_apps() -> None:
         return folder
 
     def unpacked(fab_file: bytes, **options: Any) -> Path:
-        digest = hashlib.sha256(fab_file).hexdigest()[:FAB_HASH_TRUNCATION]
-        apps: Path = home() / APP_DIR
+        digest = hashlib.sha256(fab_file).hexdigest()[: constant.FAB_HASH_TRUNCATION]
+        apps: Path = home() / constant.APP_DIR
         if known := next(apps.glob(f"[!.]*.{digest}"), None):
             return known
         apps.mkdir(parents=True, exist_ok=True)
@@ -370,7 +387,7 @@ def _write_imported(folder: Path) -> None:
 
 def last_app() -> tuple[Path, Callable[[], None]] | None:
     """The folder of the app that was used last on this node, and a function that imports its modules so far."""
-    records = (import_module(_UTILS).get_flwr_home() / APP_DIR).glob(f".*{_IMPORTED}")
+    records = (import_module(_UTILS).get_flwr_home() / _named(f"{_CONSTANT}:APP_DIR")).glob(f".*{_IMPORTED}")
     if not (record := max(records, key=lambda path: path.stat().st_mtime_ns, default=None)):
         return None
     folder = record.with_name(record.name[1 : -len(_IMPORTED)])
@@ -440,7 +457,8 @@ def answer_lost_messages() -> None:
 
 def _reply_to_lost(state: Any, error: Error) -> None:
     """Store an error as the reply to each message of a SuperNode's state for which no other reply can come."""
-    unfinished = state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING])
+    status = _named(f"{_CONSTANT}:Status")
+    unfinished = state.get_tasks(statuses=[status.PENDING, status.STARTING, status.RUNNING])
     open_runs = {task.run_id for task in unfinished}
     with state.lock_msg_store:
         entries = [entry for entry in state.msg_store.values() if entry.message.metadata.run_id not in open_runs]

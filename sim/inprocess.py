@@ -16,7 +16,6 @@ from flwr.client import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from .flower_internals import (
-    check_names,
     direct_arrays,
     empty_run,
     error_reply,
@@ -216,7 +215,6 @@ def run_inprocess(
     ValueError
         There is no node, or the installed version of Flower lacks what this engine needs.
     """
-    check_names("engine", "run the app with Flower's simulation engine")
     configs = node_configs or [{} for _ in range(num_nodes)]
     if not configs:
         raise ValueError("num_nodes = 0 and no node_configs: a federation needs at least one node")

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from flwr.app import Context, Message, RecordDict
 from flwr.client import ClientApp
-from flwr.common.logger import log
+from flwr.common import log
+from flwr.serverapp import Grid, ServerApp
 
 from fedapps.base.processes import Interrupts, ray_environment, usable_cores
 
@@ -210,6 +211,66 @@ def _most_workers(machines: Sequence[Mapping[str, float]], cpus: int, gpus: floa
     return room
 
 
+class _Configured:
+    """A ClientApp that gets a run config in each message."""
+
+    def __init__(self, client_app: ClientApp, run_config: Mapping[str, Any]) -> None:
+        self._client_app, self._run_config = client_app, run_config
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        run_config = dict(self._run_config)  # the engine refuses a context whose own has changed
+        own = Context(context.run_id, context.node_id, context.node_config, context.state, run_config)
+        reply = self._client_app(message, own)
+        context.state = own.state
+        return reply
+
+
+def run_flower_simulation(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    num_nodes: int,
+    run_config: Mapping[str, Any],
+    *,
+    cpus: int = 1,
+    gpus: float = 0.0,
+) -> None:
+    """Run an app to its end with Flower's own simulation engine, which needs no name that Flower does not publish.
+
+    Exceptions of the ServerApp propagate.
+
+    Parameters
+    ----------
+    server_app, client_app, run_config
+        See :func:`~fedapps.sim.inprocess.run_inprocess`.
+    num_nodes, cpus, gpus
+        See :func:`ray_grid`.
+    """
+    from flwr.simulation import run_simulation
+
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        context.run_config = dict(run_config)
+        server_app(grid, context)
+
+    backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": gpus}}
+    nodes: Any = _Configured(client_app, run_config)
+    with _ray_environment():
+        run_simulation(server, nodes, num_nodes, backend_config=backend)
+
+
+@contextmanager
+def _ray_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(ray_environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @contextmanager
 def ray_grid(
     client_app: ClientApp, num_nodes: int, run_config: Mapping[str, Any], *, cpus: int = 1, gpus: float = 0.0
@@ -226,9 +287,7 @@ def ray_grid(
     num_nodes : int
         At least 1.
     """
-    before = dict(os.environ)
-    os.environ.update(ray_environment())
-    try:
+    with _ray_environment():
         import ray
 
         joins = os.environ.get(RAY_ADDRESS, "") not in ("", "local")
@@ -240,6 +299,3 @@ def ray_grid(
             finally:
                 with interrupts.deferred():
                     ray.shutdown()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

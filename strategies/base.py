@@ -18,7 +18,7 @@ from logging import INFO
 from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from . import wire
@@ -333,7 +333,7 @@ class BaseStrategy(RoundLoop):
             ``nodes`` has the replies, and ``evaluate`` the means of their metrics; both are empty without such nodes.
         """
         report = self.report = RoundReport(server_round)
-        nodes = [self.label(node) for node in self.registry.connected(grid, held_out=True)]
+        nodes = [self.label(node) for node in self.registry.connected(grid, held_out=True) if not node.ineligible]
         log(INFO, "%s nodes that were held out evaluate", len(nodes))
         arrays = self.share(arrays)
         messages = self._messages("evaluate", nodes, server_round, arrays, config)

@@ -9,7 +9,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import MetricRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -23,7 +23,7 @@ from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, Metri
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
 from .bounds import SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
-from .checks import check_reply, check_values, require_integer
+from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, truncate
 from .closing import Closing, Staleness, brought_forward
 from .compression import Compression
 from .mailbox import Arrival, Flight, Mailbox
@@ -173,7 +173,7 @@ class RoundLoop(Stateful, Strategy):
         evaluate_config: RoundConfig = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
-        should_stop: Callable[[], bool] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
         evaluate_every: int = 1,
         callbacks: Sequence[Callback] = (),
     ) -> Result:
@@ -193,8 +193,8 @@ class RoundLoop(Stateful, Strategy):
             Entries of the config of the messages.
         evaluate_fn : function of the round and the shared parameters
             Evaluates on the server: once before the first round, and after each evaluation by nodes.
-        should_stop : function without arguments
-            Asked before each round whether to end the run instead.
+        should_stop : function of the round and the result so far
+            Asked after each round whether to end the run.
         evaluate_every : int
             ≥ 1, rounds between two evaluations. The last round is always evaluated.
         callbacks : sequence of Callback
@@ -237,6 +237,7 @@ class RoundLoop(Stateful, Strategy):
         run.attempts = next_attempts(run.attempts, run.round)
         if not run.round and evaluate_fn and (metrics := evaluate_fn(0, run.result.arrays)) is not None:
             run.result.evaluate_metrics_serverapp[0] = metrics
+        log(INFO, "Starting %s for %s rounds:", type(self).__name__, num_rounds)
         self.summary()
         self._await_nodes(grid, timeout)  # does not count as time of the first round
         begun, first = time.monotonic(), run.round
@@ -307,7 +308,9 @@ class RoundLoop(Stateful, Strategy):
             free = [node for node in candidates if node.node_id not in taken]
             more = self.closing.asked(len(cohort)) - len(ready)
             cohort = in_key_order([*ready, *self.sampler.further(free, more, server_round, "train")])
-        log(INFO, "round %s: %s nodes train", server_round, len(cohort))
+        resting = self.report.ineligible
+        aside = f"; {len(resting)} may not work now: {truncate(', '.join(resting), MAX_NAME_LENGTH)}" if resting else ""
+        log(INFO, "round %s: %s nodes train%s", server_round, len(cohort), aside)
         # 2. Each of them gets a message.
         return self._messages("train", cohort, server_round, arrays, config)
 
@@ -318,6 +321,7 @@ class RoundLoop(Stateful, Strategy):
         if self.mailbox and not self.asynchronous:
             self.mailbox.look()  # who has replied since the last round is free
         self.report, self._version = RoundReport(server_round), server_round - 1
+        self.registry.ask_again()
         arrays = self.share(arrays)
         self.size_bound.begin_round()
         self._current = from_record(arrays)
@@ -493,8 +497,10 @@ class RoundLoop(Stateful, Strategy):
         return ArrayRecord({name: array for name, array in arrays.items() if name in names})
 
     def profiles(self, grid: Grid) -> list[Profile]:
-        """The connected nodes with a profile and data, in the order of their keys."""
-        return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
+        """The connected nodes with a profile and data that may work now, in the order of their keys."""
+        nodes = [node for node in self.registry.connected(grid) if not node.no_data]
+        self.report.ineligible |= {node.key: node.ineligible for node in nodes if node.ineligible}
+        return [self.label(node) for node in nodes if not node.ineligible]
 
     def candidates(self, grid: Grid) -> list[Profile]:
         """The nodes that can train, by their keys. Waits for late nodes if there are too few others.
@@ -684,11 +690,11 @@ class RoundLoop(Stateful, Strategy):
         return to_record({name: shared[name] for name in initial})
 
 
-def _stops(run: Run, should_stop: Callable[[], bool] | None) -> bool:
+def _stops(run: Run, should_stop: Callable[[int, Result], bool] | None) -> bool:
     """Whether a run ends before its next round; logs why."""
     reasons = [callback.reason_to_stop(run) for callback in run.callbacks]
-    if should_stop is not None and should_stop():
-        reasons.append("should_stop() is true")
+    if should_stop is not None and run.round and should_stop(run.round, run.result):
+        reasons.append(f"should_stop({run.round}, result) is true")
     if reason := next(filter(None, reasons), ""):
         log(INFO, "stopping early: %s", reason)
         return True

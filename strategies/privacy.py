@@ -30,7 +30,7 @@ from math import log as ln
 from typing import Any, Literal, get_args
 
 import numpy as np
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from . import wire
@@ -290,6 +290,8 @@ class _NoisyMean(StreamingMean):
         squares = (np.square(released[name].astype(np.float64) - self._sent[name]).sum() for name in self._parameters)
         # The mean and the noise are independent: ‖mean + noise‖² is ‖mean‖² + σ² d on average, give or take σ² √(2 d).
         mean = sqrt(max(sum(map(float, squares)) - noise**2, self._privacy.deviation**2 * sqrt(2 * count)))
+        if self.count:  # every update is clipped
+            mean = min(mean, self._privacy.clip * self.total_weight / self._privacy.expected_weight)
         spent = epsilon(self._privacy.noise, self._round, _LOGGED_DELTA)
         log(
             WARNING if noise > _DROWNED * mean else INFO,

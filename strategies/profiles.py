@@ -18,7 +18,7 @@ from logging import WARNING
 from typing import ClassVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from . import wire
@@ -50,6 +50,9 @@ class Profile:
         Whether the node states that it has data of its own, and not a part of the server's.
     unreported : str
         The metric that the run tracks, if the node states that it cannot report it; empty if it can.
+    ineligible : str or None
+        Why the node may not work now, by rules of its own; empty if it may. ``None`` if it has no such rules: nodes
+        that have some are asked again in each round.
     """
 
     node_id: int
@@ -59,6 +62,7 @@ class Profile:
     no_data: str = ""
     own_data: bool = False
     unreported: str = ""
+    ineligible: str | None = None
 
     @classmethod
     def unknown(cls, node_id: int) -> Profile:
@@ -77,9 +81,10 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)
     for each group it belongs to, up to 32. A node without data for this run adds ``no-data`` (str), the reason, which
     is logged; one with data of its own adds ``own-data``, true, and ``unreported`` (str), the tracked metric that it
-    cannot report. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries
-    are ignored. A node that answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can
-    claim the same key; see :func:`with_distinct_keys`.
+    cannot report; one with rules about when it works adds ``ineligible`` (str), why it may not work now. Keys, kinds
+    and labels must be printable, on one line and at most 200 characters long; other entries are ignored. A node that
+    answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can claim the same key; see
+    :func:`with_distinct_keys`.
 
     Returns
     -------
@@ -117,7 +122,9 @@ def read_profile(node_id: int, reply: Outcome) -> Profile | None:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
     metric = record.get(wire.UNREPORTED)
     unreported = str(metric) if is_valid_name(metric) else ""
-    return Profile(node_id, key, examples, groups, no_data, record.get(wire.OWN_DATA) is True, unreported)
+    why = record.get(wire.INELIGIBLE)
+    ineligible = truncate(why) if isinstance(why, str) else None
+    return Profile(node_id, key, examples, groups, no_data, record.get(wire.OWN_DATA) is True, unreported, ineligible)
 
 
 def check_group(profiles: Collection[Profile], group: str, unlisted: str = "") -> None:
@@ -131,8 +138,9 @@ def check_group(profiles: Collection[Profile], group: str, unlisted: str = "") -
     if profiles and not any(group in node.groups for node in profiles):
         present = ", ".join(sorted({name for node in profiles for name in node.groups} - {unlisted})) or "none"
         raise ValueError(
-            f"group {group!r}: none of {len(profiles)} nodes has this group; they have: {present}. Under dp = 'local', "
-            'a node with its own data sends its groups only with may-leave = "groups" in its node config'
+            f"group {group!r}: none of {len(profiles)} nodes has this group; they have: {present}. A client sends "
+            "its groups in its profile (docs/strategies.md); under dp = 'local', a node with its own data does so only "
+            'with may-leave = "groups" in its node config'
         )
 
 

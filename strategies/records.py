@@ -138,7 +138,8 @@ class RoundReport:
     ``timings`` are the seconds of the server's phases: preparing messages, waiting for replies, decoding, folding and
     the step; ``other`` is the rest. ``save``, recording a round and storing its snapshot, counts for the next round.
 
-    ``dropped`` are late replies of earlier rounds, which arrived in this one.
+    ``dropped`` are late replies of earlier rounds, which arrived in this one. ``ineligible`` are the nodes that may not
+    work in the round by rules of their own, with the reason of each; they are not asked, and no fault.
 
     ``clock`` is the simulated time at the end of the round in seconds, ``None`` without simulated time.
     """
@@ -160,6 +161,7 @@ class RoundReport:
     nodes: list[NodeReport] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
     dropped: list[LateReply] = field(default_factory=list)
+    ineligible: dict[str, str] = field(default_factory=dict)
     clock: float | None = None
 
     @property

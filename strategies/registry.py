@@ -1,16 +1,17 @@
 """The connected nodes of a run: their profiles, and those that are held out as new nodes for the trained model.
 
-Each node is queried once, and its answer counts when it arrives.
+Each node is queried once, and its answer counts when it arrives. A node with rules about when it works is queried again
+in each round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import ClassVar
 
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from .checks import MAX_NAME_LENGTH, require_integer, truncate
@@ -89,6 +90,7 @@ class HeldOut(Stateful):
 
 POLL_SECONDS = 1.0
 REMINDER_SECONDS = 10.0
+_UNANSWERED = "it has not answered yet whether it may work"
 _MAX_NAMES = 8
 
 
@@ -101,6 +103,9 @@ class NodeRegistry(Stateful):
     data, each connected node that can still answer in time is also a sign of life: it is slow but alive, because Flower
     counts a node as connected for a minute after its last heartbeat. Like any message, a query times out after
     ``timeout`` seconds.
+
+    A node that may not work now is waited for as one without data, and asked again every ten seconds of waiting; its
+    answer is no sign of life. Those that may work now say so again before each round, which waits for their answers.
 
     Nodes that connect later are queried while a round waits for replies, and delay no round. A node that is killed and
     restarted gets a new Flower id, while Flower counts the old one as connected for another minute. Both claim the same
@@ -152,6 +157,7 @@ class NodeRegistry(Stateful):
         self._newest_first: list[int] = []
         self._profiles: dict[int, Profile] = {}
         self._known: dict[int, Profile] = {}
+        self._outdated: set[int] = set()
         self._next_poll = 0.0
 
     @property
@@ -190,6 +196,13 @@ class NodeRegistry(Stateful):
         self._known = {profile.node_id: profile for profile in nodes}
         return nodes
 
+    def ask_again(self) -> None:
+        """Let nodes with rules about when they work say anew whether they may. To be called before a round."""
+        for node, profile in self._profiles.items():
+            if profile.ineligible is not None:
+                self._profiles[node] = replace(profile, ineligible=_UNANSWERED)
+                self._outdated.add(node)
+
     def poll(self, grid: Grid, busy: int = 0) -> None:
         """Query new nodes and fetch answers, at most once a second. To be called while a round waits for replies.
 
@@ -208,29 +221,31 @@ class NodeRegistry(Stateful):
     def absent(self) -> list[str]:
         """Sentences that name the connected nodes that take no part: without a profile, without data, or left out."""
         silent = sorted(self._connected - self._profiles.keys())
-        idle = sorted(
-            profile.key
-            for node, profile in self._profiles.items()
-            if node in self._connected and not _has_data(profile)
-        )
+        present = [profile for node, profile in self._profiles.items() if node in self._connected]
+        idle = sorted(node.key for node in present if not _has_data(node))
+        resting = sorted(node.key for node in present if _has_data(node) and node.ineligible)
         reasons = []
         if silent:
             reasons.append(f"Connected, but no profile yet: {self._names(silent)}.")
         if idle:
             reasons.append(f"Connected, but left out or without data to train on: {_shortened(idle)}.")
+        if resting:
+            reasons.append(f"Connected, but by their own rules not to work now: {_shortened(resting)}.")
         return reasons
 
     def _wait(self, grid: Grid) -> None:
         """Wait until there are enough nodes, or no more can be expected."""
         clock = clock_of(grid)
         self._sign_of_life = clock.now()
-        remind_at = self._sign_of_life + REMINDER_SECONDS
+        remind_at = ask_at = self._sign_of_life + REMINDER_SECONDS
         while True:
             news, now = self._update(grid), clock.now()
             missing = 0 if self._begun else max(0, self._min_nodes - len(self._connected))
             slow = self.queries.pending(self._connected - self._profiles.keys())
-            enough = not missing and self._num_with_data() >= self._min_replies
-            if not missing and (not slow or (enough and self._begun)):
+            asked = self.queries.pending(self._connected & self._outdated)
+            able, resting = self._num_with_data()
+            enough = not missing and able >= self._min_replies
+            if not missing and not asked and (enough or not resting) and (not slow or (enough and self._begun)):
                 break
             if news or (slow and not enough):
                 self._sign_of_life = now
@@ -239,6 +254,9 @@ class NodeRegistry(Stateful):
             if now >= remind_at:
                 log(INFO, "waiting for nodes: %s", self._progress(slow))
                 remind_at = now + REMINDER_SECONDS
+            if resting and now >= ask_at:
+                self._outdated |= {node for node, profile in self._profiles.items() if profile.ineligible}
+                ask_at = now + REMINDER_SECONDS
             if not news:
                 clock.wait(max(self._sign_of_life + self._node_wait, now + POLL_SECONDS))
         if missing:
@@ -254,17 +272,21 @@ class NodeRegistry(Stateful):
         self._connected = retry(lambda: set(grid.get_node_ids()))
         new = self._connected.difference(self._newest_first)
         self._newest_first = [*sorted(new), *self._newest_first]  # smallest id first among nodes found together
-        silent = sorted(self._connected - self._profiles.keys())
+        silent = sorted(self._connected & (self._outdated | (self._connected - self._profiles.keys())))
         if self._asks:
             self.queries.ask(silent)
         answers = self.queries.receive(grid, busy) if self._asks else list(map(Profile.unknown, silent))
         received = self.admission.apply_to(self._limits.apply_to(answers), grid)
         self._profiles |= {profile.node_id: profile for profile in received}
-        return bool(new or received)
+        self._outdated -= {profile.node_id for profile in received}
+        return bool(new) or any(not profile.ineligible for profile in received)
 
-    def _num_with_data(self) -> int:
+    def _num_with_data(self) -> tuple[int, int]:
+        """How many connected nodes with data may work now, and how many may not."""
         present = [profile for node, profile in self._profiles.items() if node in self._connected]
-        return sum(_has_data(profile) and not self.held_out.holds(profile.key) for profile in present)
+        nodes = [node for node in present if _has_data(node) and not self.held_out.holds(node.key)]
+        resting = sum(bool(node.ineligible) for node in nodes)
+        return len(nodes) - resting, resting
 
     def _progress(self, slow: Sequence[int]) -> str:
         short = not self._begun and len(self._connected) < self._min_nodes

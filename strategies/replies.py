@@ -8,7 +8,7 @@ from math import inf
 from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 
 from . import wire
 from .aggregation import MetricMean, MetricRule

@@ -12,18 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
 
+from .arrays import Arrays
 from .checks import require_integer
 from .profiles import Profile, check_group, in_key_order
 from .records import RoundStep
-
-if TYPE_CHECKING:
-    from .arrays import Arrays
-    from .replies import Reply
+from .replies import Reply
 
 
 class Sampler(ABC):

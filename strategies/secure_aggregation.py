@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from . import wire

@@ -11,19 +11,16 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from math import log, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from .arrays import Arrays
 from .checks import require_integer, require_positive
 from .profiles import Profile, in_key_order
 from .records import RoundStep, flat, nested
+from .replies import Reply
 from .samplers import Sampler, check_fraction, draw, draw_generator, rounded_share
-
-if TYPE_CHECKING:
-    from .arrays import Arrays
-    from .replies import Reply
-
 
 LOSS = "loss"
 _OLD = 0.7  # share of the earlier times in a node's running mean

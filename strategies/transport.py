@@ -17,11 +17,11 @@ from logging import WARNING
 from typing import NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from . import wire
 from .checks import MAX_NAME_LENGTH, truncate
 
 LONGEST_PAUSE = 0.5
@@ -192,11 +192,9 @@ def retry(call: Callable[[], Result]) -> Result:
     return call()
 
 
-_SUPERLINK_ERRORS = (
-    ErrorCode.NODE_UNAVAILABLE,
-    ErrorCode.MESSAGE_UNAVAILABLE,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-)
+_SUPERLINK_ERRORS = (wire.NODE_UNAVAILABLE, wire.MESSAGE_UNAVAILABLE, wire.REPLY_UNAVAILABLE)
+#: Flower's text before that of an exception of a ClientApp.
+_RAISED = "Exception ClientAppException occurred. Message: "
 
 
 @dataclass(frozen=True)
@@ -220,7 +218,7 @@ class NodeFailure:
     @property
     def error(self) -> Error:
         """The error in place of a reply that stands for this failure."""
-        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION if self.by_node else ErrorCode.NODE_UNAVAILABLE
+        code = wire.APP_RAISED if self.by_node else wire.NODE_UNAVAILABLE
         return Error(code, self.reason)
 
 
@@ -295,7 +293,10 @@ def outcome_of(sent: Sent, reply: Message) -> Outcome:
     if not reply.has_error():
         return reply
     by_node = reply.error.code not in _SUPERLINK_ERRORS
-    return NodeFailure(sent.node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)
+    # What a ClientApp raised is the end of Flower's text; in Ray, a traceback that is in the log already precedes it.
+    reason = reply.error.reason or f"error {reply.error.code} without a reason"
+    _, flowers, raised = reason.rpartition(_RAISED)
+    return NodeFailure(sent.node_id, raised.removesuffix("'>") if flowers else reason, by_node)
 
 
 def _sent(node_id: int, message_id: str | None) -> Sent | NodeFailure:

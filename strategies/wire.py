@@ -16,7 +16,7 @@ replies, if asked for        ``timings``                ConfigRecord: seconds of
 TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
 ``query.profile``            -                          no record
 its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
-                                                        ``no-data``, ``own-data``, ``unreported``
+                                                        ``no-data``, ``own-data``, ``unreported``, ``ineligible``
 ``query.secagg``             ``config``, ``secagg``     ConfigRecords: the round, and an exchange of secure aggregation
 its reply                    ``secagg``                 ConfigRecord: public keys, sealed shares or shares
 TRAIN                        ``secagg``                 ConfigRecord: shares, and how an update is encoded
@@ -31,6 +31,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 # -- every strategy --------------------------------------------------------------------------------------------
+
+#: Flower's numbers of the errors in place of a reply, which it publishes nowhere: the node's app raised an exception;
+#: the message or its reply is lost; the node is not connected.
+APP_RAISED, MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE = 2, 3, 4, 5
 
 #: Record of the shared arrays.
 ARRAYS = "arrays"
@@ -131,6 +135,8 @@ GROUP_PREFIX = "group."
 NO_DATA = "no-data"
 #: Profile key: true where the node has a folder with data of its own; missing where it has a part of the server's.
 OWN_DATA = "own-data"
+#: Profile key: why the node may not work now, a string, empty if it may; missing if no rule of the node decides it.
+INELIGIBLE = "ineligible"
 #: Profile key: the metric that the run tracks and the node cannot report, a string; missing if it can.
 UNREPORTED = "unreported"
 
@@ -169,7 +175,7 @@ STALE_METRICS_PREFIX = "stale."
 FISHER = "fisher"
 #: Key of ``fisher``: how to estimate the Fisher information, one of :data:`FisherEstimator`.
 FISHER_ESTIMATOR = "estimator"
-FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
+FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled", "loss-per-sample", "loss-per-batch", "true"]
 #: FisherExchange, record of TRAIN: the precision P ≥ 0, in the form of the shared parameters.
 FISHER_PRIOR_PRECISION = "fisher.prior-precision"
 #: FisherExchange, record of TRAIN: the linear term L, in the same form.

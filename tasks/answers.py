@@ -114,11 +114,21 @@ def finite_numbers(numbers: Any, name: str, *, missing: bool = False) -> np.ndar
     return array
 
 
-def finite_answer(answer: np.ndarray, name: str) -> np.ndarray:
-    """Return what a model computed. Raise :class:`DataError` if a number of it is not finite."""
+def finite_answer(answer: np.ndarray, name: str, limit: float = np.inf) -> np.ndarray:
+    """Return what a model computed.
+
+    Raises
+    ------
+    DataError
+        A number of it is not finite, or its absolute value is not at most ``limit``.
+    """
     if not np.isfinite(answer).all():
         index = tuple(np.argwhere(~np.isfinite(answer))[0].tolist())
         raise DataError(f"{name}{_at(index)} = {answer[index]}: the model has no finite answer to this input")
+    beyond = ~(np.abs(answer) <= limit)
+    if beyond.any():
+        index = tuple(np.argwhere(beyond)[0].tolist())
+        raise DataError(f"{name}{_at(index)} = {answer[index]:g}: beyond the limit of {limit:g}")
     return answer
 
 

@@ -434,6 +434,26 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean training loss over a batch, a scalar."""
 
+    def drawn_labels(self, model: nn.Module, batch: Batch, temperature: float) -> Batch:
+        """Return a batch with labels from the model's likelihood in place of its own, as the true Fisher information
+        needs them (:func:`fedapps.clients.fisher.fisher_of_node`).
+
+        Parameters
+        ----------
+        model : nn.Module
+            In evaluation mode.
+        batch : mapping of names to tensors
+            On the device of the model.
+        temperature : float
+            T > 0: the loss is T times the negative log-likelihood. A squared error stands for noise of variance T / 2.
+
+        Raises
+        ------
+        NotImplementedError
+            By default.
+        """
+        raise NotImplementedError(f"task {self.name!r} cannot draw labels from a model")
+
     def features(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the representation of each example of a batch, ``[n, d]``, with gradients.
 

@@ -194,7 +194,8 @@ def ours(nodes: int, method: str, engine: str, rounds: int, seed: int) -> Cost:
 def _settings(nodes: int, method: str, rounds: int, seed: int) -> dict[str, object]:
     """The keys of our run; all nodes have the same test images, so one evaluates."""
     return dict(_SETTINGS) | {
-        "methods": method, "num-nodes": nodes, "fraction-train": DRAWN / nodes, "fraction-evaluate": 1 / nodes,
+        "methods": method, "weighting": "uniform" if method == "scaffold" else "num-examples", "num-nodes": nodes,
+        "fraction-train": DRAWN / nodes, "fraction-evaluate": 1 / nodes,
         "rounds": rounds, "evaluate-every": rounds, "seed": seed,
     }  # fmt: skip
 
@@ -205,7 +206,8 @@ def theirs(nodes: int, method: str, peer: Peer, python: Path, rounds: int, seed:
         job = Path(folder) / "job.npz"
         write_job(job, nodes, method, rounds, seed)
         cost, output = measured([str(python), str(_FOLDER / peer.program), str(job)])
-    return replace(cost, accuracy=json.loads(output.strip().splitlines()[-1])["accuracy"])
+    result = next(line for line in reversed(output.splitlines()) if line.startswith('{"accuracy"'))
+    return replace(cost, accuracy=json.loads(result)["accuracy"])  # Ray may log after it
 
 
 def write_job(path: Path, nodes: int, method: str, rounds: int, seed: int) -> None:

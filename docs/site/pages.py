@@ -26,7 +26,9 @@ STRATEGIES = ROOT / "strategies" / "__init__.py"
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "examples/README.md")
 #: Modules whose public names are documented, by page; `strategies` documents each of its public names.
 MODULES = {
-    "fedapps": ("fedapps.api", "fedapps.results", "fedapps.methods.base", "fedapps.trackers"),
+    "fedapps": ("fedapps.api", "fedapps.trained.load", "fedapps.trained.adapt",
+                "fedapps.trained.export", "fedapps.trained.watch", "fedapps.results", "fedapps.methods.base",
+                "fedapps.trackers"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
                 "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
     "tasks": ("fedapps.tasks.base", "fedapps.tasks.profiles", "fedapps.base.options",

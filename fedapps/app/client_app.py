@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
-from flwr.common.logger import log
+from flwr.common import log
 
 from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.base.seeding import derive_seed
@@ -33,6 +33,7 @@ from fedapps.strategies.wire import (
     CLIPPING_NORM,
     COMPRESSION,
     CONFIG,
+    INELIGIBLE,
     KEY,
     METRICS,
     NO_DATA,
@@ -118,7 +119,9 @@ def profile_record(context: Context) -> ConfigRecord:
     It has the node's stable key, its number of training examples and its groups. No model is built, no picture decoded.
     A deployed node whose data is missing or cannot be read says so: why in its log, and to the server that it has none,
     which then asks it nothing more. So does a node whose operator demands more privacy than the run has, or whose
-    budget is spent. The first method of the run decides how the data are read.
+    budget is spent. A node that may not work now by its own rules says so, too, and is asked again before each round.
+
+    The first method of the run decides how the data are read.
     """
     config = run_config_of(context)
     try:
@@ -138,6 +141,8 @@ def profile_record(context: Context) -> ConfigRecord:
     of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[UNREPORTED] = metric
+    if (reason := disclosure.rules.ineligible()) is not None:
+        of_data[INELIGIBLE] = reason
     return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
 
 

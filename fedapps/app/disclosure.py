@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
-from flwr.common.logger import log
+from flwr.common import log
 
 from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from fedapps.config.parsing import Config, parse
@@ -39,7 +39,7 @@ def run_gate(grid: Grid, config: Config) -> None:
     """
     run = config.run
     registry = Registry.read(Path(run.registry))
-    if run.gate in ("compare", "dry-run"):
+    if run.compares:
         assert run.started_from is not None
         label = run.gate_method or next(iter(config.methods))
         kept = RunFolder(run.started_from, "").checkpoints(label)
@@ -99,7 +99,9 @@ def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
         return {}
     models = {one.generation: _Model.open(config, one) for one in registry.generations}
     strategy = models[max(models)].strategy
-    targets = {profile: registry.target(profile.key) for profile in strategy.profiles(grid)}
+    # Also nodes that may not work now: to go back to a model that they keep is no work.
+    nodes = [node for node in strategy.registry.connected(grid) if not node.no_data]
+    targets = {profile: registry.target(profile.key) for profile in map(strategy.label, nodes)}
     queries = [
         Message(RecordDict({CONFIG: ConfigRecord({USE: target})}), profile.node_id, CHAMPION_QUERY)
         for profile, target in targets.items()
@@ -116,7 +118,7 @@ def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
     changes = [
         models[target].promotion(profile, target)
         for profile, target in targets.items()
-        if using.get(profile.key, target) != target
+        if using.get(profile.key, target) != target and not profile.ineligible
     ]
     for arrival in strategy.send(grid, changes, config.run.timeout):
         key = arrival.flight.profile.key
@@ -152,7 +154,9 @@ class _Model:
         snapshot = RunFolder(path, "").checkpoints(candidate.method).of_round(candidate.round)
         if snapshot is None:
             raise ValueError(f"generation {candidate.generation}: {path} has no checkpoint of round {candidate.round}")
+        needed = loaded.run.min_replies if run.compares else 0  # a node goes back also where none may work now
         evaluation = replace(loaded.run, num_nodes=run.num_nodes, node_wait=run.node_wait, fraction_evaluate=1.0)
+        evaluation = replace(evaluation, min_replies=needed)
         loaded = with_begun(replace(loaded, run=replace(evaluation, held_out_nodes="", in_flight=run.in_flight)), path)
         label = read_label(path / "label")
         carry_states(path, label, run.folder(0), label, candidate.method)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from torch import nn
 
 from fedapps.base.atomic import UnwritableError

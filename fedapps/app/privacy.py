@@ -15,7 +15,7 @@ from math import log as ln
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
-from flwr.common.logger import log
+from flwr.common import log
 from torch import nn
 
 from fedapps.base.errors import DivergedError

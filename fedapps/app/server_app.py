@@ -8,7 +8,7 @@ from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
@@ -52,7 +52,6 @@ def main(grid: Grid, context: Context) -> None:
         After the report, if every reply of a node was refused.
     """
     accept_all_text()
-    ask_again_after()
     config = parse(context.run_config)
     if isinstance(grid, InProcessGrid):
         initial_models.clear()
@@ -62,6 +61,7 @@ def main(grid: Grid, context: Context) -> None:
             check_named_cluster()
         else:
             config.check_real_nodes()
+            ask_again_after()
     if config.run.gate:
         from .gate import run_gate  # imports this module
 

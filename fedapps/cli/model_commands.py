@@ -10,10 +10,10 @@ from fedapps.base.options import split_names
 from fedapps.base.report.numbers import number, numbers
 from fedapps.base.report.tables import text_table
 from fedapps.registry.expressions import split_expressions
-from fedapps.trained.adapt import adapt_model
+from fedapps.trained.adapt import adapt as adapt_model
 from fedapps.trained.evaluate import STDIN, PredictionFiles, evaluate_run, evaluation_text
-from fedapps.trained.export import export_model
-from fedapps.trained.load import load_model
+from fedapps.trained.export import export as export_model
+from fedapps.trained.load import load as load_model
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -74,7 +74,6 @@ def export(arguments: argparse.Namespace) -> int:
     model = load_model(arguments.run, arguments.method, arguments.node, arguments.round, arguments.device)
     if arguments.index:
         model.keep_index(Path(arguments.index))
-    example = model.data(arguments.data_dir) if arguments.data_dir else None
     print(
         export_model(
             model,
@@ -82,7 +81,7 @@ def export(arguments: argparse.Namespace) -> int:
             arguments.output,
             tolerance=arguments.tolerance,
             licence=arguments.licence,
-            example=example,
+            data=arguments.data_dir or None,
         )
     )
     return 0

@@ -100,6 +100,37 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Exhibit:
+    """Tables and figures of a paper that belong together, and what answers them.
+
+    Parameters
+    ----------
+    of : sequence of str
+        Such as ``Table 1`` and ``Figure 2``.
+    what : str
+        What they show.
+    experiments : sequence of str
+        The benchmarks that answer them.
+    claim : str
+        What they are to show.
+    compared : sequence of str
+        A benchmark, a metric, and the two methods of the claim, the better one first; empty if there is none.
+    missing : str
+        What is not there, and why. A verdict or this must be there.
+    rerun : sequence of str
+        The benchmarks that would give it.
+    """
+
+    of: Sequence[str]
+    what: str
+    experiments: Sequence[str] = ()
+    claim: str = ""
+    compared: Sequence[str] = ()
+    missing: str = ""
+    rerun: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Setting:
     """What decides whether a paper's numbers and claims can stand beside a comparison: the data, and their nodes.
 
@@ -163,6 +194,12 @@ def paper_tables() -> Sequence[PaperTable]:
 def paper_claims() -> Sequence[Claim]:
     """All claims of all papers."""
     return [Claim(**claim) for paper in _files() for claim in paper.get("claims", [])]
+
+
+def paper_exhibits(paper: str) -> Sequence[Exhibit]:
+    """All tables and figures of the paper that the file ``paper_numbers/PAPER.toml`` is about."""
+    content = tomllib.loads((FOLDER / f"{paper}.toml").read_text(encoding="utf-8"))
+    return [Exhibit(**exhibit) for exhibit in content["exhibits"]]
 
 
 def paper_of(

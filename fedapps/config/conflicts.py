@@ -90,7 +90,7 @@ def conflicts(
     if run.gate_method and run.gate_method not in methods:
         known = ", ".join(methods)
         yield {"gate_method", "methods"}, f"gate-method = {run.gate_method!r}: must be one of {known}"
-    if run.gate in ("compare", "dry-run") and not (run.track_metric and run.start):
+    if run.compares and not (run.track_metric and run.start):
         yield (
             {"gate", "track_metric", "start"},
             f"gate = {run.gate!r}: needs start, the run of the challenger, and track-metric, by which it is compared",

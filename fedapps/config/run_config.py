@@ -311,6 +311,11 @@ class RunConfig:
         return self._output / (self.name or f"{self.task}-{run_id}")
 
     @property
+    def compares(self) -> bool:
+        """Whether nodes compare a model with the champion."""
+        return self.gate in ("compare", "dry-run")
+
+    @property
     def started_from(self) -> Path | None:
         """The folder that ``start`` names, if it names one."""
         return self._output / Path(self.start).expanduser() if self.start else None

@@ -222,6 +222,8 @@ class NodeCheck:
         except (ValueError, RulesError) as error:
             self._wrong(f"--node-config: {error}")
             return
+        if (why := rules.ineligible()) is not None:
+            self._say(f"works:  {f'not now, {why}' if why else 'now'}; asked before each round")
         if rules.dp == "none":
             return
         ledger = NodeLedger(self.state_dir, rules)

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapps.app.client_app import app as client_app
-from fedapps.app.server_app import app as server_app
 from fedapps.config.parsing import parse
+from fedapps.launch.launch import execute
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
-from fedapps.sim.inprocess import run_inprocess
 
 from .fleet import check_deployable, submit
 
@@ -54,11 +52,4 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         check_deployable(config)
         submit(keys, "" if federation == DEFAULT else federation, stream=True)
         return
-    run_inprocess(
-        server_app,
-        client_app,
-        num_nodes=config.run.num_nodes,
-        run_config=config.flat(),
-        errors="reply",
-        batch=config.run.node_batch,
-    )
+    execute(config, "inline")

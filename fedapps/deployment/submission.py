@@ -14,12 +14,11 @@ import tomli_w
 from pathspec import GitIgnoreSpec
 
 from fedapps.base.processes import tool
-from fedapps.sim.flower_internals import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
+from fedapps.sim.flower_internals import app_patterns, fallback
 
 #: The name of the connection to the SuperLink in Flower's config.
 CONNECTION = "fedapps"
 _START_TIMEOUT = 60.0
-_SUFFIXES = {Path(pattern).suffix for pattern in FAB_INCLUDE_PATTERNS} - {""}
 
 
 def submission(
@@ -40,8 +39,12 @@ def submission(
     overrides = home / "run-config.toml"
     overrides.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
     copy = home / "app"
-    shutil.rmtree(copy, ignore_errors=True)
-    copy_app(app, copy)
+    if line := fallback("submission"):
+        print(line, flush=True)
+        copy = app
+    else:
+        shutil.rmtree(copy, ignore_errors=True)
+        copy_app(app, copy)
     named = [connection] if connection else []
     streamed = ["--stream"] if stream else []
     return [tool("flwr"), "run", str(copy), *named, *streamed, "--run-config", str(overrides)]
@@ -49,14 +52,16 @@ def submission(
 
 def copy_app(app: Path, copy: Path) -> None:
     """Copy the files that can belong to a Flower app: without folders that Flower or ``.gitignore`` excludes."""
+    include, exclude = app_patterns()
+    suffixes = {Path(pattern).suffix for pattern in include} - {""}
     ignored = app / ".gitignore"
     lines = ignored.read_text(encoding="utf-8").splitlines() if ignored.exists() else []
-    excluded = GitIgnoreSpec.from_lines([*FAB_EXCLUDE_PATTERNS, "!/pyproject.toml", *lines])
+    excluded = GitIgnoreSpec.from_lines([*exclude, "!/pyproject.toml", *lines])
     for folder, folders, files in os.walk(app):
         path = Path(folder).relative_to(app)
         folders[:] = [name for name in folders if not excluded.match_file(f"{path / name}/")]
         for name in files:
-            wanted = Path(name).suffix in _SUFFIXES or name == "LICENSE"
+            wanted = Path(name).suffix in suffixes or name == "LICENSE"
             if wanted and not excluded.match_file(path / name) and not (Path(folder) / name).is_symlink():
                 (copy / path).mkdir(parents=True, exist_ok=True)
                 shutil.copy(Path(folder) / name, copy / path / name)

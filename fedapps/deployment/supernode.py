@@ -33,7 +33,7 @@ from fedapps.sim.flower_internals import (
     answer_lost_messages,
     ask_again_after,
     call_on_work,
-    check_names,
+    fallback,
     last_app,
     parse_config_args,
     poll_every,
@@ -120,7 +120,8 @@ def _check_data(config: str) -> None:
 def _check_rules(config: str) -> None:
     """The limits and the rules of the node's operator, which otherwise stop the node at its first message."""
     try:
-        keys = parse_config_args([config])
+        if (keys := parse_config_args([config])) is None:
+            return  # the node checks them at its first message
         NodeLimits.of(keys)
         NodeRules.of(keys)
         SecureRules.of(keys)
@@ -243,11 +244,13 @@ def _quoted(text: str) -> str:
 def main() -> None:
     """Run the SuperNode until it is stopped."""
     interval, libraries, *options = sys.argv[1:]
-    load_command(_SUPERNODE)  # before the fork, which then has what the command imports
-    try:
-        check_names("supernode", "run Flower's own command flower-supernode")
-    except ValueError as error:
-        sys.exit(str(error))
+    command = load_command(_SUPERNODE)  # before the fork, which then has what the command imports
+    if line := fallback("supernode"):
+        print(line, file=sys.stderr, flush=True)
+        os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+        sys.argv = [_SUPERNODE, *options]
+        command()
+        return
     ask_again_after()
     reading, writing = os.pipe()
     superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name], reading))

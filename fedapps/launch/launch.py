@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from flwr.app import MetricRecord
-from flwr.common.logger import update_console_handler
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.node import choose_device
@@ -31,9 +30,10 @@ from fedapps.report.comparison_tables import below_floors
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import RefusedNodesError, refused_text, summary_table
+from fedapps.sim.flower_internals import color_log, fallback, missing_names
 from fedapps.sim.inprocess import run_inprocess, run_server
 from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
-from fedapps.sim.ray_nodes import ray_grid
+from fedapps.sim.ray_nodes import ray_grid, run_flower_simulation
 from fedapps.strategies import RunEndedError
 from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.base import Metrics
@@ -109,6 +109,7 @@ class Runner(ABC):
 ENGINES = ("inline", "ray")
 #: The engine of ENGINES that takes less time.
 AUTO = "auto"
+FLOWER = "Flower's simulation engine"
 
 
 def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
@@ -177,7 +178,7 @@ class Simulation(Runner):
             folder.save_references(references)  # before the run, whose report shows them
         begun = time.monotonic()
         engine = self.engine
-        if engine == AUTO:
+        if engine == AUTO and not missing_names("engine"):
             engine, reason = faster_engine(config)
             other = next(name for name in ENGINES if name != engine)
             print(f"engine: {engine}, because: {reason} (--engine {other} takes the other one)", flush=True)
@@ -185,7 +186,7 @@ class Simulation(Runner):
         label = path.name if count == 1 else f"{path.name}, {count} methods"
         try:
             with one_bar(RunProgress(label, path, count * config.run.rounds)):
-                execute(config, engine)
+                engine = execute(config, engine)
         except RefusedNodesError:
             pass  # conclude() raises it again, below the results
         except (RunEndedError, UnwritableError) as error:
@@ -275,16 +276,25 @@ def unfinished(config: Config) -> list[str]:
     return missing or ([] if (path / "report.html").exists() else ["its report"])
 
 
-def execute(config: Config, engine: str) -> None:
-    """Run a federation with the engine ``inline`` (nodes in this process) or ``ray`` (nodes in those of Ray)."""
-    update_console_handler(colored=sys.stderr.isatty())
+def execute(config: Config, engine: str) -> str:
+    """Run a federation with the engine ``inline`` (nodes in this process) or ``ray`` (nodes in those of Ray).
+
+    With a version of Flower that lacks what both need, Flower's own simulation engine runs it. Returns the engine.
+    """
+    color_log(sys.stderr.isatty())
     run, flat = config.run, config.flat()
+    if line := fallback("engine"):
+        print(line, flush=True)
+        cpus, gpus = run.node_cpus, _gpus_per_node(config)
+        run_flower_simulation(server_app, client_app, run.num_nodes, flat, cpus=cpus, gpus=gpus)
+        return FLOWER
     if engine == "inline":
         nodes = run.num_nodes
         run_inprocess(server_app, client_app, num_nodes=nodes, run_config=flat, errors="reply", batch=run.node_batch)
     else:
         with ray_grid(client_app, run.num_nodes, flat, cpus=run.node_cpus, gpus=_gpus_per_node(config)) as grid:
             run_server(server_app, grid, flat)
+    return engine
 
 
 def _gpus_per_node(config: Config) -> float:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from fedapps.base.options import option, under_prefix
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
+from fedapps.clients.fisher import Estimator
 from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.config.run_config import RunConfig
@@ -59,9 +60,17 @@ def estimator_option() -> Any:
     """The option ``estimator`` of the methods that use the Fisher information."""
     return option(
         "per-sample",
-        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
-        choices=["per-sample", "per-batch", "per-batch-scaled"],
+        "Fisher information from squared gradients of examples, batches (-scaled: times their size), of the likelihood "
+        "or the loss as it is (loss-); or true: with labels from the model",
+        choices=list(get_args(Estimator)),
     )
+
+
+def estimator_conflicts(method: Method, task: Task) -> Iterator[Conflict]:
+    """What is wrong with the option ``estimator`` of a method for a task."""
+    if method.options.estimator == "true" and type(task).drawn_labels is Task.drawn_labels:
+        why = f"estimator = true: task {task.name!r} cannot draw labels from a model; choose another estimator"
+        yield {"methods"}, f"{method.name}: {why}"
 
 
 @dataclass(frozen=True)

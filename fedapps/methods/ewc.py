@@ -6,7 +6,7 @@ https://arxiv.org/abs/1805.06370. All of it stays on the node. The strategy ``Fi
 trains the same, but sends these arrays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,8 +16,11 @@ from fedapps.base.options import Range, option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.config.run_config import RunConfig
+from fedapps.tasks.base import Task
 
-from .continual import ContinualMethod, EarlierStages, FederationOptions, estimator_option
+from .base import Conflict
+from .continual import ContinualMethod, EarlierStages, FederationOptions, estimator_conflicts, estimator_option
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Ewc(ContinualMethod):
     λ weighs the earlier stages against the training loss, so its scale is that of the loss. Where the loss is T times a
     negative log-likelihood, λ = T is Bayes' rule for an earlier stage with as many examples: λ = 1 for a cross-entropy,
     λ = 2σ² for a mean squared error with noise of variance σ² (about 0.06 for SocNav1, with σ² ≈ 0.03). A λ for squared
-    gradients of the squared error itself must be multiplied by 4σ⁴ (about 0.0036 there).
+    gradients of the squared error itself, which the estimators loss-* take, must be multiplied by 4σ⁴ (about 0.0036
+    there) for the others.
     """
 
     name = "ewc"
@@ -53,6 +57,10 @@ class Ewc(ContinualMethod):
     good_for = "stages; forgetting matters"
     aliases: ClassVar = {"fedavg-ewc": "ewc(mu=0)", "local-ewc": "ewc(local=true)", "fedprox-ewc": "ewc(mu=0.05)"}
     Options = EwcOptions
+
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
+        yield from super().conflicts(run, task)
+        yield from estimator_conflicts(self, task)
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [*self.proximal(), EwcPart(self.options.lambda_, self.options.anchors, self.options.estimator)]

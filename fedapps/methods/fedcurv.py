@@ -4,7 +4,7 @@ Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019
 https://arxiv.org/abs/1910.07796. The server's strategy ``FisherExchange`` sends and reads the records.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Self, cast, get_args
@@ -20,6 +20,7 @@ from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.settings import read_arrays
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy, FisherExchange
 from fedapps.strategies.wire import (
     FISHER,
@@ -28,9 +29,10 @@ from fedapps.strategies.wire import (
     FISHER_PRIOR_LINEAR,
     FISHER_PRIOR_PRECISION,
 )
+from fedapps.tasks.base import Task
 
-from .base import Method, StrategyParts
-from .continual import estimator_option
+from .base import Conflict, Method, StrategyParts
+from .continual import estimator_conflicts, estimator_option
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class FisherMethod(Method):
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FisherPrior()]
+
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
+        yield from super().conflicts(run, task)
+        yield from estimator_conflicts(self, task)
 
 
 class FedCurv(FisherMethod):

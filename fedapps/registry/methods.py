@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]  # of Ray; pickles the classes of scripts and notebooks by value
+import cloudpickle  # type: ignore[import-untyped]  # pickles the classes of scripts and notebooks by value
 
 from fedapps import methods
 from fedapps.base.options import option_fields, option_values, parse_options, under_prefix

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.common.logger import log
+from flwr.common import log
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 

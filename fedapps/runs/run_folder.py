@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from flwr.common.logger import log
+from flwr.common import log
 
 from fedapps.base.atomic import entries, path_name, remove_leftovers, write_whole
 from fedapps.base.errors import listed
@@ -33,6 +33,7 @@ _BEFORE_CONFIG = ("label", OWNER_FILE, "references.json")
 _ABSENT: dict[str, Any] = {
     "timings": {},
     "dropped": [],
+    "ineligible": {},
     "clock": None,
     "seconds": None,
     "staleness": 0,

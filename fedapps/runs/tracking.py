@@ -8,7 +8,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.common.logger import log
+from flwr.common import log
 
 from fedapps.config.parsing import Config
 from fedapps.strategies import Callback, RoundReport, Run

@@ -34,7 +34,7 @@ from .load import check_same, origin_of, shared_model, threads_kept
 from .stored_run import StoredRun
 
 
-def adapt_model(
+def adapt(
     run: str | Path,
     data_dir: str | Path,
     method: str | None = None,
@@ -45,7 +45,39 @@ def adapt_model(
     device: str = "auto",
     output: str | Path | None = None,
 ) -> TrainedModel:
-    """Adapt a model to the data of a new node; :func:`fedapps.api.adapt` describes it."""
+    """Let a node that took no part in a run fit its personal part to its data, as ``python -m fedapps adapt``.
+
+    The node starts from what the method would send it, and from the initial private parameters. It trains the
+    parameters that the method does not share, with the shared ones frozen; where all are shared, it trains all. The
+    settings are those of local training, or those with which the method personalises before an evaluation.
+
+    Parameters
+    ----------
+    run : str or Path
+        A run folder, or the model folder of a shared model.
+    data_dir : str or Path
+        The node's data, in the format of a deployed node's folder.
+    method, round, device
+        As in :func:`fedapps.load`.
+    epochs : int
+        ≥ 0, passes over the node's training data; 0 gives the model that the node receives.
+    learning_rate : float
+        Above 0, in place of the method's; 0 = the method's.
+    output : str or Path, optional
+        Where to write the model folder.
+
+    Returns
+    -------
+    TrainedModel
+        Of the task's class; ``origin.metrics`` are its metrics on the node's own data.
+
+    Raises
+    ------
+    ValueError
+        Before training, if an argument is out of range, the run, the method or the round is unknown, the data are
+        missing or malformed, a model folder lacks what the method sends beside its model, or ``output`` is a folder
+        with other content.
+    """
     if epochs < 0 or not learning_rate >= 0:
         raise ValueError(f"epochs = {epochs}, learning-rate = {learning_rate:g}: both must be at least 0")
     torch_device, path, folder = choose_device(device), Path(run).expanduser(), Path(data_dir).expanduser()

@@ -24,7 +24,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel
 
-from .load import NoSharedModelError, load_from, load_model
+from .load import NoSharedModelError, load, load_from
 from .stored_run import StoredRun, first_names
 
 #: The formats of the output, by the ending of the file.
@@ -205,16 +205,16 @@ def evaluate_run(
     methods, nodes : sequence of str
         Labels and keys; by default all.
     round, device
-        As in :func:`fedapps.api.load`.
+        As in :func:`fedapps.load`.
 
     Raises
     ------
     ValueError
-        As :func:`fedapps.api.load`, or there is no such node or no test data in a folder.
+        As :func:`fedapps.load`, or there is no such node or no test data in a folder.
     """
     path = Path(run).expanduser()
     if StoredModel.is_in(path):
-        yield _evaluated(load_model(path, device=device), folders)
+        yield _evaluated(load(path, device=device), folders)
         return
     stored = StoredRun.open(path)
     for label in [stored.method(method) for method in methods] or stored.config.methods:

@@ -251,23 +251,57 @@ class Export:
         return "\n".join(lines)
 
 
-def export_model(
+def export(
     model: TrainedModel,
     format: str,
     folder: str | Path,
     *,
     tolerance: float = TOLERANCE,
     licence: str = UNKNOWN_LICENCE,
-    example: NodeData | None = None,
+    data: str | Path | NodeData | None = None,
 ) -> Export:
-    """Export a model; :func:`fedapps.api.export` describes it."""
+    """Write a trained model in a format of other programs, with a model card.
+
+    What does not compute with tensors alone, such as a planner or the splitting of texts into words, stays outside; the
+    card says so.
+
+    Parameters
+    ----------
+    model : TrainedModel
+        As :func:`fedapps.load` returns it.
+    format : "onnx", "torch", "safetensors" or "huggingface"
+        ONNX for onnxruntime; a program of ``torch.export``; the model folder, which :func:`fedapps.load` reads; or a
+        model of the library transformers.
+    folder : str or Path
+        It must not exist, or be empty.
+    tolerance : float
+        An exported network is run back on random inputs with other batch sizes. It is refused if the largest absolute
+        difference of an output from the model's is more than this share of the output's largest absolute value.
+    licence : str
+        An identifier of Hugging Face's list for the card, such as ``apache-2.0``.
+    data : str, Path or NodeData, optional
+        Data of a node, or a folder with them in the format of a node's own data, for a task that does not describe the
+        inputs of its network. By default the data of the model's node in the run.
+
+    Returns
+    -------
+    Export
+        ``folder``, and ``written``: its files, and the largest ``difference``. Printed, it says what was written.
+
+    Raises
+    ------
+    ValueError
+        The format is unknown, or the model has no such form; the folder is not empty; a package is missing; or the
+        difference is above the tolerance. Nothing is written.
+    """
     if format not in FORMATS:
         raise ValueError(f"format = {format!r}: must be one of {', '.join(map(repr, FORMATS))}")
     if not tolerance >= 0:
         raise ValueError(f"tolerance = {tolerance}: must be at least 0")
     path, target = Path(folder).expanduser(), FORMATS[format]()
     target.check()
+    example = model.data(data) if isinstance(data, str | Path) else data or model.own
     with whole_folder(path) as unfinished:
-        written = target.write(Request(model, unfinished, tolerance, example or model.own))
+        written = target.write(Request(model, unfinished, tolerance, example))
         (unfinished / CARD).write_text(card(model, target, written, licence), encoding="utf-8")
     return Export(path, written)

@@ -37,14 +37,46 @@ class NoSharedModelError(ValueError):
     """A method has no model that all nodes share."""
 
 
-def load_model(
+def load(
     run: str | Path,
     method: str | None = None,
     node: str | None = None,
     round: int | str | None = None,
     device: str = "auto",
 ) -> TrainedModel:
-    """Load a trained model; :func:`fedapps.api.load` describes it."""
+    """Load a trained model.
+
+    The model of a node is the one that the node evaluates in an evaluation round: the shared parameters that it
+    receives (those of its cluster, under methods with clusters), its private parameters, and what the method does
+    before an evaluation, such as personalisation. Its own data give the metrics that the run reported for it, to the
+    bit. Simulated data that are not in the ``cache-dir`` of the run are made in ``~/fedapps/worlds``.
+
+    Parameters
+    ----------
+    run : str or Path
+        A run folder, or a model folder (:meth:`fedapps.tasks.trained.TrainedModel.save`).
+    method : str, optional
+        The label of the method; may be left out if there is only one.
+    node : str, optional
+        The key of the node. By default the model that all nodes share.
+    round : int or "best", optional
+        A round whose checkpoint is kept: one of the last two, or the best by ``track-metric``. By default the last.
+    device : "auto", "cpu" or "cuda"
+        ``auto`` is the device of the run, for a model folder a GPU; the CPU if there is no GPU.
+
+    Returns
+    -------
+    TrainedModel
+        Of the task's class: its module, what users do with it, metrics, provenance.
+
+    Raises
+    ------
+    ValueError
+        The folder, the method, the node or the round is unknown, which the message lists; the method has no model that
+        all nodes share; a checkpoint or a private state is damaged or missing; or the node's data cannot be read, or
+        would have to be simulated for far more nodes than the records of the run name. Or a model folder has a link, a
+        special file or a file that is too large.
+    """
     path = Path(run).expanduser()
     if StoredModel.is_in(path):
         model = TrainedModel.read(path, task_class, choose_device(device))
@@ -60,7 +92,7 @@ def load_from(
     round: int | str | None = None,
     device: str = "auto",
 ) -> TrainedModel:
-    """Load a model of a run; parameters and errors are those of :func:`load_model`."""
+    """Load a model of a run; parameters and errors are those of :func:`load`."""
     asked, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
     torch_device = choose_device(of_run) if device == "auto" and (of_run != "cuda" or asked.type == "cuda") else asked
     label = stored.method(method)

@@ -24,6 +24,35 @@ _CURRENT = "current"
 _Version = tuple[str, int, int]
 
 
+def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "cpu") -> ModelWatch:
+    """Follow the models that a deployed node keeps (``keep-model = true`` in its node config).
+
+    ``for model in watch(folder)`` waits for each model; :meth:`ModelWatch.newest` never waits,
+    for a control loop. It needs no Flower and no run folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        ``STATE-DIR/models/RUN/METHOD/NODE``, with the name of the run; or ``STATE-DIR/models/champions/REGISTRY/NODE``,
+        which ``fedapps gate`` changes. It need not exist yet.
+    poll : float
+        Seconds between two looks for a newer model, above 0.
+    device : str or torch.device
+        Where the models are put.
+
+    Returns
+    -------
+    ModelWatch
+        An iterator over the models as they arrive, from the one that is there on.
+
+    Raises
+    ------
+    ValueError
+        ``poll`` is not above 0.
+    """
+    return ModelWatch(Path(folder).expanduser(), poll, device)
+
+
 class ModelWatch(Iterator["TrainedModel"]):
     """The models of a folder in which a node keeps them. A thread reads them; the caller never waits for a disk.
 

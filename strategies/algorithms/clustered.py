@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 from zlib import crc32
 
 import numpy as np
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from ..aggregation import Aggregate

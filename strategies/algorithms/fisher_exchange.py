@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from logging import INFO
 from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.common import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -71,10 +73,8 @@ class FisherExchange(BaseStrategy):
         How to combine several past stages: "online" adds the precisions and centres the sum at the newest solution
         (Online-EWC, the paper's choice), "separate" centres each precision at its own solution (EWC). After one stage
         both are equal.
-    estimator : "per-sample", "per-batch" or "per-batch-scaled"
-        How nodes estimate the Fisher information: as the mean squared gradient of the negative log-likelihood of single
-        examples; of whole batches, which is smaller by up to the batch size; or of whole batches, multiplied by the
-        batch size.
+    estimator : FisherEstimator
+        How nodes estimate the Fisher information (:data:`fedapps.clients.fisher.Estimator`).
     **base
         As in :class:`BaseStrategy`.
 
@@ -129,6 +129,12 @@ class FisherExchange(BaseStrategy):
     @property
     def _uses_past(self) -> bool:
         return self.own_past > 0 or self.others_past > 0
+
+    def summary(self) -> None:
+        weights = {"own past": self.own_past, "others' past": self.others_past, "others now": self.others_now}
+        positive = ", ".join(f"{name} {weight:g}" for name, weight in weights.items() if weight)
+        log(INFO, "\t├── penalties: %s", positive or "none, because all weights are 0")
+        super().summary()
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         """If ``config`` has a new ``stage``, close the current stage.

@@ -13,7 +13,7 @@ from logging import INFO
 from typing import Any, ClassVar, Literal, get_args
 
 from flwr.app import ConfigRecord, RecordDict
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from .. import wire

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
@@ -55,7 +55,7 @@ class PartialAggregation(BaseStrategy):
         self._shared_size = self._kept_size = ""
 
     def summary(self) -> None:
-        log(INFO, "\t├── shared: %s; not sent: %s", self._shared_size, self._kept_size)
+        log(INFO, "\t├── sent: %s; not sent: %s", self._shared_size, self._kept_size)
         super().summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:

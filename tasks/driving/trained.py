@@ -65,6 +65,7 @@ class DrivingTrained(TrainedModel):
         samples: int | None = None,
         seed: int = 0,
         noise: ArrayLike | Tensor | None = None,
+        limit: float = np.inf,
     ) -> np.ndarray:
         """Return K sampled motions of the human in the next H steps.
 
@@ -83,6 +84,8 @@ class DrivingTrained(TrainedModel):
             Seed of the samples.
         noise : array-like [S, K, latent], optional
             Standard normal numbers that decide the samples, instead of those drawn from ``seed``.
+        limit : float
+            ≥ 0, metres along x and y that the human moves at most from where it was seen last.
 
         Returns
         -------
@@ -92,7 +95,8 @@ class DrivingTrained(TrainedModel):
         Raises
         ------
         DataError
-            A shape is wrong, the history is too short, or a number is not finite, also of the forecast.
+            A shape is wrong, the history is too short, a number is not finite, also of the forecast, or the human moves
+            further than the limit.
         """
         options, setting = self._options, self._setting
         seen = _checked(motions, (setting.cars, 4), "motions", "[t, cars, 4] or [S, t, cars, 4]")
@@ -116,6 +120,7 @@ class DrivingTrained(TrainedModel):
             expected = cast(Forecaster, self.module).forecast(history, standard[:, None], draws.to(device))[:, 0]
         human: np.ndarray = setting.roll_out(seen[:, -1, HUMAN][:, None], expected.cpu().to(seen.dtype)).float().numpy()
         finite_answer(human, "forecast")
+        finite_answer(human[..., :2] - seen[:, -1:, HUMAN, :2][:, None].float().numpy(), "movement", limit)
         return human[0] if single else human
 
     def controller(self, seed: int = 0) -> Controller:

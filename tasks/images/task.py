@@ -15,6 +15,7 @@ from fedapps.tasks.model_folder import numbers_of, texts_of
 from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from torch import Tensor, nn
+from torch.distributions import Categorical
 from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import listed
@@ -301,6 +302,10 @@ class ImagesTask(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
         return cross_entropy(model(batch["image"]), batch["label"])
+
+    def drawn_labels(self, model: nn.Module, batch: Batch, temperature: float) -> Batch:
+        """Return labels that have the probabilities of the model."""
+        return {**batch, "label": Categorical(logits=model(batch["image"])).sample()}
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield one epoch in random order. Training images are changed at random (``images.augment``)."""

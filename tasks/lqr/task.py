@@ -312,13 +312,15 @@ class LqrTrained(TrainedModel):
         """``A`` ``[2, 2]`` and ``B`` ``[2, 1]``, float64."""
         return _array(self._model.dynamics.A), _array(self._model.dynamics.B)
 
-    def control(self, state: ArrayLike) -> FloatArray:
+    def control(self, state: ArrayLike, limit: float = np.inf) -> FloatArray:
         """Return the control ``-K x``.
 
         Parameters
         ----------
         state : array [2] or [n, 2]
             Position and velocity, of one or of several robots.
+        limit : float
+            ≥ 0, the largest absolute value of the control.
 
         Returns
         -------
@@ -327,9 +329,9 @@ class LqrTrained(TrainedModel):
         Raises
         ------
         DataError
-            A shape is wrong, or a number of the state or of the control is not finite.
+            A shape is wrong, a number of the state or of the control is not finite, or a control is beyond the limit.
         """
-        return self._control(_state(state))
+        return finite_answer(self._control(_state(state)), "control", limit)
 
     def step(self, state: ArrayLike) -> FloatArray:
         """Return the state after one step of the closed loop, ``(A - B K) x``, with the learned dynamics.

@@ -284,6 +284,16 @@ class SocialTask(Task):
         """Return the mean squared error of the score, which ranges from 0 to 1."""
         return mse_loss(_predicted(model, batch), batch["score"])
 
+    def drawn_labels(self, model: nn.Module, batch: Batch, temperature: float) -> Batch:
+        """Return scores a standard deviation of the noise above or below the model's.
+
+        The squared gradient of such a score is its mean under the Gaussian likelihood, so the Fisher information has no
+        noise from the draws.
+        """
+        predicted = _predicted(model, batch)
+        sides = 2 * torch.randint_like(predicted, 2) - 1
+        return {**batch, "score": predicted + (temperature / 2) ** 0.5 * sides}
+
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield the same batches as other tasks, each padded only to its own largest graph, which halves the cost of a
         step.

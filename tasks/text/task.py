@@ -15,6 +15,7 @@ from fedapps.tasks.partitioners import Part, own_label_shares
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
 from fedapps.tasks.text.sources import write_corpus
 from torch import Tensor, nn
+from torch.distributions import Categorical
 from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import DataError, listed
@@ -469,6 +470,10 @@ class TextTask(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
         return cross_entropy(logits_of(model, batch), batch["label"])
+
+    def drawn_labels(self, model: nn.Module, batch: Batch, temperature: float) -> Batch:
+        """Return labels that have the probabilities of the model."""
+        return {**batch, "label": Categorical(logits=logits_of(model, batch)).sample()}
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield the same batches as other tasks, each padded only to its own longest text."""

@@ -1,5 +1,6 @@
 """Results and the pages made of them: estimates, verdicts, numbers as text, and whether the pages are up to date."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from benchmarks.experiments import experiments
 from benchmarks.numbers import between, claim, command, held_out, quotient, shown, table, verdict
 from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
+from fedapps.comparison.papers import paper_exhibits
 
 TWO = Result(
     "two",
@@ -38,8 +40,40 @@ def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> Non
     assert {one.page for one in experiments().values()} - made == {"faults"}
     sizes = {path: len(text.encode()) for path, text in pages().items() if path.parent == ROOT / "docs" / "results"}
     assert sizes.pop(ROOT / "docs" / "results" / "methods.md") <= 10_000
-    assert max(sizes.values()) <= 8000
-    assert sum(sizes.values()) <= 30_000
+    assert max(sizes.values()) <= 9000
+    assert sum(sizes.values()) <= 36_000
+
+
+@pytest.mark.parametrize(
+    ("paper", "page", "tables", "figures"),
+    [
+        ("apfl", "driving", ("I", "II", "III"), 9),
+        ("elastic_transfer", "social", range(1, 5), 5),
+        ("fedvln", "houses", range(1, 10), 7),
+        ("fedvpr", "places", range(1, 11), 5),
+        ("fedvocab", "text", range(1, 10), 5),
+    ],
+)
+def test_a_page_answers_every_table_and_figure_of_its_paper(
+    paper: str, page: str, tables: Sequence[object], figures: int
+) -> None:
+    expected = {f"Table {number}" for number in tables} | {f"Figure {number}" for number in range(1, figures + 1)}
+    listed = [name for exhibit in paper_exhibits(paper) for name in exhibit.of]
+    assert sorted(listed) == sorted(expected)
+    text = pages()[ROOT / "docs" / "results" / f"{page}.md"]
+    rows = text.partition("## The paper's tables and figures\n\n")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(paper_exhibits(paper))
+    for row, exhibit in zip(rows, paper_exhibits(paper), strict=True):
+        first, _, last = row.strip("| ").split(" | ")
+        assert all(name.split()[1] in first for name in exhibit.of)
+        assert last.strip(" |"), f"{first} is silent"
+        assert exhibit.missing or exhibit.compared
+        assert {*exhibit.experiments, *exhibit.rerun} <= experiments().keys()
+        assert not exhibit.rerun or " h)" in last
+
+
+def test_the_minutes_of_an_experiment_are_those_that_its_result_has_measured() -> None:
+    assert experiments()["quickstart"].minutes == result("quickstart").minutes == 9.4
 
 
 def test_a_method_is_found_by_its_alias() -> None:

@@ -9,6 +9,7 @@ from fedapps.clients.fisher import diagonal_fisher, fisher_of_node, negative_log
 from fedapps.clients.local_part import NodeRound
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.images.task import ImagesTask
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.text.task import TextTask
@@ -21,8 +22,10 @@ from torch.nn.functional import mse_loss
 from toy_nodes import NAMES, SEED, SETTINGS, at, initial, node, staged
 from toys import ToyTask, arrays_of, same_bits
 
-from fedapps.methods.ewc import EwcPart
-from fedapps.methods.fedcurv import FisherPrior
+from fedapps.config.run_config import RunConfig
+from fedapps.methods.elastic_transfer import ElasticTransfer
+from fedapps.methods.ewc import Ewc, EwcPart
+from fedapps.methods.fedcurv import FedCurv, FisherPrior
 
 
 def half_squares(model, batch):
@@ -326,6 +329,60 @@ def test_lambda_twice_the_variance_is_bayes_rule():
 def test_other_losses_are_taken_as_they_are():
     task, data = ToyTask(), ToyTask().data(1)
     assert negative_log_likelihood(task, task.build_model(), data, CPU) == task.loss
+
+
+class DrawnSides(SquaredErrors):
+    """Labels one standard deviation above the model's output."""
+
+    def drawn_labels(self, model, batch, temperature):
+        return {**batch, "y": model(batch["x"]) + (temperature / 2) ** 0.5}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("per-sample", 8.5 / 2.5**2),  # the mean of (r x)² = 1, 16 over σ⁴, with r = 1, 2 and σ² = 2.5
+        ("loss-per-sample", 4 * 8.5),  # the mean of (2 r x)²
+        ("per-batch", 2.5**2 / 2.5**2),  # the squared mean of r x = 1, 4 over σ⁴
+        ("loss-per-batch", 4 * 2.5**2),  # the squared mean of 2 r x
+        ("true", 2.5 / 2.5),  # the mean of x² = 1, 4 over σ²: no residual of the data
+    ],
+)
+def test_each_estimator_of_two_examples_by_hand(estimator, expected):
+    data = regression([[1.0], [2.0]], [[2.0], [4.0]])
+    assert fisher(line([1.0]), data, DrawnSides(), estimator)["weight"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("estimator", ["loss-per-sample", "loss-per-batch"])
+def test_the_loss_itself_has_a_fisher_information_of_zero_where_it_has_no_residuals(estimator):
+    data = regression([[1.0], [3.0]], [[2.0], [6.0]])
+    assert fisher(line([2.0]), data, estimator=estimator)["weight"].item() == 0
+
+
+def test_a_task_that_cannot_draw_labels_has_no_true_fisher_information():
+    with pytest.raises(NotImplementedError, match="cannot draw labels from a model"):
+        fisher(line([1.0]), regression([[1.0]], [[2.0]]), SquaredErrors(), "true")
+
+
+@pytest.mark.parametrize("method", [Ewc, FedCurv, ElasticTransfer])
+def test_that_is_refused_before_a_run_starts(method):
+    asked = method(method.Options(estimator="true"))
+    ((names, message),) = asked.conflicts(RunConfig(), LqrTask())
+    assert (names, message) == (
+        {"methods"},
+        f"{method.name}: estimator = true: task 'lqr' cannot draw labels from a model; choose another estimator",
+    )
+    assert not list(asked.conflicts(RunConfig(), SocialTask()))
+
+
+def test_labels_of_a_scored_scene_are_a_deviation_away_and_those_of_images_have_the_models_probabilities():
+    torch.manual_seed(0)
+    scores = SocialTask().drawn_labels(lambda x: x, {"x": torch.full((1000,), 0.5), "score": torch.zeros(1000)}, 0.02)
+    assert scores["score"].unique().tolist() == pytest.approx([0.4, 0.6])
+    assert scores["score"].mean().item() == pytest.approx(0.5, abs=0.02)
+    logits = torch.tensor([0.25, 0.75]).log().expand(4000, 2)
+    labels = ImagesTask().drawn_labels(lambda x: x, {"image": logits}, 1.0)["label"]
+    assert labels.float().mean().item() == pytest.approx(0.75, abs=0.03)
 
 
 def test_residuals_of_zero_are_an_error():

@@ -2,6 +2,7 @@
 
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,6 +45,42 @@ def test_without_keys_any_run_may_come_and_a_deployed_node_sends_no_mean_of_one_
 def test_a_rule_that_would_protect_nothing_stops_the_node(config, said):
     with pytest.raises(ValueError, match=said):
         NodeRules.of(config)
+
+
+@pytest.mark.parametrize("hours", ["22", "22-25", "-1-6", "night"])
+def test_hours_are_two_numbers(hours):
+    with pytest.raises(ValueError, match=r"eligible-hours = .*: must be two hours of the day from 0 to 24"):
+        NodeRules.of({"eligible-hours": hours})
+
+
+@pytest.mark.parametrize(
+    ("hours", "inside", "outside"),
+    [("22-6", (22, 23, 0, 5), (6, 12, 21)), ("9-17", (9, 16), (8, 17)), ("0-24", (0, 23), ()), ("7-7", (6, 7), ())],
+)
+def test_a_node_works_in_its_hours(monkeypatch, hours, inside, outside):
+    rules = NodeRules.of({"eligible-hours": hours})
+
+    def at(hour):
+        monkeypatch.setattr(module.time, "localtime", lambda: SimpleNamespace(tm_hour=hour))
+        return rules.ineligible()
+
+    assert {at(hour) for hour in inside} == {""}
+    expected = [f"eligible-hours = {hours}: it is {of} o'clock on the node" for of in outside]
+    assert [at(hour) for hour in outside] == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("", None),
+        ("true", ""),
+        ("sh -c 'exit 3'", "eligible: the command ended with exit status 3"),
+        ("/no/such/command", "eligible: the command gave no answer (FileNotFoundError)"),
+        ("sh -c 'exit", "eligible: the command gave no answer (ValueError)"),
+    ],
+)
+def test_a_command_says_whether_a_node_may_work(command, why):
+    assert NodeRules.of({"eligible": command}).ineligible() == why
 
 
 def test_the_operator_names_what_may_leave():

@@ -1,5 +1,6 @@
 """The wheel of this project, built once."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -18,12 +19,14 @@ def _no_source(folder: str, names: list[str]) -> set[str]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: setuptools leaves its work in the tree, and takes what an earlier build left there."""
+    """That in the variable ``WHEEL``, else built from a copy, because setuptools takes what an earlier build left."""
+    if built := os.environ.get("WHEEL"):
+        return Path(built).absolute()
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(PROJECT, folder / "source", ignore=_no_source)
     run_tool(
         sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-index",
         "--no-build-isolation", "--wheel-dir", folder, folder / "source",
     )  # fmt: skip
-    (built,) = folder.glob("*.whl")
-    return built
+    (wheel,) = folder.glob("*.whl")
+    return wheel

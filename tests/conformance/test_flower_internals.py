@@ -7,16 +7,20 @@ import re
 import time
 from datetime import timedelta
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace as Bare
 
 import numpy as np
 import pytest
 from fedapps.sim import flower_internals
-from fedapps.sim.flower_internals import check_names, direct_arrays, flower_identity, missing_names, set_message_id
+from fedapps.sim.clock_grid import ClockGrid
+from fedapps.sim.flower_internals import direct_arrays, fallback, flower_identity, missing_names, set_message_id
 from fedapps.sim.inprocess import run_inprocess
+from fedapps.strategies import wire
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
+from flwr.common import constant
 from flwr.common.config import get_project_dir
 from flwr.common.constant import SubStatus
 from flwr.serverapp import ServerApp
@@ -58,10 +62,10 @@ BAD = {
 # -- names ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["engine", "supernode"])
+@pytest.mark.parametrize("part", flower_internals._NAMES)
 def test_no_name_is_missing_in_a_tested_version(part):
     assert missing_names(part) == []
-    check_names(part, "use another one")
+    assert fallback(part) == ""
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,7 @@ def test_no_name_is_missing_in_a_tested_version(part):
     [
         ("engine", Run, "create_empty", "flwr.supercore.run:Run.create_empty"),
         ("engine", TaskIdentity, "_run_id", "flwr.supercore.task_identity:TaskIdentity._run_id"),
+        ("submission", constant, "FAB_EXCLUDE_PATTERNS", "flwr.common.constant:FAB_EXCLUDE_PATTERNS"),
         ("supernode", run_clientapp, "install_from_fab", "flwr.supernode.runtime.run_clientapp:install_from_fab"),
         (
             "supernode",
@@ -81,33 +86,52 @@ def test_no_name_is_missing_in_a_tested_version(part):
 def test_a_name_that_a_version_lacks_is_named_in_one_line(part, owner, name, missing, monkeypatch):
     monkeypatch.delattr(owner, name)
     assert missing_names(part) == [missing]
-    with pytest.raises(ValueError, match=re.escape(f"lacks {missing}, which")) as raised:
-        check_names(part, "run flower-supernode")
-    assert str(raised.value).endswith("or run flower-supernode")
-    assert "\n" not in str(raised.value)
+    line = fallback(part)
+    assert line.startswith(f"flwr {version('flwr')} lacks {missing}: ")
+    assert "longer" in line or "again" in line, "what is slower"
+    assert "\n" not in line
 
 
 def test_a_parameter_that_a_version_lacks_is_named(monkeypatch):
     monkeypatch.setattr(inflatable_utils, "pull_objects", lambda: None)
-    assert missing_names("supernode") == ["flwr.supercore.inflatable.inflatable_utils:pull_objects(initial_backoff)"]
+    name = "flwr.supercore.inflatable.inflatable_utils:pull_objects(initial_backoff)"
+    assert missing_names("server") == [name]
+    assert missing_names("supernode") == [name]
 
 
-def test_an_attribute_of_messages_that_a_version_lacks_is_named(monkeypatch):
-    monkeypatch.setattr(flower_internals, "RecordDict", dict)
-    monkeypatch.setattr(flower_internals, "Message", lambda content, **_: Bare(metadata=Bare(), content=Bare()))
+def test_attributes_of_instances_that_a_version_lacks_are_named(monkeypatch):
+    state = "flwr.supernode.nodestate.in_memory_nodestate"
+    for kind in ("flwr.app.Message", "flwr.app.RecordDict", "flwr.common.Metadata", f"{state}.MessageEntry"):
+        monkeypatch.setattr(kind, Bare)
     assert missing_names("engine") == [
-        "flwr.app:Message._metadata",
-        "flwr.app:Message._content",
-        "flwr.app:Metadata._message_id",
-        "flwr.app:RecordDict._data",
+        "flwr.app:Message(_metadata)",
+        "flwr.app:Message(_content)",
+        "flwr.app:RecordDict(_data)",
+        "flwr.common:Metadata(_message_id)",
     ]
+    assert missing_names("supernode") == [f"{state}:MessageEntry(message)", f"{state}:MessageEntry(is_retrieved)"]
+
+
+def test_the_probe_knows_every_module_of_flower_that_is_used():
+    source = ast.parse(Path(flower_internals.__file__).read_text(encoding="utf-8"))
+    constants = [str(node.value) for node in ast.walk(source) if isinstance(node, ast.Constant)]
+    used = [value for value in constants if re.match(r"flwr\.", value)]
+    probed = [name for names in flower_internals._NAMES.values() for name in names]
+    # Without colors in the log nothing is slower.
+    assert {name for name in used if not any(known.startswith(name) for known in probed)} == {flower_internals._CONSOLE}
 
 
 @pytest.mark.usefixtures("flower_identity")
 def test_the_engine_does_not_start_without_a_name(monkeypatch):
     monkeypatch.delattr(Run, "create_empty")
-    with pytest.raises(ValueError, match="create_empty, which the engine in one process needs"):
+    line = "create_empty, which work in this process needs: install .* or simulate with `flwr run`"
+    with pytest.raises(ValueError, match=line):
         run_inprocess(ServerApp(), ClientApp(), num_nodes=1)
+    with pytest.raises(ValueError, match="create_empty, which simulated time needs"):
+        ClockGrid(None, None, None)
+    monkeypatch.delattr("flwr.simulation.run_simulation")
+    with pytest.raises(ValueError, match="create_empty, which a simulation needs"):
+        fallback("engine")
 
 
 # -- messages ---------------------------------------------------------------------------------------------------
@@ -171,6 +195,15 @@ def test_the_reply_of_an_app_that_raised_has_the_reason():
     assert isinstance(reply.error, Error)
     assert reply.error.reason == "the reason"
     assert reply.metadata.reply_to_message_id == "m"
+
+
+def test_the_numbers_of_errors_are_flowers():
+    assert (wire.APP_RAISED, wire.MESSAGE_UNAVAILABLE, wire.REPLY_UNAVAILABLE, wire.NODE_UNAVAILABLE) == (
+        constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+        constant.ErrorCode.MESSAGE_UNAVAILABLE,
+        constant.ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        constant.ErrorCode.NODE_UNAVAILABLE,
+    )
 
 
 def test_an_empty_run_has_its_id():
@@ -255,8 +288,9 @@ def test_a_node_that_writes_into_what_it_received_changes_nothing_elsewhere():
 
 
 def test_an_app_is_built_of_its_sources():
-    assert {"**/*.py", "**/*.toml"} <= set(flower_internals.FAB_INCLUDE_PATTERNS)
-    assert any("venv" in pattern for pattern in flower_internals.FAB_EXCLUDE_PATTERNS)
+    include, exclude = flower_internals.app_patterns()
+    assert {"**/*.py", "**/*.toml"} <= set(include)
+    assert any("venv" in pattern for pattern in exclude)
 
 
 def test_the_supernode_pauses_through_its_module_time(monkeypatch):
@@ -417,18 +451,18 @@ def test_the_supernode_and_its_superexec_start_commands_by_name():
 # -- all other modules ------------------------------------------------------------------------------------------
 
 PROJECT = Path(__file__).parents[2]
-PUBLIC = re.compile(r"flwr\.(app|client|clientapp(\..+)?|common|common\.logger|serverapp(\..+)?)")
+PUBLIC = re.compile(r"flwr\.(app|client|clientapp(\..+)?|common|serverapp(\..+)?|simulation)")
 
 
 @pytest.mark.parametrize("folder", ["strategies", "clients", "tasks", "sim", "fedapps"])
 def test_all_other_modules_import_what_is_public(folder):
-    found = {
-        (path.name, node.module, name.name)
+    imported = {
+        (path.name, module, name.name)
         for path in (PROJECT / folder).rglob("*.py")
+        if path.name != "flower_internals.py"
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and re.match(r"flwr\b", node.module or "")
+        if isinstance(node, ast.Import | ast.ImportFrom)
         for name in node.names
-        if not PUBLIC.fullmatch(str(node.module)) and path.name != "flower_internals.py"
+        if re.match(r"flwr\b", module := node.module or "" if isinstance(node, ast.ImportFrom) else name.name)
     }
-    # `strategies` depends on no other folder, and the numbers of Flower's errors are public nowhere.
-    assert found <= {("transport.py", "flwr.common.constant", "ErrorCode")}
+    assert not {(path, *names) for path, *names in imported if not PUBLIC.fullmatch(names[0]) or names[1][0] == "_"}

@@ -147,6 +147,12 @@ def test_an_installed_wheel_in_their_folder(installed: Path, theirs: Path) -> No
     script = installed.with_name("fedapps")
     assert "fedavg" in run_tool(script, "list", folder=theirs, environment=alone | {"PYTHONPATH": str(theirs)})
     assert SAID in run_tool(installed, "-m", "shop.run", folder=theirs, environment=alone)
+    assert "supernode" in run_tool(script, "--help", folder=theirs, environment=alone)
+    run_tool(script, "new", "weather", "--task", "rain", folder=theirs, environment=alone)
+    assert (theirs / "weather" / "weather" / "task.py").is_file()
+    small = [f"--set={key}" for key in ("methods=fedavg", "rounds=1", "epochs=1", "num-nodes=2", "name=run")]
+    run_tool(script, "run", "lqr", *small, folder=theirs, environment=alone)
+    assert "<svg" in (theirs / "runs" / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_editable_installation_in_their_folder(theirs: Path) -> None:

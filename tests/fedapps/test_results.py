@@ -258,8 +258,9 @@ def test_a_pipeline_has_a_result_for_each_stage(tmp_path, worlds):
 @pytest.mark.subprocesses
 def test_importing_fedapps_loads_neither_torch_nor_flower():
     code = (
-        "import sys, fedapps; print(fedapps.run.__name__, fedapps.compare.__name__, fedapps.open_run.__name__); "
-        "print(sorted({'torch', 'flwr', 'numpy', 'pandas', 'matplotlib'} & sys.modules.keys()))"
+        "import sys, fedapps; print(sorted({'torch', 'flwr', 'numpy', 'pandas', 'matplotlib'} & sys.modules.keys())); "
+        "fedapps.watch; print(sorted({'flwr', 'pandas', 'matplotlib'} & sys.modules.keys())); "
+        "print(*(getattr(fedapps, name).__name__ for name in fedapps.__all__))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["run compare open_run", "[]"]
+    assert done.stdout.splitlines() == ["[]", "[]", "adapt compare export load open_run run watch"]

@@ -222,6 +222,7 @@ LINES: dict[str, Callable[[], Any]] = {
     "server optimizer": lambda: BaseStrategy(fraction_train=0.5, server_optimizer=SGD(0.5)),
     "Median": lambda: BaseStrategy(fraction_train=1.0, min_train_nodes=3, aggregation=Median()),
     "PartialAggregation": lambda: PartialAggregation(shared=["0.*"], fraction_train=0.5, min_available_nodes=2),
+    "AdaptiveRates": lambda: AdaptiveRates(fraction_train=0.5, min_available_nodes=2),
     "BufferedAsync": lambda: BufferedAsync(buffer=2, fraction_evaluate=0.5, min_available_nodes=2),
     "ClusteredFedAvg": lambda: ClusteredFedAvg(num_clusters=2, min_train_nodes=4, min_available_nodes=4),
     "FisherExchange": lambda: FisherExchange(fraction_train=0.5, min_available_nodes=2),

@@ -422,11 +422,18 @@ def test_a_snapshot_of_another_model_is_refused():
 # -- callbacks -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_ends_before_the_next_round_when_it_should_stop():
-    answers, reports = iter([False, False, True]), []
-    options = {"num_nodes": 1, "num_rounds": 5, "should_stop": lambda: next(answers), "on_round": reports.append}
+def test_a_run_ends_after_a_round_when_it_should_stop():
+    """As with Flower's own strategies since 1.43, which ask with the round and the result."""
+    asked, reports = [], []
+
+    def should_stop(server_round, result):
+        asked.append((server_round, arrays_of(result.arrays)["head.w"].item(), sorted(result.train_metrics_clientapp)))
+        return server_round == 2
+
+    options = {"num_nodes": 1, "num_rounds": 5, "should_stop": should_stop, "on_round": reports.append}
     result = federate(BaseStrategy(), arithmetic_app(add_partition), START, **options)
     assert [report.round for report in reports] == [1, 2]
+    assert asked == [(1, 5.0, [1]), (2, 6.0, [1, 2])]
     np.testing.assert_array_equal(arrays_of(result.arrays)["head.w"], [[6.0]])
 
 

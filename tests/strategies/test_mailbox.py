@@ -9,6 +9,7 @@ import pytest
 from counted_grid import CountedGrid, exchange, messages, outcome
 from fedapps.strategies.transport import NodeFailure
 from flwr.app import Error
+from flwr.clientapp.client_app import ClientAppException
 from flwr.common.constant import ErrorCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,15 +24,17 @@ def test_replies_come_in_the_order_of_the_messages():
 
 
 def test_errors_and_silence_are_failures_and_the_others_are_still_taken():
-    grid = CountedGrid({1: Error(0, "out of memory"), 2: None, 3: 0, 4: Error(7)})
+    in_ray = f"<class 'RayTaskError'>:<'ray::run()\n  File\nValueError: no b\n{ClientAppException('no b')}'>"
+    grid = CountedGrid({1: Error(0, "out of memory"), 2: None, 3: 0, 4: Error(7), 5: Error(2, in_ray)})
     began = time.monotonic()
-    items = list(exchange(grid, messages(1, 2, 3, 4), 0.05, poll=0.01))
+    items = list(exchange(grid, messages(1, 2, 3, 4, 5), 0.05, poll=0.01))
     assert time.monotonic() - began < 5
     assert outcome(items) == [
         NodeFailure(1, "out of memory", by_node=True),
         NodeFailure(2, "no reply within 0.05 s"),
         3,
         NodeFailure(4, "error 7 without a reason", by_node=True),
+        NodeFailure(5, "no b", by_node=True),
     ]
 
 

@@ -92,6 +92,12 @@ def test_a_node_says_that_its_data_are_its_own(stated, own):
     assert profile.own_data == own
 
 
+@pytest.mark.parametrize(("stated", "why"), [("it drives", "it drives"), ("", ""), (3, None)])
+def test_a_node_says_whether_it_may_work_now(stated, why):
+    (profile,) = query(ProfileGrid({1: {"key": "car", "ineligible": stated}}), [1])
+    assert profile.ineligible == why
+
+
 @pytest.mark.parametrize(("stated", "metric"), [("test.loss", "test.loss"), (3, ""), ("two\nlines", "")])
 def test_a_node_says_which_tracked_metric_it_cannot_report(stated, metric):
     (profile,) = query(ProfileGrid({1: {"key": "car", "unreported": stated}}), [1])

@@ -229,3 +229,45 @@ def test_numbers_of_examples_above_the_maximum_are_ignored(caplog):
     for _ in range(2):
         assert [profile.num_examples for profile in registry.connected(grid)] == [None]
     assert len(caplog.records) == 1
+
+
+def resting(key, why="it drives"):
+    return {"key": key, "ineligible": why}
+
+
+def may_work(registry, grid):
+    registry.ask_again()
+    return [node.key for node in registry.connected(grid) if not node.ineligible]
+
+
+def test_nodes_with_rules_are_asked_again_before_each_round_and_others_are_not(clock):
+    registry, grid = NodeRegistry(), ProfileGrid({1: "a", 2: resting("b"), 3: resting("c", "")})
+    assert may_work(registry, grid) == ["a", "c"]
+    grid.nodes |= {2: resting("b", ""), 3: resting("c")}
+    assert may_work(registry, grid) == ["a", "b"]
+    assert may_work(registry, grid) == ["a", "b"]
+    assert grid.asked == [1, 2, 3, 2, 3, 2, 3]
+
+
+def test_who_does_not_answer_again_is_left_out(clock):
+    registry, grid = NodeRegistry(node_wait=60.0), ProfileGrid({1: "a", 2: resting("b", "")})
+    assert may_work(registry, grid) == ["a", "b"]
+    grid.nodes[2] = None
+    assert may_work(registry, grid) == ["a"]
+    assert registry.known[2].ineligible == "it has not answered yet whether it may work"
+
+
+def test_too_few_that_may_work_are_asked_every_ten_seconds_until_one_may(clock):
+    registry, grid = NodeRegistry(), ProfileGrid({1: resting("a")})
+    answer = grid.answer
+    grid.answer = lambda node: answer(node) if clock[0] < 95 else resting("a", "")
+    assert may_work(registry, grid) == ["a"]
+    assert 95 <= clock[0] < 110
+    assert 9 <= len(grid.asked) <= 12
+
+
+def test_the_wait_for_nodes_that_may_not_work_ends(clock):
+    registry, grid = NodeRegistry(node_wait=60.0), ProfileGrid({1: resting("a")})
+    assert may_work(registry, grid) == []
+    assert clock[0] == pytest.approx(60, abs=1)
+    assert registry.absent() == ["Connected, but by their own rules not to work now: a."]

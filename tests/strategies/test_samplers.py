@@ -183,7 +183,7 @@ def test_each_stratum_has_its_fraction():
 def test_strata_that_no_node_names_are_an_error_before_the_first_round():
     sampler = StratifiedFraction("seen", {"yes": 0.5})
     nodes = [Profile(index, f"h{index}") for index in range(4)]
-    with pytest.raises(ValueError, match=r"group 'seen': none of 4 nodes has this group.*may-leave = \"groups\""):
+    with pytest.raises(ValueError, match=r"group 'seen': none of 4 nodes .*in its profile.*may-leave = \"groups\""):
         sampler.sample(nodes, 1, "train")
     assert len(sampler.sample(nodes, 2, "train")) == 4  # those that name it may be away
 

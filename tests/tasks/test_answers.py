@@ -51,6 +51,30 @@ def test_an_answer_that_is_not_finite_has_a_place():
         finite_answer(np.array([0.0, np.inf]), "control")
 
 
+@pytest.mark.parametrize("limit", [4.0, float("nan")])
+def test_an_answer_beyond_its_limit_is_refused(limit):
+    answer = np.array([1.0, -5.0]) if limit == 4.0 else np.array([5.0, -5.0])
+    place = "1" if limit == 4.0 else "0"
+    with pytest.raises(DataError, match=rf"control\[{place}\] = -?5: beyond the limit of "):
+        finite_answer(answer, "control", limit)
+    assert finite_answer(answer, "control", 5.0) is answer
+
+
+def test_a_control_and_a_forecast_have_the_limit_of_their_caller():
+    robot = model("lqr")
+    control = abs(float(robot.control([1.0, 0.5])[0]))
+    assert abs(float(robot.control([1.0, 0.5], limit=control)[0])) == control
+    with pytest.raises(DataError, match="beyond the limit of 0"):
+        robot.control([1.0, 0.5], limit=0.0)
+    motions = np.tile([[0.0, 5.0, 0.0, 20.0], [3.5, 0.0, 0.0, 20.0]], (20, 1, 1))
+    car = model("driving")
+    whole = car.forecast(motions, np.zeros((20, 2, 2)))
+    furthest = float(np.abs(whole[..., :2] - motions[-1, 1, :2].astype(np.float32)).max())
+    np.testing.assert_array_equal(car.forecast(motions, np.zeros((20, 2, 2)), limit=furthest), whole)
+    with pytest.raises(DataError, match=r"movement\[.*\] = .*: beyond the limit of"):
+        car.forecast(motions, np.zeros((20, 2, 2)), limit=0.9 * furthest)
+
+
 def model(name):
     return MODELS[name]()
 

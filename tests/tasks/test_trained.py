@@ -19,7 +19,7 @@ from torch import nn
 from fedapps.base.atomic import UnwritableError, entries
 from fedapps.base.seeding import torch_seed
 from fedapps.registry.tasks import task_class
-from fedapps.trained.export import export_model
+from fedapps.trained.export import export as export_model
 
 ORIGIN = Origin("run", "apfl", "robot-00", 3, 1, 5, 7, 3, 40, metrics={"test.loss": 0.5, "test.list": [1.0, 2.0]})
 

@@ -177,19 +177,22 @@ def details(run: RunData) -> Markup | None:
 
 
 def _refused(run: RunData) -> Markup | None:
-    """One row per method, node and reason; None if no reply was refused and no metric left out."""
+    """One row per method, node and reason; None if no reply was refused and no metric or node left out."""
     refused: dict[tuple[str, str, str], list[int]] = {}
     whole: dict[str, str] = {}  # a failure has another traceback in each phase
     left_out: dict[tuple[str, str, str], list[int]] = {}
+    resting: dict[tuple[str, str, str], list[int]] = {}
     for record in run.rounds:
         for refusal in record.refused:
             reason = whole.setdefault(headline_of(refusal.reason), refusal.reason)
             refused.setdefault((record.method, refusal.node, reason), []).append(record.round)
         for metric in record.left_out:
             left_out.setdefault((record.method, metric.node, metric.metric), []).append(record.round)
-    if not (refused or left_out):
+        for node, reason in record.ineligible.items():
+            resting.setdefault((record.method, node, reason), []).append(record.round)
+    if not (refused or left_out or resting):
         return None
-    often, lost = _most_frequent(refused), _most_frequent(left_out)
+    often, lost, rested = map(_most_frequent, (refused, left_out, resting))
     return section_of(
         "refused",
         total=sum(map(len, refused.values())),
@@ -197,6 +200,7 @@ def _refused(run: RunData) -> Markup | None:
         rows=often[:_MOST],
         left_out=sum(map(len, left_out.values())),
         lost=Table(text_columns(["method", "node", "metric", "rounds", "count"], texts=4), lost[:_MOST]),
+        rested=Table(text_columns(["method", "node", "reason", "rounds", "count"], texts=4), rested[:_MOST]),
     )
 
 

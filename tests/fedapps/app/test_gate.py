@@ -141,6 +141,15 @@ def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second
     assert in_use(second) == everywhere(3)
 
 
+def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(weeks, second):
+    resting = {"eligible": "false"}
+    gate_with(weeks, second, [0, 1, 2], "week-2", "rollback", node_config=resting, node_wait=600.0)
+    assert in_use(second) == everywhere(1)
+    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
+    registry = gate(weeks, second, "week-3", **margins)
+    assert (registry.champion, in_use(second)) == (3, everywhere(3))
+
+
 class KilledError(RuntimeError):
     """The server ends here."""
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from small_runs import LQR, run_inline, with_changes
 from toys import same_bits
 
-from fedapps.api import load
+from fedapps import load
 from fedapps.registry.methods import method_class
 from fedapps.runs.run_folder import RunFolder
 

@@ -130,3 +130,18 @@ def test_a_node_without_data_that_is_asked_all_the_same_refuses_in_one_line(tmp_
     sent = re.fullmatch(rf"DataError: the node's data .*; {DETAILS} (\w{{8}})", str(refused.value))
     expected = f"{tmp_path}: expected files robot-*.csv, .csv.gz or .csv.xz, found none"
     assert warnings[-1] == f"the {kind} message failed, error {sent[1]}: {expected}"
+
+
+def test_a_robot_that_may_not_work_is_left_out_of_a_round_and_asked_again_in_the_next(folders, tmp_path, monkeypatch):
+    robot, seen = folders[1], tmp_path / "asked"
+    robot["eligible"] = (
+        f"sh -c 'echo >> {seen}; test $(wc -l < {seen}) != 3'"  # once before the run, then before each round
+    )
+    result = run(tmp_path / "runs", folders, monkeypatch, rounds=3)
+    rounds = result.lines("metrics.jsonl")
+    why = {"robot-01": "eligible: the command ended with exit status 1"}
+    assert [row.get("ineligible", {}) for row in rounds] == [{}, why, {}]
+    assert [(row["replies"], row["refused"]) for row in rounds] == [(2, []), (1, []), (2, [])]
+    assert {
+        row["phase"] for row in result.lines("nodes.jsonl") if (row["node"], row["round"]) == ("robot-01", 2)
+    } == set()

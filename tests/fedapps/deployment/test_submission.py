@@ -8,7 +8,7 @@ import pytest
 from fedapps.sim import flower_internals
 from flwr.cli.build import build_fab_from_disk
 
-from fedapps.deployment.submission import copy_app
+from fedapps.deployment.submission import copy_app, submission
 
 PYPROJECT = """
 [project]
@@ -72,3 +72,13 @@ def test_the_modules_of_the_app_that_was_used_last_are_imported_and_those_of_oth
     flower_internals._forget_other_apps(folder.with_name("a.small.1.old"))
     assert "small_app" not in sys.modules
     assert str(folder) not in sys.path
+
+
+def test_without_the_patterns_of_flower_the_app_itself_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("flwr.common.constant.FAB_INCLUDE_PATTERNS")
+    command = submission(tmp_path / "app", tmp_path, {"rounds": 1})
+    assert command[1:3] == ["run", str(tmp_path / "app")]
+    line = "lacks flwr.common.constant:FAB_INCLUDE_PATTERNS: flwr run gets the app's own folder, and takes longer"
+    assert line in capsys.readouterr().out

@@ -28,6 +28,24 @@ def test_many_nodes_poll_less_often_and_import_nothing_beforehand() -> None:
     assert SuperNode.on_this_machine(10_000) == SuperNode((), 1.0)
 
 
+def test_without_a_private_name_of_flower_its_own_command_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.delattr("flwr.supernode.nodestate.in_memory_nodestate.CLIENT_APP_CRASHED_ERROR")
+    monkeypatch.delattr("flwr.common.config.parse_config_args")
+    monkeypatch.setattr(supernode, "load_command", lambda name: lambda: called.append(list(sys.argv)))
+    monkeypatch.setattr(sys, "argv", ["supernode", "0.2", "torch", "--insecure", "--node-config", "a=1"])
+    monkeypatch.setenv("PATH", "/bin")
+    supernode.main()
+    assert called == [["flower-supernode", "--insecure", "--node-config", "a=1"]]
+    assert os.environ["PATH"] == f"{Path(sys.executable).parent}:/bin", "where flower-supernode looks for its SuperExec"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "CLIENT_APP_CRASHED_ERROR" in line
+    assert line.endswith("Flower's own flower-supernode runs, whose workers import torch again for every message")
+    supernode.check_options(["--node-config", "max-epochs=none", "--port", "x"])  # nobody can read the config here
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_node_config_in_a_file_is_read_as_every_file_that_people_write(tmp_path: Path, joined: bool) -> None:
     paths = {"data-dir": '/data/"car" 7 = é', "cache": "C:\\data\\", "name": '😀\\"\x7f\n'}
@@ -97,12 +115,3 @@ def test_the_command_of_a_supernode_starts() -> None:
     assert helped.returncode == 0, helped.stderr
     assert "--superlink" in helped.stdout
     assert "torch" in LIBRARIES
-
-
-def test_a_version_of_flower_that_lacks_a_name_ends_the_command_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supernode, "load_command", lambda name: None)
-    monkeypatch.setattr("flwr.supercore.inflatable.inflatable_utils.pull_objects", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["supernode", "1.0", ""])
-    with pytest.raises(SystemExit, match=r"pull_objects\(initial_backoff\), which fedapps supernode needs") as ended:
-        supernode.main()
-    assert "\n" not in str(ended.value)

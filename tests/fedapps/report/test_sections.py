@@ -12,6 +12,15 @@ def folder(tmp_path: Path) -> Path:
     return write_finished_run(tmp_path)
 
 
+def test_nodes_that_may_not_work_are_counted_apart(folder: Path) -> None:
+    lines = [round_line("sfl", r, ineligible={"driver-03": "it drives"} if r != 2 else {}) for r in (1, 2, 3)]
+    write_lines(folder / "metrics.jsonl", lines)
+    text = page(folder)
+    assert "Nodes that did not work" in text
+    assert "<td>driver-03</td><td>it drives</td><td>1, 3</td>" in text
+    assert "refused and not aggregated" not in text
+
+
 def test_refused_replies_are_counted(folder: Path) -> None:
     refused = [{"node": "driver-03", "phase": "train", "reason": "loss is <nan>"}]
     crash = {

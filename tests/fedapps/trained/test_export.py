@@ -28,7 +28,8 @@ import fedapps
 from fedapps.cli.commands import main
 from fedapps.cli.parser import command_parser
 from fedapps.registry.tasks import task_class
-from fedapps.trained.export import FORMATS, export_model
+from fedapps.trained.export import FORMATS
+from fedapps.trained.export import export as export_model
 from fedapps.trained.programs import (
     TOLERANCE,
     Difference,
@@ -372,7 +373,7 @@ def test_data_show_the_inputs_of_a_task_that_does_not_describe_them(runs, tmp_pa
     model = TrainedModel(run.task, run.module)
     with pytest.raises(ValueError, match="does not describe its inputs: give data"):
         export_model(model, "torch", tmp_path / "model")
-    exported = export_model(model, "torch", tmp_path / "model", example=run.own)
+    exported = export_model(model, "torch", tmp_path / "model", data=run.own)
     config = json.loads((exported.folder / "config.json").read_text())
     assert config["inputs"] == [{"name": "input", "dtype": "float32", "shape": ["batch", 3]}]
     assert config["outputs"] == ["output_0", "output_1"]

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
-from damaged_files import write
+from damaged_files import bounded, damaged, write
 from fedapps.clients.kept_models import KeptModels
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, TrainedModel
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from model_folders import files_of
 
 import fedapps
@@ -249,3 +252,23 @@ def test_a_robot_needs_no_flower(tmp_path):
         env=os.environ | {"PYTHONPATH": str(Path(fedapps.__file__).parents[1])},
     )  # fmt: skip
     assert done.stdout == "7 []\n", done.stderr
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_a_folder_holds_the_watch_goes_on_with_the_last_model(tmp_path_factory, data):
+    """Truncated, missing, wrong and huge files. The looks are taken here, without the thread."""
+    folder = tmp_path_factory.mktemp("watched")
+    broken = write(folder / "broken", damaged(files_of("lqr"), data.draw))
+    with mock.patch.object(threading.Thread, "start"):
+        models = ModelWatch(folder, FAST)
+    keep(folder, 1)
+    models._look()
+    (folder / "link").symlink_to(broken)
+    (folder / "link").replace(folder / "current")
+    with bounded():
+        models._look()
+    assert models.newest() is not None
+    keep(folder, 9)
+    models._look()
+    assert models.newest().origin.round == 9

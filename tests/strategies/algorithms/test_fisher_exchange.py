@@ -253,6 +253,16 @@ def test_a_node_of_numpy_alone_takes_part():
     assert np.abs(after(FisherExchange(others_now=1.0)) - best).max() < np.abs(np.array([2.0, 0.0]) - best).max()
 
 
+@pytest.mark.parametrize(
+    ("weights", "logged"),
+    [({}, "none, because all weights are 0"), ({"own_past": 0.05, "others_now": 1.0}, "own past 0.05, others now 1")],
+)
+def test_the_log_has_the_penalties(weights, logged, caplog):
+    caplog.set_level("INFO", "flwr")
+    FisherExchange(**weights).summary()
+    assert f"penalties: {logged}\n" in caplog.text
+
+
 @pytest.mark.parametrize("key", ["own_past", "others_past", "others_now"])
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
 def test_a_lambda_below_zero_or_not_finite_is_an_error(key, value):

@@ -111,5 +111,5 @@ def test_the_summary_tells_what_travels_and_what_stays(monkeypatch):
     start = ArrayRecord({**record_of(START), **record_of({"passes": np.zeros((), np.int64)})})
     run(PartialAggregation(shared=["encoder.*"]), lambda *a: add_partition(*a), start)
     assert lines == [
-        "\t├── shared: 3 parameters in 2 arrays, 12 bytes; not sent: 2 parameters in 2 arrays, 12 bytes",
+        "\t├── sent: 3 parameters in 2 arrays, 12 bytes; not sent: 2 parameters in 2 arrays, 12 bytes",
     ]
