@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from fedapps.base.options import matches
@@ -43,6 +42,8 @@ def label_counts(gradient: Tensor, answers: Tensor, count: int, *, scaled: bool 
     Tensor int64 [C]
         The sum is n.
     """
+    from scipy.optimize import nnls  # only audits need it
+
     system = (answers.T - torch.eye(len(answers))).double().numpy()
     right = gradient.double().numpy()
     if scaled:
