@@ -90,4 +90,6 @@ def input_errors(true: Tensor, read: Tensor) -> Tensor:
     """The distance of each true input ``[n, i]`` to the nearest of those read ``[r, i]``, relative to its length."""
     if not len(read):
         return torch.full((len(true),), torch.inf)
-    return torch.cdist(true.double(), read.double()).min(1).values / true.double().norm(dim=1).clamp(min=1e-12)
+    nearest: Tensor = torch.cdist(true.double(), read.double()).min(1).values
+    lengths: Tensor = true.double().norm(dim=1)
+    return nearest / lengths.clamp(min=1e-12)

@@ -127,8 +127,6 @@ def _searched(
     search: Search,
 ) -> list[Row]:
     task, secrets = audited.task, audited.task.secrets
-    if not secrets:
-        return []
     model = deepcopy(audited.model).double()
 
     def simulate(batches: Sequence[Batch]) -> Tensor:
@@ -169,7 +167,7 @@ def _counted(
     with torch.no_grad():
         for name, one in after.named_parameters():
             if name in changes:
-                one -= changes[name]
+                one.sub_(changes[name])
     models = [audited.model, after] if situation.steps > 1 else [audited.model]
     answers = torch.stack([_answers(task, model, layer, public) for model in models]).mean(0)
     gradient = changes[f"{layer}.bias"] / run.training.learning_rate / situation.steps
@@ -250,7 +248,7 @@ def audit_leakage(
     Parameters
     ----------
     recipe : Path
-        Run config of any task. The attack sees FedAvg's update of the first round.
+        Run config of a task that declares secrets. The attack sees FedAvg's update of the first round.
     seeds : int
         Number of victims, each with its own model and examples, at least 1.
     restarts : int
@@ -272,7 +270,11 @@ def audit_leakage(
         raise ValueError("; ".join(least))
     name = timed_name(f"audit-{recipe_name(recipe)}")
     config = parse(resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir))
-    Audited(config.flat(), 0)
+    if not Audited(config.flat(), 0).task.secrets:
+        raise ValueError(
+            f"recipe {recipe}: task = {config.run.task!r}: --attack {LEAKAGE} reads what a task declares in Task.secrets, "
+            "and this task declares nothing; audit images, or the words of text or vln without --attack"
+        )
     named = str((overrides or {}).get("name", ""))
     with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
         cells_folder = folder / "cells"
@@ -284,12 +286,13 @@ def audit_leakage(
             for seed in range(seeds)
         ]
         run_matrix(cells, measure, jobs=jobs, watch=Lines(len(cells), print))
-        results = {"recipe": recipe_name(recipe), "rows": collected(cells_folder)}
+        rows = collected(cells_folder)
+        results = {"recipe": recipe_name(recipe), "rows": rows}
         text = json.dumps(results, indent=2) + "\n"
         for path in (folder / "audit.json", *([json_path] if json_path else [])):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode())
-    print(f"\n{leakage_text(results['rows'])}\n\naudit: {folder / 'audit.json'}")
+    print(f"\n{leakage_text(rows)}\n\naudit: {folder / 'audit.json'}")
     return results
 
 

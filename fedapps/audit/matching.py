@@ -90,7 +90,8 @@ def _descend(
 ) -> tuple[list[Batch], float]:
     def distance() -> Tensor:
         update = simulate(_filled(templates, secrets, unknown))[counted]
-        return 1 - update @ aim / update.norm().clamp(min=torch.finfo(update.dtype).tiny)
+        similarity: Tensor = update @ aim / update.norm().clamp(min=torch.finfo(update.dtype).tiny)
+        return 1 - similarity
 
     adam = torch.optim.Adam(unknown, lr=_STEP)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(adam, search.steps)
@@ -117,7 +118,7 @@ def _descend(
     def closure() -> float:
         newton.zero_grad()
         value = distance()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return float(value.detach())
 
     newton.step(closure)

@@ -131,12 +131,13 @@ def simulated(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunCo
 
     A step of Adam is the sign of the gradient, for which stands here one that has a slope.
     """
-    start = current = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    start: Changes = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    current = start
     calculation = ModelWithLoss(model, task.loss)
     with torch_seed(run.seed, *_DRAWS):
         for batch in batches:
             loss = calculation.with_parameters(current, batch)
-            gradients = _gradients(loss, current)
+            gradients: Sequence[Tensor] = _gradients(loss, current)
             if run.training.optimizer != "sgd":
                 gradients = [one / (one.abs() + one.abs().mean().detach() + _FLAT) for one in gradients]
             pairs = zip(current.items(), gradients, strict=True)
