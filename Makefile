@@ -33,7 +33,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench results docs newest release env env-grpc config clean
+.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench gpu results docs newest release env env-grpc config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -87,6 +87,9 @@ lint-types: $(STAMP) package
 
 bench: $(STAMP)  ## repeat experiments: ONLY="lqr*,quickstart" chooses, ARGS=--list shows all, ARGS=--again repeats
 	$(BIN)/python -m benchmarks run $(if $(ONLY),--only "$(ONLY)") $(ARGS)
+
+gpu: $(STAMP)  ## check all tasks on a GPU and measure them, in minutes; says so where there is none; ARGS="--device cpu"
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 results: $(STAMP)  ## write the results of experiments into the pages
 	$(BIN)/python -m benchmarks tables

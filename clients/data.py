@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedapps.tasks.base import NodeData, NodeProfile, Task
 
@@ -19,6 +19,9 @@ from fedapps.base.atomic import remove_leftovers, temporary_name, write_whole
 from fedapps.base.errors import DataError
 
 from .state import PrivateState
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +211,14 @@ def newest_count(newest: str, count: int, before: int) -> int:
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
     """A source's data, kept by the process (:class:`~fedapps.clients.data.DataCache`): they do not change in a run."""
     return loaded_data.get((source, task, pooled), lambda: source.pooled(task) if pooled else source.load(task))
+
+
+def cached_on(device: "torch.device", source: DataSource, task: Task, pooled: bool) -> NodeData:
+    """As :func:`cached_load`; on a GPU, copied there once if the task is :attr:`~Task.on_device`."""
+    if device.type == "cpu" or not task.on_device:
+        return cached_load(source, task, pooled)
+    key = source, task, pooled, str(device)
+    return loaded_data.get(key, lambda: cached_load(source, task, pooled).on(device))
 
 
 def _existing(folder: str, what: str) -> Path:

@@ -358,7 +358,8 @@ def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimiz
             lr=rate,
             momentum=training.momentum,
             weight_decay=training.weight_decay,
-            foreach=None if any(parameter.is_cuda for parameter in parameters) else False,  # torch's choice, made once
+            fused=parameters[0].is_cuda,  # one kernel for all parameters
+            foreach=False,
         )
     raise ValueError(f"optimizer = {name!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
 

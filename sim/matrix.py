@@ -103,7 +103,10 @@ class LocalProcesses(Workers):
 
     def __enter__(self) -> "LocalProcesses":
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_quick_ends)
+        gpus = context.SimpleQueue()
+        for gpu in _gpu_of_each(self._processes):
+            gpus.put(gpu)
+        self._pool = ProcessPoolExecutor(self._processes, context, initializer=_begin, initargs=(gpus,))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -240,6 +243,22 @@ def _output_to(path: Path) -> Iterator[None]:
             stream.flush()
             os.dup2(before, number)
             os.close(before)
+
+
+def _gpu_of_each(processes: int) -> list[str]:
+    """The GPU that each process sees, as ``CUDA_VISIBLE_DEVICES`` names it, in turn; empty if there is no choice."""
+    torch = sys.modules.get("torch")  # a program without torch has no work for GPUs
+    count = torch.cuda.device_count() if torch else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = visible if len(visible) == count else [str(gpu) for gpu in range(count)]
+    return [names[process % count] if count > 1 else "" for process in range(processes)]
+
+
+def _begin(gpus: Any) -> None:
+    """Begin a process of a pool: choose its GPU before torch uses one, and end quickly (:func:`_quick_ends`)."""
+    if gpu := gpus.get():
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    _quick_ends()
 
 
 def _quick_ends() -> None:

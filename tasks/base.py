@@ -61,6 +61,9 @@ class Task(ABC):
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
     #: for these, the gradients of single examples are computed one by one, and nodes train one after another.
     vectorises: ClassVar[bool] = True
+    #: Whether the data of a node can lie on a GPU, where every method of the task leaves them. Otherwise each batch is
+    #: copied there.
+    on_device: ClassVar[bool] = False
     #: How many squared residuals make up the loss of one example, as their mean or as a weighted sum: 1 for the mean
     #: squared error of a single output. 0 for losses that are negative log-likelihoods, such as the cross-entropy. A
     #: squared error is one only up to the variance of the noise, which the Fisher information needs
@@ -491,7 +494,7 @@ class Task(ABC):
         smaller.
         """
         tensors = data.splits[split]
-        order = torch.randperm(data.count(split))
+        order = torch.randperm(data.count(split)).to(next(iter(tensors.values())).device)
         for rows in torch.split(order, batch_size):
             yield {name: tensor[rows] for name, tensor in tensors.items()}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -248,6 +249,17 @@ class NodeData:
     groups: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     stages: Sequence[Mapping[str, Batch]] = ()
+
+    def on(self, device: torch.device) -> "NodeData":
+        """Return the data with all tensors of splits, stages and extra on a device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device)
+            return {name: moved(part) for name, part in value.items()} if isinstance(value, Mapping) else value
+
+        stages = [moved(stage) for stage in self.stages]
+        return replace(self, splits=moved(self.splits), extra=moved(self.extra), stages=stages)
 
     def at(self, stage: int) -> "NodeData":
         """Return the data of one stage, counted from 0.

@@ -14,7 +14,7 @@ from torch import nn
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.seeding import has_gpus
 from fedapps.clients.base import FederatedClient, RoundResult
-from fedapps.clients.data import DataSource, cached_load
+from fedapps.clients.data import DataSource, cached_load, cached_on
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, check_accepted, keeps_models
 from fedapps.clients.local_part import LocalPart, composed
@@ -174,7 +174,7 @@ class Node:
 
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
         with timed("data"):
-            data = cached_load(self.work.source, task, pooled)
+            data = cached_on(choose_device(self.config.run.device), self.work.source, task, pooled)
         run = self.config.run
         if run.held_back or run.newest != "all":
             data = self._newest(task, data)

@@ -181,11 +181,10 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     print(f"{len(cells)} runs in {folder}; if interrupted, resume: python -m fedapps compare --resume {folder}")
     print(f"the logs of the runs are in {folder / 'logs'}")
     references = references_of(plan, folder)
+    at_a_time = jobs if cluster else plan.parallel(jobs)
     try:
         with MatrixProgress(len(cells)) as progress:
-            rows = run_matrix(
-                cells, tried_cell, jobs=plan.parallel(jobs), cluster=cluster, watch=progress, log_of=log_of
-            )
+            rows = run_matrix(cells, tried_cell, jobs=at_a_time, cluster=cluster, watch=progress, log_of=log_of)
     except WorkerLostError as error:
         raise RunFailedError(f"{error}; the folder {folder} has everything that was trained") from error
     failed = _failed_text(cells, rows)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -298,8 +299,7 @@ def execute(config: Config, engine: str) -> str:
 
 
 def _gpus_per_node(config: Config) -> float:
-    """GPUs that Ray reserves for each node: the available ones, divided among the nodes that run in parallel."""
-    if config.run.device == "cpu":
-        return 0.0
+    """The share of a GPU that Ray reserves for each node: as many share one as lets a node work on each core."""
+    gpus = 0 if config.run.device == "cpu" else torch.cuda.device_count()
     at_a_time = max(1, usable_cores() // config.run.node_cpus)
-    return min(1.0, torch.cuda.device_count() / at_a_time)
+    return 1 / ceil(at_a_time / gpus) if gpus else 0.0

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
+import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from fedapps.app.node import choose_device
 from fedapps.base.atomic import write_whole
 from fedapps.config.keys import all_keys
 from fedapps.config.parsing import Config
@@ -57,8 +59,14 @@ class JobPlan:
         return dict.fromkeys(("seed", *self.seed_keys), seed)
 
     def parallel(self, jobs: int) -> int:
-        """The number of runs at a time: ``jobs``, but one under Ray, which runs the nodes of one run in parallel."""
-        return 1 if self.engine == "ray" else jobs
+        """The number of runs at a time: ``jobs``, but one under Ray, which runs the nodes of one run in parallel.
+
+        Where runs train on GPUs, 0 becomes the number of these: further processes on a GPU take its memory.
+        """
+        if self.engine == "ray":
+            return 1
+        on_gpus = not jobs and choose_device(str(self.config.get("device", "auto"))).type == "cuda"
+        return torch.cuda.device_count() if on_gpus else jobs
 
     def check_seed_keys(self, config: Config) -> None:
         """Raise ``ValueError`` if the runs do not read one of ``seed_keys``, or it cannot be a seed."""

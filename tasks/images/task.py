@@ -16,7 +16,7 @@ from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
 from torch import Tensor, nn
 from torch.distributions import Categorical
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from fedapps.base.errors import listed
 from fedapps.base.options import label_keys, parse_options
@@ -39,19 +39,27 @@ CHUNK = 256  # images per batch in evaluation
 
 
 def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor], Tensor] | None:
-    """Return the changes of a batch ``[b, C, H, W]`` by the key ``images.augment``; ``None`` for none.
+    """Return the changes of images ``[n, C, H, W]`` by the key ``images.augment``; ``None`` for none.
 
-    Every image has its own draws, from torch's global generator.
+    Every image has its own draws, from torch's global generator: it is mirrored with probability 1/2, and with
+    "crop-flip" it is padded with black pixels and cropped to its size before. All images are changed at once.
     """
     if name == "none":
         return None
-    from torchvision.transforms import v2
+    height, width, _ = size
+    padding = max(1, height // _PART) if name == "crop-flip" else 0
 
-    steps = [v2.RandomHorizontalFlip()]
-    if name == "crop-flip":
-        steps.insert(0, v2.RandomCrop(size[:2], padding=max(1, size[0] // _PART)))
-    change = v2.Compose(steps)
-    return lambda images: torch.stack([change(image) for image in images])
+    def change(images: Tensor) -> Tensor:
+        count, device = len(images), images.device
+        shifts = torch.randint(2 * padding + 1, (2, count, 1))
+        mirrored = torch.rand(count, 1) < 0.5
+        columns = torch.where(mirrored, torch.arange(width).flip(0), torch.arange(width)) + shifts[1]
+        rows = (torch.arange(height) + shifts[0]).to(device)[:, None, :, None]
+        channels = torch.arange(images.shape[1], device=device)[None, :, None, None]
+        first = torch.arange(count, device=device)[:, None, None, None]
+        return pad(images, [padding] * 4)[first, channels, rows, columns.to(device)[:, None, None, :]]
+
+    return change
 
 
 class ImagesTask(Task):
@@ -83,6 +91,8 @@ class ImagesTask(Task):
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.1}
     trained_model: ClassVar[str] = "fedapps.tasks.images.trained:ImagesTrained"
     log_import: ClassVar[str] = "fedapps.tasks.images.logs:ImagesImport"
+
+    on_device: ClassVar[bool] = True
 
     def __init__(self, options: ImagesOptions | None = None) -> None:
         """Raise :class:`~fedapps.base.errors.DataError` if options are incompatible."""
@@ -309,9 +319,11 @@ class ImagesTask(Task):
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield one epoch in random order. Training images are changed at random (``images.augment``)."""
-        changed = augmentation_of(self.options.augment, self.layout.size) if split == "train" else None
-        for batch in super().batches(data, split, batch_size):
-            yield {**batch, "image": changed(batch["image"])} if changed else batch
+        change = augmentation_of(self.options.augment, self.layout.size) if split == "train" else None
+        if change:
+            train = {**data.splits[split], "image": change(data.splits[split]["image"])}
+            data = replace(data, splits={**data.splits, split: train})
+        yield from super().batches(data, split, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
@@ -374,14 +386,15 @@ def _measured(images: ImageSet, size: tuple[int, int, int]) -> Statistics:
 
 def _scores(prefix: str, model: nn.Module, examples: Batch, *, by_class: bool = False) -> Metrics:
     device = next(model.parameters()).device
-    labels = examples["label"]
-    right = torch.empty(len(labels), dtype=torch.bool)
-    loss = 0.0
+    labels = examples["label"].to(device)
+    found, losses = [], []
     for start in range(0, len(labels), CHUNK):
         logits = model(examples["image"][start : start + CHUNK].to(device))
-        target = labels[start : start + CHUNK].to(device)
-        right[start : start + CHUNK] = (logits.argmax(dim=1) == target).cpu()
-        loss += float(cross_entropy(logits, target, reduction="sum"))
+        target = labels[start : start + CHUNK]
+        found.append(logits.argmax(dim=1) == target)
+        losses.append(cross_entropy(logits, target, reduction="sum"))
+    labels, right = labels.cpu(), torch.cat(found).cpu()  # a GPU is waited for once
+    loss = sum(torch.stack(losses).tolist())
     metrics: Metrics = {
         f"{prefix}accuracy": int(right.sum()) / len(labels),
         f"{prefix}loss": loss / len(labels),

@@ -251,7 +251,7 @@ class LqrTask(Task):
         for split in ("validation", "test"):
             if not data.count(split):
                 continue
-            batch = data.splits[split]
+            batch = {name: data.splits[split][name].to(model.dynamics.A.device) for name in ("inputs", "targets")}
             gains = torch.tensor([optimal_gain(float(weight)) for weight in weights[split]]).double()
             exact = batch["inputs"].cpu().double()
             truth = exact @ dynamics.t(), -(gains * exact[:, :2]).sum(dim=1, keepdim=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fedapps.sim.matrix import Lines, Watch, run_chains, run_matrix
+from fedapps.sim.matrix import Lines, Watch, _gpu_of_each, run_chains, run_matrix
 
 
 def square(method, seed, config):
@@ -159,3 +159,13 @@ def test_a_watch_is_told_of_the_cells_that_run_and_of_no_others(tmp_path):
     run_matrix([{"method": "a", "seed": seed, "config": {}} for seed in range(2)], square, jobs=1, watch=told)
     assert [call for call in told.calls if call != "tick"] == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
     assert "tick" in told.calls
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "names"),
+    [(0, "", ["", "", ""]), (1, "", ["", "", ""]), (2, "", ["0", "1", "0"]), (2, "4,6", ["4", "6", "4"])],
+)
+def test_processes_take_turns_with_several_gpus(monkeypatch, count, visible, names):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert _gpu_of_each(3) == names

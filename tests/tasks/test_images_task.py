@@ -14,7 +14,7 @@ from fedapps.tasks.images import formats, image_set
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.partition import all_images, node_images
-from fedapps.tasks.images.task import ImagesTask
+from fedapps.tasks.images.task import ImagesTask, augmentation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import drawn, write_folders
@@ -383,3 +383,17 @@ def test_a_folder_is_listed_once_and_its_common_test_is_checked_once_for_all_nod
     assert "new.png" in {
         path.name for path in formats.read_folder(tmp_path, task.layout).splits["train"].pictures[0][0].paths
     }
+
+
+def test_images_are_mirrored_and_cropped_each_by_its_own_draws():
+    images = torch.arange(1, 1 + 64 * 48, dtype=torch.int32).reshape(64, 3, 4, 4)
+    changed = augmentation_of("flip", (4, 4, 3))(images)
+    mirrored = [bool((after == before.flip(2)).all()) for before, after in zip(images, changed, strict=True)]
+    kept = [bool((after == before).all()) for before, after in zip(images, changed, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, kept, strict=True))
+    assert 10 < sum(mirrored) < 54
+    cropped = augmentation_of("crop-flip", (4, 4, 3))(images)
+    edges = {int((after[0] == 0).sum()) for after in cropped}  # a shift by one pixel leaves one black row or column
+    assert cropped.shape == images.shape
+    assert edges == {0, 4, 7}
+    assert augmentation_of("none", (4, 4, 3)) is None
