@@ -20,6 +20,7 @@ from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_folder, resolve
 from fedapps.launch.plan import new_folder, timed_name
+from fedapps.registry.tasks import task_class
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
 from fedapps.tasks.base import Batch, NodeData, Task
@@ -268,13 +269,15 @@ def audit_leakage(
     """
     if least := [f"--{key} {value}: must be at least 1" for key, value in _numbers(seeds, restarts) if value < 1]:
         raise ValueError("; ".join(least))
-    name = timed_name(f"audit-{recipe_name(recipe)}")
-    config = parse(resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir))
-    if not Audited(config.flat(), 0).task.secrets:
+    keys = read_recipe(recipe, overrides)
+    if task_class(task := str(keys.get("task", ""))).secrets is Task.secrets:
         raise ValueError(
-            f"recipe {recipe}: task = {config.run.task!r}: --attack {LEAKAGE} reads what a task declares in Task.secrets, "
-            "and this task declares nothing; audit images, or the words of text or vln without --attack"
+            f"recipe {recipe}: task = {task!r}: --attack {LEAKAGE} reads what a task declares in Task.secrets, and this "
+            "task declares nothing; audit images, or the words of text or vln without --attack"
         )
+    name = timed_name(f"audit-{recipe_name(recipe)}")
+    config = parse(resolve(keys | {"name": name}, output_dir))
+    Audited(config.flat(), 0)
     named = str((overrides or {}).get("name", ""))
     with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
         cells_folder = folder / "cells"

@@ -114,7 +114,9 @@ def test_resuming_nothing_is_refused(tmp_path):
 def test_a_resumed_run_keeps_its_label(tmp_path):
     first = RunFolder.open(config(tmp_path), 1)
     first.record("sfl", "given data", report(1))
-    again = RunFolder.open(config(tmp_path, resume=True, timeout=5.0, node_wait=1.0, cache_dir="/elsewhere", device="cpu"), 2)
+    again = RunFolder.open(
+        config(tmp_path, resume=True, timeout=5.0, node_wait=1.0, cache_dir="/elsewhere", device="cpu"), 2
+    )
     assert again == first
     assert rounds(again, "metrics.jsonl", "sfl") == [1]
 
