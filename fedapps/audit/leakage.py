@@ -272,8 +272,8 @@ def audit_leakage(
     keys = read_recipe(recipe, overrides)
     if task_class(task := str(keys.get("task", ""))).secrets is Task.secrets:
         raise ValueError(
-            f"recipe {recipe}: task = {task!r}: --attack {LEAKAGE} reads what a task declares in Task.secrets, and this "
-            "task declares nothing; audit images, or the words of text or vln without --attack"
+            f"recipe {recipe}: task = {task!r}: --attack {LEAKAGE} reads what a task declares in Task.secrets, and "
+            "this task declares nothing; audit images, or the words of text or vln without --attack"
         )
     name = timed_name(f"audit-{recipe_name(recipe)}")
     config = parse(resolve(keys | {"name": name}, output_dir))
