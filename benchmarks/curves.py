@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", required=True, help="the methods, separated by commas")
     parser.add_argument("--metrics", default="test.global_accuracy,test.local_accuracy", help="metrics of the curves")
     parser.add_argument("--minutes", type=float, default=7.0, help="after which runs are stopped (default 7)")
+    parser.set_defaults(jobs=0)  # all methods at once
     return parser
 
 
