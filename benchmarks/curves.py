@@ -43,7 +43,8 @@ def _run(options: argparse.Namespace) -> None:
     methods = split_expressions(options.methods)
     until = time.monotonic() + 60 * options.minutes
     with TemporaryDirectory(prefix="fedapps-curves-") as folder:
-        waiting, running, rows = list(enumerate(methods)), {}, {}
+        waiting, rows = list(enumerate(methods)), dict[int, Any]()
+        running: dict[int, Any] = {}
         at_once = options.jobs or len(methods)
         while waiting or running:
             while waiting and len(running) < at_once:

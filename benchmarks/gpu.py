@@ -135,7 +135,7 @@ def _agrees(task: str, device: str, folder: Path) -> Row:
 def _gone_on_with(device: str, folder: Path) -> Row:
     """Private models of nodes pass between devices: a run on the CPU goes on from one on the device, or on the CPU."""
     keys = {"methods": "apfl-deng"}
-    ends = []
+    ends: list[Any] = []
     for where in (device, "cpu"):
         first = _run(folder, f"first-{where}-{len(ends)}", where, "images-digits", keys)
         ends.append(_run(folder, f"second-{len(ends)}", "cpu", "images-digits", {**keys, "start": str(first)}))
@@ -174,7 +174,8 @@ def _used(device: str, folder: Path) -> Row:
     """A model that was trained on the device answers on both, and is exported."""
     run = _run(folder, "used", device, "images-digits", {})
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8), dtype=np.uint8)
-    answers = [fedapps.load(run, device=where).predict(images) for where in (device, "cpu")]
+    models: list[Any] = [fedapps.load(run, device=where) for where in (device, "cpu")]
+    answers = [model.predict(images) for model in models]
     gap = float(np.abs(answers[0].probabilities - answers[1].probabilities).max())
     if not gap <= TOLERANCE:
         raise ValueError(f"a probability differs by {gap:.3g}")

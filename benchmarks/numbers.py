@@ -182,10 +182,9 @@ def exhibits(paper: str) -> str:
     for one in paper_exhibits(paper):
         stored = [name for name in one.experiments if measured(name)]
         said = [f"{one.claim}: {_verdict_on(*one.compared)}"] if one.compared and measured(one.compared[0]) else []
-        said += [f"{name} not run ({_hours(name)})" for name in one.experiments if name not in stored]
+        said += [f"{name} not run ({hours(name)})" for name in one.experiments if name not in stored]
         if one.missing:
-            hours = _hours(*one.rerun)
-            said.append(one.missing + (f" ({hours})" if hours else ""))
+            said.append(one.missing + (f" ({hours(*one.rerun)})" if one.rerun else ""))
         lines.append([f"{_short(one.of)}: {one.what}", ", ".join(f"`{name}`" for name in stored), "; ".join(said)])
     return _markdown(lines)
 
@@ -195,7 +194,8 @@ def _verdict_on(name: str, metric: str, better: str, worse: str) -> str:
     return verdict(ours if (describe(metric).better or 1) > 0 else ours.negated(), 0)
 
 
-def _hours(*names: str) -> str:
+@_function
+def hours(*names: str) -> str:
     """The time that experiments take together; empty if there are none."""
     minutes = sum(experiments()[name].minutes for name in names)
     return f"{shown(minutes / 60, 0 if minutes >= 600 else 1)} h" if names else ""
@@ -227,6 +227,14 @@ def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with half of its interval."""
     gap = result(name).difference(metric, a, b)
     return shown(gap.mean, digits, sign=True) + ("" if gap.half is None else f" ± {shown(gap.half, digits)}")
+
+
+@_function
+def in_order(name: str, metric: str, methods: Mapping[str, str]) -> str:
+    """The names of methods for readers, by the mean of a metric, the best one first."""
+    content, sign = result(name), describe(metric).better or 1
+    ordered = sorted(methods, key=lambda method: -sign * content.of(method, metric).mean)
+    return ", ".join(f"`{methods[method]}`" for method in ordered)
 
 
 @_function

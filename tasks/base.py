@@ -27,6 +27,7 @@ from .profiles import NodeData as NodeData
 from .profiles import NodeProfile as NodeProfile
 from .profiles import PooledMetric as PooledMetric
 from .profiles import PrivateParameters as PrivateParameters
+from .profiles import Secret as Secret
 from .profiles import head_inputs
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -332,6 +333,13 @@ class Task(ABC):
     def can_collect(self) -> bool:
         """Whether :meth:`collect` can gather new experience. Most tasks only learn from given data."""
         return False
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """What of a batch ``fedapps audit`` tries to reconstruct from an update, first what matters most; by default
+        nothing.
+        """
+        return ()
 
     def check_nodes(self, num_nodes: int) -> None:
         """Raise :class:`DataError` if the options do not allow this number of nodes, before any data are read."""

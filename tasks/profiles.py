@@ -117,6 +117,25 @@ class ModelRoles:
     factors_key: str = ""
 
 
+@dataclass(frozen=True)
+class Secret:
+    """Pixels of a batch that an attack on an update reconstructs (``fedapps audit``).
+
+    Parameters
+    ----------
+    tensor : str
+        The name in a batch, ``[examples, ..., height, width]``, uint8 or in [0, 1].
+    what : str
+        What it holds, for the table.
+    near : float
+        Root mean squared error, of a range of 1, up to which an example counts as read; 0.1 is 20 dB.
+    """
+
+    tensor: str
+    what: str
+    near: float
+
+
 @contextmanager
 def head_inputs(model: nn.Module, head: Sequence[str]) -> Iterator[Callable[[], Tensor]]:
     """Record what the head of a model is given within this context.

@@ -132,12 +132,12 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     victim = subject.victim(task, model, data)
     plain_adam = run.training.optimizer in ("adam", "adamw") and not run.training.weight_decay
     rate = run.training.learning_rate if plain_adam else 0.0
-    updated = UpdatedVictim(victim.body, victim.table, train_on, rate, _noise(run), _compress(run))
+    updated = UpdatedVictim(victim.body, victim.table, train_on, rate, noise_of(run), compressed(run))
     frequencies = partial(subject.frequencies, task, data, victim_node.folder)
     return TrainedVictim(victim, updated, before, victim_node.sentences, subject.special_tokens(data), frequencies)
 
 
-def _noise(run: RunConfig) -> ClippedNoise | None:
+def noise_of(run: RunConfig) -> ClippedNoise | None:
     """Local differential privacy, under ``dp = "local"``; the noise is drawn with the seed of the run."""
     if run.dp != "local":
         return None
@@ -145,7 +145,7 @@ def _noise(run: RunConfig) -> ClippedNoise | None:
     return ClippedNoise(run.dp_clip, run.dp_clip * run.dp_noise, generator)
 
 
-def _compress(run: RunConfig) -> Compress | None:
+def compressed(run: RunConfig) -> Compress | None:
     """What the server restores of compressed changes, under ``compression``; a first reply has no earlier error."""
     if run.compression == "none":
         return None
@@ -184,6 +184,12 @@ def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> 
             "reconstructs the words of sentences"
         )
     return subject
+
+
+def has_words(recipe: Path, overrides: Mapping[str, Any] | None = None) -> bool:
+    """Whether the examples of a recipe's task have words, whose recovery an audit counts."""
+    name = str(read_recipe(recipe, overrides).get("task", ""))
+    return name not in task_names() or bool(task_class(name).audit_subject)
 
 
 def _audited_tasks() -> list[str]:

@@ -2,9 +2,10 @@
 
 import argparse
 
+from fedapps.audit.leakage import LEAKAGE, audit_leakage
 from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import audit_recipe
-from fedapps.audit.victim import recipe_subject
+from fedapps.audit.victim import has_words, recipe_subject
 from fedapps.base.options import split_names
 from fedapps.comparison.compare import compare_recipe, resume_comparison
 from fedapps.comparison.matrix import Vary, assignments
@@ -98,8 +99,19 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    """Attack the gradients and updates that a node with sentences shares and print what was recovered."""
+    """Attack the gradients and updates that a node shares and print what was recovered."""
     overrides = assignments(arguments.set)
+    if arguments.attack == LEAKAGE or (arguments.attack is None and not has_words(arguments.recipe, overrides)):
+        audit_leakage(
+            arguments.recipe,
+            seeds=arguments.seeds,
+            restarts=arguments.restarts,
+            jobs=arguments.jobs,
+            overrides=overrides,
+            output_dir=arguments.output_dir,
+            json_path=arguments.json,
+        )
+        return 0
     subject = recipe_subject(arguments.recipe, overrides)
     sizes = split_names(arguments.batch_sizes)
     if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Secret, Task
 from fedapps.tasks.model_folder import numbers_of, texts_of
 from fedapps.tasks.partitioners import own_label_shares
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
@@ -300,6 +300,10 @@ class ImagesTask(Task):
         return {FREQUENT: scores}
 
     # -- learning ------------------------------------------------------------------------------------------
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        return (Secret("image", "images", 0.1),)  # 20 dB
 
     @property
     def num_classes(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t
 
 from benchmarks.experiments import experiments
-from benchmarks.numbers import between, claim, command, held_out, quotient, shown, table, verdict
+from benchmarks.numbers import between, claim, command, held_out, in_order, quotient, shown, table, verdict
 from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
 from fedapps.comparison.papers import paper_exhibits
@@ -144,6 +144,13 @@ def test_methods_of_two_results_are_compared_by_seed(monkeypatch: pytest.MonkeyP
 )
 def test_verdicts_follow_from_intervals(better: Estimate, by: float, said: str) -> None:
     assert verdict(better, by) == said
+
+
+def test_methods_stand_by_their_means_the_best_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {"a": 0.3, "b": 0.1, "c": 0.2}
+    methods = {label: {"loss": Estimate.of([value])} for label, value in losses.items()}
+    monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "", methods=methods))
+    assert in_order("one", "loss", {"a": "A", "b": "B", "c": "C"}) == "`B`, `C`, `A`"
 
 
 def test_numbers_as_the_pages_show_them() -> None:

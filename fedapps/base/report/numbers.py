@@ -50,7 +50,7 @@ class ColumnFormat:
     def of(cls, values: Sequence[float], halves: Sequence[float] = ()) -> ColumnFormat:
         """The format of these values, with the halves of their intervals.
 
-        The smallest value keeps two significant digits, or one beside halves. A column that would then need more than
+        The smallest value keeps two significant digits. A column that would then need more than
         nine digits is scientific. Whole numbers below 10¹² have no decimals.
         """
         finite = [abs(value) for value in values if math.isfinite(value) and value]
@@ -60,7 +60,7 @@ class ColumnFormat:
         largest, smallest = max(finite), min(finite)
         if largest < _LARGEST_WHOLE and not any(halves) and all(value == int(value) for value in finite):
             return cls(0)
-        digits = max(decimals(finite, halves), (not any(halves)) - math.floor(math.log10(smallest)))
+        digits = max(decimals(finite, halves), 1 - math.floor(math.log10(smallest)))
         if digits + max(math.floor(math.log10(largest)), 0) >= _MOST_DIGITS:
             return cls(3, scientific=True)
         return cls(digits)

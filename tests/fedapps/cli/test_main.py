@@ -101,7 +101,7 @@ def test_an_output_folder_that_cannot_be_created_is_named(tmp_path, capsys):
 def test_every_command_of_the_parser_has_a_function():
     (commands,) = (action for action in command_parser()._actions if action.dest == "command")
     functions = [command.get_default("function") for command in commands.choices.values()]
-    assert len(functions) == 22
+    assert len(functions) == 23
     assert all(callable(resolve_name(f"fedapps.cli.{function}")) for function in functions)
 
 

@@ -40,6 +40,11 @@ def test_all_values_have_as_many_decimals_and_none_but_zero_reads_as_zero(values
         assert (float(text.replace(",", "").replace("−", "-")) == 0) == (value == 0)
 
 
+def test_two_small_values_differ_beside_values_with_wide_intervals():
+    column = ColumnFormat.of([0.2883, 0.0206, 0.0216, 2.21], [0.24, 0.0018, 0.0008, 1.71])
+    assert [column(value) for value in (0.0206, 0.0216)] == ["0.021", "0.022"]
+
+
 def test_whole_numbers_are_written_in_full():
     assert [format_number(value) for value in (6_241_000, -240_657, 1e12)] == ["6,241,000", "−240,657", "1.000e+12"]
 

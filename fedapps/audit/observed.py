@@ -1,0 +1,171 @@
+"""One update of a node, as an honest server sees it: after the optimizer, compression, noise, or in a sum.
+
+The attacker knows the model that the node received, the run config, how many examples the node trained on, and the
+random draws of its training, which follow from the seed. It does not know the examples.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedapps.base.seeding import torch_seed
+from fedapps.clients.settings import OptimizerName
+from fedapps.clients.training import ModelWithLoss, Phase, run_plan
+from fedapps.config.run_config import RunConfig
+from fedapps.tasks.base import Batch, NodeData, Task
+from fedapps.tasks.profiles import zero_padded
+
+from .victim import compressed, noise_of
+
+_DRAWS = ("audit", "train")
+#: Below this, in the unit of a squared gradient, the root of a Fisher term is no longer steep.
+_FLAT = 1e-16
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a node trains on, and what becomes of its update.
+
+    Attributes
+    ----------
+    name : str
+        For the table.
+    examples, steps : int
+        Examples of a step, and steps of the optimizer.
+    nodes : int
+        How many such nodes are in the sum that the server sees, if there is secure aggregation; 1 without it.
+    optimizer : str
+        "sgd", of which an update is a sum of gradients, or "adam".
+    settings : mapping
+        Fields of the run config that it changes.
+    fisher : bool
+        The server sees the diagonal of the Fisher information, the mean of squared gradients, in place of the update.
+    """
+
+    name: str
+    examples: int = 1
+    steps: int = 1
+    nodes: int = 1
+    optimizer: OptimizerName = "sgd"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fisher: bool = False
+
+
+#: The first one is the attacker's best case; the others change it in one way.
+SITUATIONS = (
+    Situation("1 example"),
+    Situation("8 examples", 8),
+    Situation("2 steps of 8", 8, 2),
+    Situation("Adam", optimizer="adam"),
+    Situation("Fisher terms", fisher=True),
+    Situation("int8", settings={"compression": "int8"}),
+    Situation("top-k", settings={"compression": "top-k"}),
+    Situation("noise", settings={"dp": "local"}),
+    *(Situation(f"sum of {nodes}", nodes=nodes) for nodes in (2, 10, 100)),
+)
+
+Changes = dict[str, Tensor]
+
+
+def run_in(run: RunConfig, situation: Situation) -> RunConfig:
+    """The run config of a situation; it trains with a plain optimizer."""
+    training = replace(run.training, optimizer=situation.optimizer, momentum=0.0, weight_decay=0.0, clip_norm=0.0)
+    return replace(run, training=training, **situation.settings)
+
+
+def drawn_batches(
+    task: Task, model: nn.Module, data: NodeData, situation: Situation, seed: int, *labels: str | int
+) -> list[Batch]:
+    """Draw the batches of a node, one for each step.
+
+    Raises
+    ------
+    ValueError
+        The node has too few examples.
+    """
+    with torch_seed(seed, "audit", "examples", *labels):
+        epoch = task.training_batches(model, data, situation.examples)
+        batches = list(islice(epoch, situation.steps))
+    if len(batches) < situation.steps or _count(batches[-1]) < situation.examples:
+        raise ValueError(
+            f"node {data.key} has {data.count('train')} training examples: the audit needs "
+            f"{situation.examples * situation.steps}; use fewer nodes, or more data"
+        )
+    return batches
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches as one, padded to the largest of each dimension but the first."""
+    padded = zip(zero_padded(batches), map(_count, batches), strict=True)
+    cut = [{name: tensor[:count] for name, tensor in batch.items()} for batch, count in padded]
+    return {name: torch.cat([batch[name] for batch in cut]) for name in cut[0]}
+
+
+def observed(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunConfig, *, fisher: bool) -> Changes:
+    """What the server gets of one node: the weights before minus those after training, in float32, or Fisher terms.
+
+    A sum over nodes that take a step each on equally many examples is that of one node with all of these.
+    """
+    if fisher:
+        return {name: one.detach() for name, one in fisher_terms(task, model, batches[0], seed=run.seed).items()}
+    local = deepcopy(model)
+    with torch_seed(run.seed, *_DRAWS):
+        run_plan(local, [Phase(replace(run.training, steps=0, epochs=1))], lambda _: iter(batches), task.loss)
+    after = dict(local.named_parameters())
+    changes = {name: (one - after[name]).detach() for name, one in model.named_parameters() if one.requires_grad}
+    if noise := noise_of(run):
+        changes = noise(changes)
+    if compress := compressed(run):
+        changes = dict(compress(changes))
+    return changes
+
+
+def simulated(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunConfig) -> Changes:
+    """What :func:`observed` would be of some batches, differentiable in them (Geiping et al., 2020, Section 5, for
+    several steps).
+
+    A step of Adam is the sign of the gradient, for which stands here one that has a slope.
+    """
+    start: Changes = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    current = start
+    calculation = ModelWithLoss(model, task.loss)
+    with torch_seed(run.seed, *_DRAWS):
+        for batch in batches:
+            loss = calculation.with_parameters(current, batch)
+            gradients: Sequence[Tensor] = _gradients(loss, current)
+            if run.training.optimizer != "sgd":
+                gradients = [one / (one.abs() + one.abs().mean().detach() + _FLAT) for one in gradients]
+            pairs = zip(current.items(), gradients, strict=True)
+            current = {name: one - run.training.learning_rate * gradient for (name, one), gradient in pairs}
+    return {name: start[name] - one for name, one in current.items()}
+
+
+def fisher_terms(task: Task, model: nn.Module, batch: Batch, *, seed: int) -> Changes:
+    """The mean over examples of their squared gradients, differentiable in the batch."""
+    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    sums = {name: torch.zeros_like(one) for name, one in named.items()}
+    count = _count(batch)
+    with torch_seed(seed, *_DRAWS):
+        for row in range(count):
+            loss = task.loss(model, {name: tensor[row : row + 1] for name, tensor in batch.items()})
+            for name, gradient in zip(named, _gradients(loss, named), strict=True):
+                sums[name] = sums[name] + gradient.square() / count
+    return sums
+
+
+def roots(terms: Changes) -> Changes:
+    """The roots of Fisher terms, which are as large as gradients."""
+    return {name: (one + _FLAT).sqrt() for name, one in terms.items()}
+
+
+def _gradients(loss: Tensor, named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss, list(named.values()), create_graph=True, materialize_grads=True)
+
+
+def _count(batch: Batch) -> int:
+    return len(next(iter(batch.values())))
