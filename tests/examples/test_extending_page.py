@@ -36,6 +36,7 @@ def test_the_page_shows_lines_of_the_project(block: str, project: Path) -> None:
     assert any(all(line in source.splitlines() for line in shown) for source in sources)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_the_commands_of_the_page_make_a_comparison(project: Path, tmp_path: Path) -> None:
     assert SHELL[1] == "pip install ."

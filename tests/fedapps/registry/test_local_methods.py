@@ -61,6 +61,7 @@ def test_a_command_runs_the_method_of_a_file(method_file: Path, tmp_path: Path) 
     assert "brief(epochs=1)" in json.loads((tmp_path / "r" / "summary.json").read_text())["methods"]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_a_script_compares_its_own_class(tmp_path: Path) -> None:
     """The runs are other processes, which do not import the script."""
