@@ -1,6 +1,6 @@
 """Learning curves of methods that run side by side until they finish or the time is over.
 
-Every method is a run in a process of its own, so that a run that is stopped keeps the rounds that it has evaluated.
+Each method runs in its own process. A process that is stopped keeps the rounds that it has evaluated.
 
     python -m benchmarks.curves --recipe images-cifar10 --methods fedavg,fedprox --minutes 7 --set data-dir=cifar10
 """

@@ -88,7 +88,7 @@ def _name(device: str) -> str:
 def _checks(device: str) -> Iterator[tuple[str, Callable[[Path], Row]]]:
     for task in TASKS:
         yield f"{task} as on the CPU", partial(_agrees, task, device)
-    yield "gone on with on the CPU, with private models", partial(_gone_on_with, device)
+    yield "continued on the CPU, with private models", partial(_gone_on_with, device)
     yield "resumed on the CPU", partial(_resumed, device)
     yield "load and export", partial(_used, device)
     yield "nodes share the device in Ray", partial(_in_ray, device)

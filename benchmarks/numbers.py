@@ -174,9 +174,9 @@ def claim(
 
 @_function
 def exhibits(paper: str) -> str:
-    """A table of a paper's tables and figures: ours beside each, the verdict on its claim, and what is missing, why.
+    """A table of a paper's tables and figures: ours beside each, the verdict on its claim, what is missing, and why.
 
-    The list is ``paper_numbers/PAPER.toml``; hours are those of the experiments that would give what is missing.
+    ``paper_numbers/PAPER.toml`` has the list. The hours say how long the experiments take that are not run yet.
     """
     lines = [["the paper's", "ours", "verdict, or what is missing"]]
     for one in paper_exhibits(paper):

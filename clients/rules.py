@@ -32,8 +32,6 @@ DEFAULT_STEPS, DEFAULT_SECONDS = 1_000_000, 86_400.0
 _MB = 10**6
 #: No limit is larger, so that bytes of memory are a number of 64 bits.
 _MOST = 10**12
-
-
 #: Seconds after which a command that says whether the node may work is killed.
 _SECONDS_OF_ELIGIBLE = 60
 
@@ -176,8 +174,9 @@ def _memory_limited(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
-#: Keys that limit the mechanism that the key ``dp`` demands.
+#: Two hours of the day, such as 22-6.
 _HOURS = re.compile(r"([01]?\d|2[0-4])-([01]?\d|2[0-4])")
+#: Keys that limit the mechanism that the key ``dp`` demands.
 _OF_MECHANISM = ("dp-noise", "dp-clip", "dp-delta", "max-epsilon", "max-releases")
 
 

@@ -51,8 +51,8 @@ class Profile:
     unreported : str
         The metric that the run tracks, if the node states that it cannot report it; empty if it can.
     ineligible : str or None
-        Why the node may not work now, by rules of its own; empty if it may. ``None`` if it has no such rules: nodes
-        that have some are asked again in each round.
+        Why the node's own rules forbid it to work now; empty if they allow it. ``None`` if it has no such rules. Nodes
+        with rules are asked again in each round.
     """
 
     node_id: int

@@ -138,8 +138,8 @@ class RoundReport:
     ``timings`` are the seconds of the server's phases: preparing messages, waiting for replies, decoding, folding and
     the step; ``other`` is the rest. ``save``, recording a round and storing its snapshot, counts for the next round.
 
-    ``dropped`` are late replies of earlier rounds, which arrived in this one. ``ineligible`` are the nodes that may not
-    work in the round by rules of their own, with the reason of each; they are not asked, and no fault.
+    ``dropped`` are late replies of earlier rounds, which arrived in this one. ``ineligible`` has the nodes whose
+    own rules forbid them to work in the round, and the reason of each. They are not asked, and do not count as failed.
 
     ``clock`` is the simulated time at the end of the round in seconds, ``None`` without simulated time.
     """

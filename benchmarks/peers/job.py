@@ -55,7 +55,7 @@ class Job:
         return Job(nodes, (parts["x"], parts["y"]), **settings)
 
     def finish(self, model: nn.Module) -> None:
-        """Print the accuracy of the shared model on the test images, in a line of its own."""
+        """Print one line: the accuracy of the shared model on the test images."""
         images, labels = self.test
         with torch.no_grad():
             correct = (model(images).argmax(dim=1) == labels).float().mean()

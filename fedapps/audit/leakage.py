@@ -47,7 +47,7 @@ from .observed import (
     simulated,
 )
 
-#: Public examples with which label counts are solved for: at most so many of each of these other nodes.
+#: The attacker of label counts has public examples: at most the first number from each of the second number of nodes.
 _PUBLIC, _PUBLIC_NODES = 64, 8
 #: An input of the head counts as read up to this relative distance.
 _NEAR = 0.1

@@ -46,10 +46,10 @@ def load(
 ) -> TrainedModel:
     """Load a trained model.
 
-    The model of a node is the one that the node evaluates in an evaluation round: the shared parameters that it
-    receives (those of its cluster, under methods with clusters), its private parameters, and what the method does
-    before an evaluation, such as personalisation. Its own data give the metrics that the run reported for it, to the
-    bit. Simulated data that are not in the ``cache-dir`` of the run are made in ``~/fedapps/worlds``.
+    The model of a node is the one that the node evaluates in an evaluation round. It has the shared parameters that
+    the node receives (under methods with clusters, those of its cluster) and its private parameters, after what the
+    method does before an evaluation, such as personalisation. On the node's data it gives the metrics that the run
+    reported, to the bit. Simulated data that are not in the ``cache-dir`` of the run are made in ``~/fedapps/worlds``.
 
     Parameters
     ----------
