@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.base.seeding import torch_seed
+from fedapps.clients.fisher import diagonal_fisher
 from fedapps.clients.settings import OptimizerName
 from fedapps.clients.training import ModelWithLoss, Phase, run_plan
 from fedapps.config.run_config import RunConfig
@@ -112,7 +113,9 @@ def observed(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunCon
     A sum over nodes that take a step each on equally many examples is that of one node with all of these.
     """
     if fisher:
-        return {name: one.detach() for name, one in fisher_terms(task, model, batches[0], seed=run.seed).items()}
+        with torch_seed(run.seed, *_DRAWS):
+            terms = diagonal_fisher(model, batches[:1], task.loss, vectorised=task.vectorises)
+        return {name: one.float() for name, one in terms.items()}
     local = deepcopy(model)
     with torch_seed(run.seed, *_DRAWS):
         run_plan(local, [Phase(replace(run.training, steps=0, epochs=1))], lambda _: iter(batches), task.loss)
