@@ -140,8 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name, python in pythons.items():
                 if method in PEERS[name].methods:
                     sides[name] = partial(theirs, nodes, method, PEERS[name], python)
-            rows += _rows(nodes, method, sides, (options.few, options.many), options.pairs)
-    show(rows, options.json)
+            group = _rows(nodes, method, sides, (options.few, options.many), options.pairs)
+            if options.json:  # each group at once: an hour of measurements outlives an interruption
+                with Path(options.json).open("a", encoding="utf-8") as lines:
+                    lines.writelines(json.dumps(asdict(row)) + "\n" for row in group)
+            rows += group
+    show(rows)
     return 0
 
 
@@ -317,8 +321,8 @@ def _lines(program: str) -> int:
     return len(lines)
 
 
-def show(rows: Sequence[Row], path: str) -> None:
-    """Print the table; append the rows to the JSON lines of a file, unless ``path`` is empty."""
+def show(rows: Sequence[Row]) -> None:
+    """Print the table."""
     header = ("nodes", "method", "side", "processor time [ms]", "ours / side", "wall [ms]", "start [s]", "memory [MB]",
               "accuracy", "lines")  # fmt: skip
     cells = [
@@ -329,9 +333,6 @@ def show(rows: Sequence[Row], path: str) -> None:
         for row in rows
     ]  # fmt: skip
     print(text_table(header, cells), flush=True)
-    if path:
-        with Path(path).open("a", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -339,7 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", default="10,100", help="numbers of nodes, of which ten train in a round")
     parser.add_argument("--methods", default="fedavg,scaffold,ditto", help="some of these (default: all)")
     parser.add_argument("--few", type=int, default=5, help="rounds of the shorter run (default 5)")
-    parser.add_argument("--many", type=int, default=45, help="rounds of the longer run (default 45)")
+    parser.add_argument("--many", type=int, default=85, help="rounds of the longer run (default 85)")
     parser.add_argument(
         "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
     )
