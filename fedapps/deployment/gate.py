@@ -1,11 +1,12 @@
 """``fedapps gate`` and ``fedapps rollback``: runs that change the model in use, on a federation or simulated nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.parsing import parse
+from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
 from fedapps.runs.champions import Registry
@@ -15,9 +16,19 @@ from .fleet import check_deployable, submit
 
 #: What stands for the default connection of Flower's config.
 DEFAULT = "-"
+#: Runs a config on simulated nodes.
+Simulate = Callable[[Config], object]
+_inline: Simulate = partial(execute, engine="inline")
 
 
-def steer(registry: Path, run: Path | None, action: str, federation: str, overrides: Mapping[str, Any]) -> None:
+def steer(
+    registry: Path,
+    run: Path | None,
+    action: str,
+    federation: str,
+    overrides: Mapping[str, Any],
+    simulate: Simulate = _inline,
+) -> None:
     """Let the nodes do what the key ``gate`` says.
 
     Parameters
@@ -31,6 +42,8 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         The name of a connection; empty for simulated nodes.
     overrides : mapping
         Keys that replace those of the run.
+    simulate : function of a config
+        Runs it without a federation, by default on as many nodes as it says in this process.
 
     Raises
     ------
@@ -49,10 +62,16 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
     keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
-    _run(keys, federation)
+    _run(keys, federation, simulate)
 
 
-def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs") -> Path:
+def generation(
+    recipe: Path,
+    federation: str,
+    overrides: Mapping[str, Any],
+    output_dir: str = "runs",
+    simulate: Simulate = _inline,
+) -> Path:
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
 
     Parameters
@@ -66,6 +85,8 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
         Keys that override the recipe.
     output_dir : str
         The folder of the runs, unless the recipe has ``output-dir``.
+    simulate : function of a config
+        As in :func:`steer`.
 
     Returns
     -------
@@ -90,15 +111,15 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
     gate_keys = {key: value for key, value in keys.items() if key.startswith("gate-")}
     run = {"name": f"{stem}-{number}", "output-dir": str(output), "start": start, "registry": str(registry)}
-    _run(keys | run, federation)
-    steer(registry, output / f"{stem}-{number}", "compare", federation, gate_keys)
+    _run(keys | run, federation, simulate)
+    steer(registry, output / f"{stem}-{number}", "compare", federation, gate_keys, simulate)
     return output / f"{stem}-{number}"
 
 
-def _run(keys: Mapping[str, Any], federation: str) -> None:
+def _run(keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
     config = parse(keys)
     if federation:
         check_deployable(config)
         submit(keys, "" if federation == DEFAULT else federation, stream=True)
         return
-    execute(config, "inline")
+    simulate(config)

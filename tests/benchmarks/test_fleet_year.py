@@ -1,0 +1,20 @@
+"""A short year of a fleet: what happens to it, and that robots keep and use what they should."""
+
+from benchmarks.fleet_year import MARGIN, Year
+from fedapps.runs.champions import Registry
+
+
+def test_a_year_loses_nothing_and_every_robot_uses_the_model_that_it_should(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+    year = Year(tmp_path, 6, robots=6)
+    rows = [*year.rows()]
+    assert [row["happened"] for row in rows] == [
+        "one joins", "poisoned", "one leaves", "one has an empty disk", "poisoned, held back still", "all went back",
+    ]  # fmt: skip
+    assert [row["promoted"] for row in rows] == [True, False, True, True, True, True]
+    assert [row["fall"] > MARGIN for row in rows] == [False, False, False, False, False, True]
+    assert sum(row["off"] for row in rows) >= 4
+    assert {(row["lost"], row["misled"]) for row in rows} == {(0, 0)}
+    registry = Registry.read(year.registry)
+    assert registry.champion == 5  # the fourth model was the poisoned one
+    assert [one.generation for one in registry.generations] == [3, 5]
