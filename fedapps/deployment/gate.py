@@ -6,11 +6,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.atomic import UnwritableError
+from fedapps.base.errors import RunFailedError
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
+from fedapps.strategies import RunEndedError
 
 from .fleet import check_deployable, submit
 
@@ -50,7 +53,7 @@ def steer(
     ValueError
         There is no champion yet, or the run folder or a key is invalid.
     RunFailedError
-        The run on the federation failed.
+        The run failed.
     """
     folder = registry.expanduser().absolute()
     if run is None:
@@ -98,7 +101,7 @@ def generation(
     ValueError
         A key is missing or invalid.
     RunFailedError
-        A run on the federation failed.
+        A run failed.
     """
     keys = read_recipe(recipe, overrides)
     if missing := [key for key in ("registry", "track-metric") if not keys.get(key)]:
@@ -122,4 +125,7 @@ def _run(keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
         check_deployable(config)
         submit(keys, "" if federation == DEFAULT else federation, stream=True)
         return
-    simulate(config)
+    try:
+        simulate(config)
+    except (RunEndedError, UnwritableError) as error:
+        raise RunFailedError(str(error)) from error

@@ -220,6 +220,9 @@ def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weeks, tmp_
     assert [one["promote"] for one in (first, second, worse)] == [True, True, False]
     assert read_config(tmp_path / "runs" / "weekly-3")["start"] == str(tmp_path / "runs" / "weekly-2")
     assert in_use(registry) == everywhere(2)
+    (tmp_path / "empty").mkdir()
+    assert main([*command, "--set", f"data-dir={tmp_path / 'empty'}"]) == 1
+    assert ": 0 usable replies, but min-replies is 1" in capsys.readouterr().err
     recipe.write_text('base = "lqr"')
     assert main(command) == 2
     assert "registry, track-metric must be set for a generation" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_from_a_bag_to_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     recipe = {
         "base": "lqr",
         "methods": "fedper",
-        "num-nodes": 3,
+        "num-nodes": 2,
         "rounds": 4,
         "evaluate-every": 4,
         "learning-rate": 0.1,
