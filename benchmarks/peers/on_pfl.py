@@ -52,7 +52,7 @@ rounds = {"central_num_iterations": job.rounds, "evaluation_frequency": job.roun
 steps = NNTrainHyperParams(local_batch_size=job.batch, local_num_epochs=job.epochs, local_learning_rate=job.rate)
 if job.method == "scaffold":
     algorithm = SCAFFOLD()
-    # Option I of the paper: with option II, pfl 0.6.0 changes the old control variate in place, and the server learns 0.
+    # Option I of the paper: with option II, pfl 0.6.0 changes the old control variate in place, so the server gets 0.
     parameters = SCAFFOLDParams(
         **rounds, train_cohort_size=job.drawn, population=len(users), use_gradient_as_control_variate=True,
         user_state_storage=InMemoryUserStateStorage(),
