@@ -200,7 +200,7 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
         seconds = {phase: spent for phase, spent in watch.seconds.items() if phase != _OTHER}
         rest = time.perf_counter() - begun - sum(seconds.values())
         reply.content[TIMINGS] = ConfigRecord({**seconds, _OTHER: max(rest, 0.0)})
-    return node.disclosure.reply(reply)
+    return node.disclosure.reply(reply) if node.disclosure.withholds else reply
 
 
 def _trained(node: Node) -> Message:

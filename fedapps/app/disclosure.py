@@ -78,6 +78,11 @@ class Disclosure:
     node_config : mapping
     run_id : int
 
+    Attributes
+    ----------
+    withholds : bool
+        Whether a reply can have something that may not leave, so that it must pass :meth:`reply`.
+
     Raises
     ------
     RulesError
@@ -92,6 +97,7 @@ class Disclosure:
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(node_config)
         self.hides = self.run.hides
+        self.withholds = bool(self.hides or self.rules.may_leave)
         if SecureRules.of(node_config).required and not self.run.secure_aggregation:
             raise RulesError(
                 'the node config of this node demands more of the run: secagg = "required" needs '

@@ -122,16 +122,18 @@ class Node:
     def _client(self, kind: type[Client], *, pooled: bool = False) -> Client:
         run, task = self.config.run, self.work.task
         self._check_files(task)
+        parts = [part.read(self.round_config, self.message.content) for part in self.work.parts]
         own = self._data(task, pooled=False)
+        words = task.words(own)
         state = self._state(own.key)
-        if (words := task.words(own)) and (known := known_words(state)) not in ((), words):
+        if words and (known := known_words(state)) not in ((), words):
             task = task.knowing(known)
             own = self._data(task, pooled=False)
         return kind(
             task,
             self._data(task, pooled=True) if pooled else own,
             state,
-            parts=[part.read(self.round_config, self.message.content) for part in self.work.parts],
+            parts=parts,
             collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
