@@ -96,7 +96,9 @@ def read_arrays(name: str, record: ArrayRecord) -> Arrays:
 def received_arrays(message: Message) -> Arrays:
     """The shared arrays in a message. Raises ``ValueError`` if it has none, and as :func:`read_arrays`."""
     with timed("decode"):
-        return read_arrays(ARRAYS, shared_record(message.content))
+        arrays = from_record(shared_record(message.content))
+        check_real(ARRAYS, arrays)
+        return arrays
 
 
 def check_real(name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -218,4 +220,5 @@ class RoundSettings:
         if settings.held_out_epochs >= 0:
             training = training.for_epochs(settings.held_out_epochs)
         untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
-        return replace(settings, training=training, untrained=untrained, lineage=tuple(names_in(config, LINEAGE)))
+        lineage = tuple(names_in(config, LINEAGE)) if LINEAGE in config else ()
+        return replace(settings, training=training, untrained=untrained, lineage=lineage)
