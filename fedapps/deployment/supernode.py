@@ -2,8 +2,9 @@
 
 For every message, Flower starts a new process ``flwr-clientapp``, which imports Flower and torch before it does
 anything. That takes seconds of processor time, on a small computer more than training. With this command, Flower is
-imported once: the SuperExec of the node is a fork of the SuperNode, and so is the process that imports torch once. Each
-worker is a fork of the latter, handles one message and ends. The SuperNode wakes the SuperExec for each message.
+imported once: the SuperExec of the node is a fork of the SuperNode, and so is the process that imports torch once
+messages come. Each worker is a fork of the latter, handles one message and ends. The SuperNode wakes the SuperExec for
+each message.
 """
 
 import json
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,17 @@ from fedapps.sim.flower_internals import (
 )
 from fedapps.strategies import SecureRules
 
-from .flower_command import LIBRARIES, POLL_INTERVAL, Fork, load_command, name_process, run_and_exit, run_flower, serve
+from .flower_command import (
+    LIBRARIES,
+    POLL_INTERVAL,
+    Fork,
+    load_command,
+    name_process,
+    quick_imports,
+    run_and_exit,
+    run_flower,
+    serve,
+)
 
 _KEY, _TRUSTED = "--auth-supernode-private-key", "--root-certificates"
 _CONFIG, _HOST, _PORT = "--node-config", "--host", "--port"
@@ -244,7 +256,10 @@ def _quoted(text: str) -> str:
 def main() -> None:
     """Run the SuperNode until it is stopped."""
     interval, libraries, *options = sys.argv[1:]
-    command = load_command(_SUPERNODE)  # before the fork, which then has what the command imports
+    with quick_imports():  # before the forks, which then share its memory
+        command, *_ = map(load_command, (_SUPERNODE, _SUPEREXEC, _WORKER))
+        with suppress(ImportError):
+            import_module("httpcore")  # Flower imports it with the first request of a process
     if line := fallback("supernode"):
         print(line, file=sys.stderr, flush=True)
         os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
