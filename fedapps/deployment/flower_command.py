@@ -5,8 +5,8 @@
 A fork server imports a command once, and runs it in forks. Each line of its standard input is a JSON list with the
 arguments of one call. It ends with its standard input. The libraries, and after the first call the modules of its app,
 are imported in a fork of the server that serves the calls as long as the app stays the same. This fork starts with the
-first call, which does not wait for it, and ends after a time without calls, so that an idle node has no libraries in
-memory.
+first call and ends after a time without calls, so that an idle node has no libraries in memory. Without libraries,
+nothing is imported beforehand, and nothing stays in memory.
 
 A fork starts like a new process, and NumPy's global generator has a new seed. It ends with its exit functions, so calls
 have nothing in common but what is imported.
@@ -218,7 +218,7 @@ def serve(
     command : str
         Name of the command.
     libraries : sequence of str
-        Modules to import; those that are not installed are skipped.
+        Modules to import; those that are not installed are skipped. Without any, each call imports what it needs.
     last_app : callable
         Asked before each call.
     release_after : float
@@ -237,22 +237,22 @@ def serve(
         if not (line := calls.readline()):
             return
         last = last_app()
-        if with_app and app and (last is None or last[0] != app):
+        folder = last[0] if last else None
+        if with_app and app and folder != app:
             with_app.close()
             with_app = None
-        app = last[0] if last else None
-        serve_calls = partial(_serve_with_app, command, function, libraries, last_app)
-        if app and not with_app:
-            with_app = Fork(command, serve_calls)
+        app = folder
+        if libraries and not with_app:
+            with_app = Fork(command, partial(_serve_with_app, command, function, libraries, last_app))
         if with_app and with_app.start(json.loads(line)) is None:
             continue
         if with_app:  # it was killed
             with_app.close()
+            with_app = None
         if os.fork() == 0:
             _forget_this_package()
             _call(command, function, json.loads(line))
             return
-        with_app = Fork(command, serve_calls)
 
 
 def _serve_with_app(command: str, function: Callable[[], object], libraries: Sequence[str], last_app: LastApp) -> None:

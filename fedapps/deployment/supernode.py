@@ -160,8 +160,8 @@ _NODE_CONFIG = "--node-config"
 #: What Flower takes for a key: it leaves out others without an error, such as ``#`` and an empty one.
 _CONFIG_KEY = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
-#: Memory of the process that has imported them, with the CUDA build of torch.
-_PRELOADED_BYTES = 800_000_000
+#: Memory of the process that has imported them and the app, with the CUDA build of torch.
+_PRELOADED_BYTES = 400_000_000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,8 @@ class SuperNode:
     Parameters
     ----------
     libraries : sequence of str
-        Modules that workers need; those that are not installed are skipped.
+        Modules that workers need; those that are not installed are skipped. They and the app stay in memory between
+        messages; without any, every worker imports what it needs.
     poll_interval : float
         Seconds between two polls for messages, above 0 and at most Flower's 3.
     plain : bool
@@ -198,10 +199,11 @@ class SuperNode:
         """The settings of each of ``count`` nodes of one machine, whose workers need ``libraries``.
 
         A few nodes poll more often than Flower's, which suit remote machines; the polling of many would take CPU time
-        from those that train. Libraries are imported once per node if they fill at most a quarter of the memory.
+        from those that train. Libraries are imported once per node, and not for every message, if those of all nodes
+        fill at most half of the memory.
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        preloaded = libraries if count * _PRELOADED_BYTES <= memory / 4 else ()
+        preloaded = libraries if count * _PRELOADED_BYTES <= memory / 2 else ()
         return cls(preloaded, min(1.0, max(0.2, 0.05 * count)), plain)
 
     def command(self, options: Sequence[str]) -> list[str]:

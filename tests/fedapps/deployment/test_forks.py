@@ -69,7 +69,7 @@ def test_every_call_is_a_new_process_that_finds_the_libraries_imported(
     assert len({first["parent"], second["parent"], third["parent"], server.pid}) == 4
     assert (first["command"], first["words"], first["name"]) == ("probe", ["a b", "--c"], "probe")
     assert first["input"] == "", "a worker cannot read the requests of others"
-    assert not first["library"], "the first worker does not wait for them"
+    assert first["library"]
     assert third["library"]
     assert not third["app"], "the app is loaded from what the server sent"
     assert len({first["draw"], second["draw"], third["draw"]}) == 3, "generators do not share a seed"
@@ -93,23 +93,32 @@ def children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-@pytest.mark.parametrize("end", ["release", "kill"])
-def test_a_server_without_calls_releases_the_libraries_and_imports_them_again(
-    environment: dict[str, str], tmp_path: Path, end: str
+@pytest.mark.parametrize(("end", "imported"), [("release", True), ("kill", False)])
+def test_the_libraries_are_released_after_a_time_without_calls_and_imported_again(
+    environment: dict[str, str], tmp_path: Path, end: str, imported: bool
 ) -> None:
     code = f"serve('probe', ['colorsys'], release_after={0.2 if end == 'release' else 1000})"
     command = [sys.executable, "-P", "-c", f"from fedapps.deployment.flower_command import serve; {code}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as server:
-        for number in range(2):
-            first = call(server, tmp_path / f"first-{number}")
-            assert not first["library"]
-            wait_for_the_end(server, first["parent"])
-            if end == "kill":
-                while not (others := children(server.pid)):
-                    assert server.poll() is None
-                os.kill(others[0], signal.SIGKILL)
-            while children(server.pid):
-                assert server.poll() is None
+        assert call(server, tmp_path / "first")["library"]
+        if end == "kill":
+            (with_libraries,) = children(server.pid)
+            os.kill(with_libraries, signal.SIGKILL)
+        while children(server.pid):
+            assert server.poll() is None
+        assert call(server, tmp_path / "second")["library"] == imported
+        assert call(server, tmp_path / "third")["library"]
+        assert server.stdin
+        server.stdin.close()
+
+
+def test_without_libraries_nothing_stays_in_memory(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.flower_command", "probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as server:
+        worker = call(server, tmp_path / "one")
+        assert not worker["library"]
+        wait_for_the_end(server, worker["parent"])
+        assert not children(server.pid)
         assert server.stdin
         server.stdin.close()
 
