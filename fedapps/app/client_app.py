@@ -16,8 +16,7 @@ from flwr.common import log
 
 from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.base.seeding import derive_seed
-from fedapps.clients.data import is_simulated
-from fedapps.clients.rules import NodeLimits, RulesError
+from fedapps.clients.rules import NodeLimits, RulesError, is_simulated
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.registry.methods import queries

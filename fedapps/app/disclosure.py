@@ -18,9 +18,9 @@ from flwr.common import log
 
 from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError
-from fedapps.clients.data import Growth, is_simulated, newest_count
+from fedapps.clients.data import Growth, newest_count
 from fedapps.clients.kept_models import CHAMPIONS, KeptModels
-from fedapps.clients.rules import LimitError, NodeRules, RulesError
+from fedapps.clients.rules import LimitError, NodeRules, RulesError, is_simulated
 from fedapps.config.parsing import Config, read
 from fedapps.strategies import SecureAggregationError, SecureRules, wire
 from fedapps.strategies.checks import truncate
