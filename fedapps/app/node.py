@@ -123,6 +123,9 @@ class Node:
         run, task = self.config.run, self.work.task
         self._check_files(task)
         own = self._data(task, pooled=False)
+        trains = self.message.metadata.message_type.startswith("train")
+        if self.disclosure.note_run(own.key, self.settings, trains=trains):
+            _disk_state.cache_clear()
         state = self._state(own.key)
         if (words := task.words(own)) and (known := known_words(state)) not in ((), words):
             task = task.knowing(known)
