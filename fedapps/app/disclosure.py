@@ -20,7 +20,9 @@ from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError
 from fedapps.clients.data import Growth, newest_count
 from fedapps.clients.kept_models import CHAMPIONS, KeptModels
+from fedapps.clients.kept_runs import KeptRuns
 from fedapps.clients.rules import LimitError, NodeRules, RulesError, is_simulated
+from fedapps.clients.settings import RoundSettings
 from fedapps.config.parsing import Config, read
 from fedapps.strategies import SecureAggregationError, SecureRules, wire
 from fedapps.strategies.checks import truncate
@@ -115,7 +117,7 @@ class Disclosure:
             No folder can have the name in the node config, or this user may not look into it.
         """
         stated = str(self.node_config.get("state-dir") or "")
-        if self.simulated and not stated:
+        if self._in_run:
             return self.run.folder(self._run_id) / "nodes"
         try:
             folder = Path(stated or DEFAULT_STATE).expanduser()
@@ -130,8 +132,29 @@ class Disclosure:
     def champions(self, key: str) -> KeptModels:
         """The models of the fleet that a node has in use; their folder is the same in every run."""
         registry = Path(self.run.registry)
-        of_run = self.simulated and not self.node_config.get("state-dir")  # the root changes with the run
-        return KeptModels.of(registry if of_run else self.root, CHAMPIONS, registry.name, key)
+        return KeptModels.of(registry if self._in_run else self.root, CHAMPIONS, registry.name, key)
+
+    def note_run(self, key: str, settings: RoundSettings, *, trains: bool) -> bool:
+        """Note the run of a message, and remove the private state and the models of runs that none can need any more.
+
+        What cannot be removed stays, with a warning. Returns whether something was removed.
+        """
+        if self._in_run or not settings.registry:
+            return False
+        kept, keep = KeptRuns(self.root, settings.registry, key), self.run.keep_runs
+        try:
+            removed = kept.note(settings.run, settings.lineage, settings.champions, keep, trains=trains)
+        except (UnwritableError, ValueError) as error:
+            log(WARNING, "the state of earlier runs is not removed: %s", error)
+            return False
+        if removed:
+            log(INFO, "removed the state of the runs %s (keep-runs = %s)", ", ".join(removed), keep)
+        return bool(removed)
+
+    @property
+    def _in_run(self) -> bool:
+        """Whether :attr:`root` is a part of the run's folder, where the server removes it."""
+        return self.simulated and not self.node_config.get("state-dir")
 
     def trained(self, count: int) -> int:
         """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""

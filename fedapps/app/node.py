@@ -116,6 +116,9 @@ class Node:
         parts = [part.read(self.round_config, self.message.content) for part in self.work.parts]
         own = self._data(task, pooled=False)
         words = task.words(own)
+        trains = self.message.metadata.message_type.startswith("train")
+        if self.disclosure.note_run(own.key, self.settings, trains=trains):
+            _disk_state.cache_clear()
         state = self._state(own.key)
         if words and (known := known_words(state)) not in ((), words):
             task = task.knowing(known)

@@ -8,13 +8,14 @@ reads metrics, so this works wherever nodes evaluate.
 
 from collections.abc import Mapping
 from math import cos, pi
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedapps.base.options import option_values
-from fedapps.clients.settings import LINEAGE
+from fedapps.clients.settings import CHAMPION_RUNS, LINEAGE
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Scalar
 from fedapps.runs.tracking import stage_of
@@ -42,6 +43,10 @@ class RoundConfigs:
         self._common: dict[str, Scalar | list[str]] = {"run": run_label, "method": label}
         if config.lineage:
             self._common[LINEAGE] = list(config.lineage)
+        if config.run.registry:
+            self._common["registry"] = Path(config.run.registry).name
+        if config.champions:
+            self._common[CHAMPION_RUNS] = [label for chain in config.champions for label in (*chain, "")]
         if self.run.timings:
             self._common[TIMINGS_WANTED] = True
         if digest := config.task.fixed_digest:  # nodes check what they build from their own files

@@ -102,6 +102,12 @@ class RunConfig:
     )
     gate_method: str = option("", "label of the challenger's method; empty = the first of methods")
     gate_nodes: str = option("", "keys of the nodes that go back, separated by commas; empty = all")
+    keep_runs: int = option(
+        4,
+        "runs with registry whose checkpoints `fedapps generation` keeps and whose private state a node keeps, beside "
+        "those of the last two champions; 0 = all",
+        minimum=0,
+    )
     newest: str = option(
         "all",
         "training examples of each node, where they are in the order of recording: all; new, those since its last run; "

@@ -42,6 +42,7 @@ _ABSENT: dict[str, Any] = {
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"} | {
     "max-failed-evaluations",
+    "keep-runs",
     "device",  # a run that began on a GPU goes on where there is none
 }
 
