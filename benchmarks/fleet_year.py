@@ -44,7 +44,7 @@ from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config, read_label
 
 METHOD = "fedper"  # robots share the dynamics; the gain stays on each
-MARGIN = 0.1
+MARGIN = 0.05
 RECIPE = {
     "task": "lqr",
     "methods": METHOD,
@@ -133,7 +133,7 @@ class Year:
     folder: Path
     weeks: int
     seed: int = 0
-    robots: int = 8
+    robots: int = 10
 
     def __post_init__(self) -> None:
         self.fleet = Fleet(self.folder, {f"robot-{number}" for number in range(self.robots)})
@@ -206,7 +206,7 @@ class Year:
                 weight,
                 ROLLOUTS,
                 STEPS,
-                start_range=STILL if week == self.lucky else 10.0,
+                start_range=STILL if week == self.lucky else 3.0,
                 noise_variance=0.01,
                 rng=generator(self.seed, "fleet-year", own, week),
             )
