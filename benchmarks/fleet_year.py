@@ -59,6 +59,7 @@ RECIPE = {
     "gate-margin": MARGIN,
     "gate-group-margin": 3 * MARGIN,
     "node-wait": 0.0,
+    "keep-runs": 1,
 }
 #: Weeks of logs on a robot, rollouts of a week and steps of a rollout.
 KEPT, ROLLOUTS, STEPS = 4, 4, 10

@@ -15,6 +15,7 @@ def test_a_year_loses_nothing_and_every_robot_uses_the_model_that_it_should(tmp_
     assert [row["fall"] > MARGIN for row in rows] == [False, False, False, False, False, True]
     assert sum(row["off"] for row in rows) >= 4
     assert {(row["lost"], row["misled"]) for row in rows} == {(0, 0)}
+    assert rows[-1]["node_bytes"] < 1.1 * rows[-3]["node_bytes"]  # runs are removed
     registry = Registry.read(year.registry)
     assert registry.champion == 5  # the fourth model was the poisoned one
     assert [one.generation for one in registry.generations] == [3, 5]
