@@ -4,8 +4,8 @@ In one generation, all nodes train with 30 times the learning rate, a mistake. F
 same local steps: ``champion`` (``fedapps generation``: each starts from the champion, and the gate decides),
 ``newest`` (each starts from the last one and is used), ``all`` (one run on the data of the last generation, as many
 rounds as all generations, without the mistake) and ``local`` (the same alone on each node). ``end`` is the mean test
-metric of the nodes at the end, ``worst`` that of the worst model that was used since the mistake. Test data are the same all the time;
-the gate does not see them.
+metric of the nodes at the end, ``worst`` that of the worst model that was used since the mistake. Test data are the
+same all the time; the gate does not see them.
 
     python -m benchmarks.fleet_worth lqr --seeds 5 --json rows.json
 """
@@ -39,9 +39,9 @@ from fedapps.runs.run_folder import RunFolder
 
 from .fleet_year import write_rollouts
 
-NODES, GENERATIONS, MISTAKE, FACTOR = 7, 6, 4, 30.0
+NODES, GENERATIONS, MISTAKE, FACTOR = 7, 4, 3, 30.0
 #: Of every run of a generation.
-COMMON = {"rounds": 3, "evaluate-every": 3, "steps": 20, "collect-after": 0, "num-nodes": NODES, "node-wait": 0.0}
+COMMON = {"rounds": 2, "evaluate-every": 2, "steps": 10, "collect-after": 0, "num-nodes": NODES, "node-wait": 0.0}
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,21 @@ def data_of(name: str, source: Path) -> Data:
     }
     driving |= gate
     if name == "lqr":
-        keys = {"task": "lqr", "methods": "fedper", "learning-rate": 0.02, "batch-size": 32, "held-back": 0.2}
+        keys = {
+            "task": "lqr",
+            "methods": "fedper",
+            "learning-rate": 0.02,
+            "batch-size": 32,
+            "held-back": 0.2,
+            "steps": 40,
+        }
         return Data(keys | gate | {"track-metric": "test.total_loss"}, "test.total_loss", robots)
     if name == "drivers":
         return Data(driving | {"driving.scenario": "trials"}, "test.elbo", partial(drivers, source))
     if name == "pedestrians":
         seen = {"driving.history": 8, "driving.min-history": 8, "driving.horizon": 12, "driving.samples": 1}
-        keys = driving | seen | {"driving.scenario": "pedestrians", "batch-size": 64}
-        return Data(keys, "test.elbo", partial(pedestrians, source), own=False)
+        keys = driving | seen | {"driving.scenario": "pedestrians", "batch-size": 64, "track-metric": "validation.ade"}
+        return Data(keys, "test.ade", partial(pedestrians, source), own=False)
     keys = {
         "task": "text",
         "methods": "fedavg",
@@ -161,7 +168,7 @@ def data_of(name: str, source: Path) -> Data:
         "held-back": 0.2,
         "track-metric": "test.local_accuracy",
         "track-mode": "max",
-        "learning-rate": 0.005,
+        "learning-rate": 0.02,
     }
     return Data(keys | gate, "test.local_accuracy", partial(texts, source))
 
