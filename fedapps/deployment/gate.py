@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from itertools import count
+from logging import INFO
 from pathlib import Path
 from typing import Any
+
+from flwr.common import log
 
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
+from fedapps.report import write_report
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
 
@@ -48,12 +52,14 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
-    keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
+    keys = {**read_config(path), "resume": False, **paths, "gate": action, **overrides}
     _run(keys, federation)
 
 
 def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs") -> Path:
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
+
+    The report of all generations is then ``report.html`` in the registry.
 
     Parameters
     ----------
@@ -75,7 +81,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     Raises
     ------
     ValueError
-        A key is missing or invalid.
+        A key is missing or invalid, or a decision of the registry is damaged.
     RunFailedError
         A run on the federation failed.
     """
@@ -92,6 +98,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     run = {"name": f"{stem}-{number}", "output-dir": str(output), "start": start, "registry": str(registry)}
     _run(keys | run, federation)
     steer(registry, output / f"{stem}-{number}", "compare", federation, gate_keys)
+    log(INFO, "report of the generations: %s", write_report(registry))
     return output / f"{stem}-{number}"
 
 
