@@ -323,7 +323,7 @@ class RoundLoop(Stateful, Strategy):
         self.report, self._version = RoundReport(server_round), server_round - 1
         self.registry.ask_again()
         arrays = self.share(arrays)
-        self.size_bound.begin_round()
+        self.size_bound.begin_round(wire.stage_of(config))
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current, config, grid)
         names = self.untrained(server_round, list(self._current))

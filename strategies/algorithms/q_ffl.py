@@ -16,7 +16,7 @@ from ..base import BaseStrategy
 from ..bounds import SizeBound
 from ..checks import require_positive
 from ..replies import Reply
-from ..wire import Q_FFL_LOSS
+from ..wire import Q_FFL_LOSS, stage_of
 
 #: Added to a loss, as in the authors' code, so that every power is defined and above 0.
 _LEAST = 1e-10
@@ -67,7 +67,7 @@ class QFedAvg(BaseStrategy):
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._weights = self._curvature = 0.0
-        self._losses.begin_round()
+        self._losses.begin_round(stage_of(config))
 
     def refusal_reason(self, reply: Reply) -> str | None:
         loss = reply.metrics.get(Q_FFL_LOSS)
