@@ -7,6 +7,7 @@ whole: a server that is killed has decided, or it has not.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
@@ -115,11 +116,12 @@ class Registry:
         return any(read_object(path)["challenger"]["run"] == str(run) for path in reversed(self.decisions()))
 
     def record(self, decision: Mapping[str, Any]) -> Path:
-        """Write a decision with all its numbers, which now holds, and return the file."""
+        """Write a decision with its date and all its numbers, which now holds, and return the file."""
         number = max((int(path.stem) for path in self.decisions()), default=0) + 1
         path = self.folder / "decisions" / f"{number:06d}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(decision, indent=2) + "\n").encode(), sync=True)
+        dated = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **decision}
+        write_whole(path, (json.dumps(dated, indent=2) + "\n").encode(), sync=True)
         return path
 
 
@@ -152,8 +154,8 @@ def decide(
     Returns
     -------
     dict
-        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``groups`` (the mean gain of each) and ``nodes``
-        (champion, challenger and gain of each).
+        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``groups`` (the mean gain of each), ``members`` (the
+        nodes of each group) and ``nodes`` (champion, challenger and gain of each).
     """
     sign = -1.0 if mode == "min" else 1.0
     both = sorted(champion.keys() & challenger.keys())
@@ -162,10 +164,10 @@ def decide(
     decision["nodes"] = {
         node: {"champion": champion[node], "challenger": challenger[node], "gain": gains[node]} for node in both
     }
+    decision["members"] = {name: [node for node in nodes if node in gains] for name, nodes in groups.items()}
     if len(both) < 2:
         return decision | {"reason": f"{len(both)} nodes evaluated both models; an interval needs 2", "groups": {}}
-    members = {name: [node for node in nodes if node in gains] for name, nodes in groups.items()}
-    members[WORST] = sorted(both, key=gains.__getitem__)[: ceil(len(both) / 10)]
+    members = {**decision["members"], WORST: sorted(both, key=gains.__getitem__)[: ceil(len(both) / 10)]}
     means = {name: sum(gains[node] for node in of) / len(of) for name, of in sorted(members.items()) if of}
     gain = mean_and_interval(list(gains.values()))
     losing = [name for name, mean in means.items() if not mean >= -group_margin]

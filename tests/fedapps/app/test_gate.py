@@ -18,6 +18,7 @@ from fedapps.app.server_app import app as server_app
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.deployment.gate import steer
+from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
 
@@ -112,6 +113,7 @@ def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_
 
 def test_all_nodes_go_back_at_once_and_those_that_were_off_when_they_return(weeks, second):
     gate_with(weeks, second, [0, 2], "week-2", "rollback")
+    assert decisions(second)[-1]["rollback"] == {"before": 2, "after": 1, "nodes": []}
     assert in_use(second) == {"robot-00": 1, "robot-01": 2, "robot-02": 1}
     gate(weeks, second, None, "deliver")
     assert in_use(second) == everywhere(1)
@@ -122,6 +124,7 @@ def test_all_nodes_go_back_at_once_and_those_that_were_off_when_they_return(week
 def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
     registry = gate(weeks, second, None, "rollback", gate_nodes="robot-01")
     assert (registry.champion, dict(registry.nodes)) == (2, {"robot-01": 1})
+    assert read_fleet(second).generations[-1].decision.outcome == "robot-01 back from generation 2 to 1"
     assert in_use(second) == {"robot-00": 2, "robot-01": 1, "robot-02": 2}
     registry = gate(weeks, second, "week-3", gate_margin=1e9, gate_group_margin=1e9)
     assert [one.generation for one in registry.generations] == [2, 3]
@@ -154,6 +157,9 @@ def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(w
     margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
     registry = gate(weeks, second, "week-3", **margins)
     assert (registry.champion, in_use(second)) == (3, everywhere(3))
+    gate_with(weeks, second, [0, 1, 2], "week-3", node_config=resting, node_wait=0.0)
+    states = {of.node: of.state for of in read_fleet(second).nodes}
+    assert states == dict.fromkeys(in_use(second), "may not work: eligible: the command ended with exit status 1")
 
 
 def killed(*arguments, **named):
@@ -300,6 +306,11 @@ def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weekly, tmp
     assert [one["promote"] for one in (first, second, worse)] == [True, True, False]
     assert read_config(tmp_path / "runs" / "weekly-3")["start"] == str(tmp_path / "runs" / "weekly-2")
     assert in_use(registry) == everywhere(2)
+    rows = read_fleet(registry).table().rows
+    assert [row[1].partition(":")[0] for row in rows] == [
+        "generation 2 kept, not weekly-3", "generation 2 promoted", "generation 1 promoted",
+    ]  # fmt: skip
+    assert "generation 2 in use: weekly-2, apfl" in (registry / "report.html").read_text()
     recipe.write_text('base = "lqr"')
     assert main(command) == 2
     assert "registry, track-metric must be set for a generation" in capsys.readouterr().err

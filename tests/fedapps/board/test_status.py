@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from report_pages import node_line, round_line, write_lines
+from report_pages import node_line, round_line, write_lines, write_registry
 
 from fedapps.board.status import Board, RunStatus, read_status
 from fedapps.runs.owner import Owner
@@ -254,6 +254,32 @@ def test_a_damaged_run_leaves_the_others_on_the_board(tmp_path: Path, damage: st
     assert states["whole"] == "running"
     if not damage.startswith("large") or damage in ("large round", "large metric"):
         assert states["damaged"] == "unreadable"
+
+
+def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_path: Path) -> None:
+    board = Board(tmp_path / "runs")
+    registry = write_registry(tmp_path / "runs" / "champions")
+    (fleet,) = board.fleets()
+    assert (fleet.path, fleet.problem, fleet.metric) == ("champions", "", "test loss (lower is better)")
+    assert fleet.facts == [
+        "generation 4 in use: week-6, fedavg, round 12", "drifting: car-3", "silent: car-5",
+    ]  # fmt: skip
+    assert [(group.name, len(group.points)) for group in fleet.groups] == [
+        ("all nodes", 5), ("worst tenth", 5), ("city oslo", 5), ("city rome", 5),
+    ]  # fmt: skip
+    assert [row[1][:21] for row in fleet.decisions[1:3]] == ["generation 4 promoted", "generation 3 kept, no"]
+    assert [row[:2] for row in fleet.nodes[1:]] == [["car-3", "drift"], ["car-5", "silent"]]
+    json.dumps(board.values(), allow_nan=False)
+    path = registry.folder / "decisions" / "000006.json"
+    path.rename(path.with_suffix(".gone"))
+    assert board.fleets()[0].decisions[1][1].startswith("generation 3 kept")
+    (path.parent / "000007.json").write_text("{}")
+    assert board.fleets()[0].problem == "decisions/000007.json: 'date' is missing"
+    (path.parent / "000007.json").unlink()
+    (path.parent / "000007.json").symlink_to(tmp_path / "elsewhere.json")
+    assert board.fleets()[0].problem == "000007.json: no regular file of this folder"
+    (registry.folder / "registry.json").unlink()
+    assert board.fleets() == []
 
 
 def test_a_folder_that_cannot_be_read_leaves_the_others_on_the_board(

@@ -46,6 +46,8 @@ def test_nodes_that_evaluated_one_model_alone_do_not_count_and_one_node_decides_
 
 def test_a_gain_that_is_no_number_promotes_nothing():
     assert not rule([1.0, 1.0], [float("nan"), 0.5], margin=9.0, group_margin=9.0)["promote"]
+    infinite = float("inf")
+    assert not rule([infinite, 1.0], [1.0, infinite], margin=9.0, group_margin=9.0)["promote"]
 
 
 def test_the_registry_keeps_the_last_two_champions(tmp_path):
