@@ -87,15 +87,21 @@ class Decision:
 
     @property
     def outcome(self) -> str:
-        """What was decided about which generation, and why a challenger was not promoted."""
+        """What was decided, and why a challenger was not promoted."""
         if self.rollback:
             nodes = listed(self.rollback.nodes, _NAMED) or ALL
             return f"{nodes} back from generation {self.rollback.before} to {self.rollback.after}"
         run = Path(self.challenger.run).name if self.challenger else ""
-        if self.promote and self.challenger:
-            return f"generation {self.challenger.generation} promoted: {run}"
-        assert self.champion is not None
-        return f"generation {self.champion.generation} kept, not {run}: {self.reason}"
+        return f"{run} promoted" if self.promote else f"champion kept, not {run}: {self.reason}"
+
+    @property
+    def in_use(self) -> int:
+        """The generation that nodes use after the decision, unless they were taken back alone."""
+        if self.rollback:
+            return self.rollback.before if self.rollback.nodes else self.rollback.after
+        used = self.challenger if self.promote else self.champion
+        assert used is not None
+        return used.generation
 
     def line(self) -> dict[str, float]:
         """The mean value of the champion by group; of the worst tenth by this value, and not by gain."""
@@ -194,7 +200,7 @@ class Fleet:
 
     def table(self) -> Table:
         """A row for each decision, the newest first."""
-        titles = ["date", "decision", "drift", "fell silent", "champion", "challenger", "gain", "nodes"]
+        titles = ["date", "decision", "drift", "fell silent", "generation", "champion", "challenger", "gain", "nodes"]
         rows: list[Row] = []
         for one in reversed(self.generations):
             decision, pairs = one.decision, one.decision.nodes.values()
@@ -202,7 +208,7 @@ class Fleet:
             rows.append(
                 [
                     *(one.day, Strong(decision.outcome) if decision.promote else decision.outcome),
-                    *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED)),
+                    *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED), Cell.of(decision.in_use)),
                     Cell.of(mean_of([pair.champion for pair in pairs]) if pairs else None),
                     Cell.of(mean_of([pair.challenger for pair in pairs]) if pairs else None),
                     Cell(gain, limits=True),

@@ -267,12 +267,12 @@ def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_p
     assert [(group.name, len(group.points)) for group in fleet.groups] == [
         ("all nodes", 5), ("worst tenth", 5), ("city oslo", 5), ("city rome", 5),
     ]  # fmt: skip
-    assert [row[1][:21] for row in fleet.decisions[1:3]] == ["generation 4 promoted", "generation 3 kept, no"]
+    assert [row[1][:21] for row in fleet.decisions[1:3]] == ["week-6 promoted", "champion kept, not we"]
     assert [row[:2] for row in fleet.nodes[1:]] == [["car-3", "drift"], ["car-5", "silent"]]
     json.dumps(board.values(), allow_nan=False)
     path = registry.folder / "decisions" / "000006.json"
     path.rename(path.with_suffix(".gone"))
-    assert board.fleets()[0].decisions[1][1].startswith("generation 3 kept")
+    assert board.fleets()[0].decisions[1][1].startswith("champion kept, not week-5")
     (path.parent / "000007.json").write_text("{}")
     assert board.fleets()[0].problem == "decisions/000007.json: 'date' is missing"
     (path.parent / "000007.json").unlink()
