@@ -54,10 +54,17 @@ class Registry:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read a registry; an empty one if there is none. Raises ``ValueError`` for a damaged file."""
+        """Read a registry; an empty one if there is none. Raises ``ValueError`` for a damaged file.
+
+        A promotion that was decided counts, also if the server was killed before it wrote the registry.
+        """
         stored = read_object(folder / "registry.json")
         generations = tuple(Candidate(**one) for one in stored.pop("generations", ()))
-        return cls(folder, generations, **stored)
+        registry = cls(folder, generations, **stored)
+        last = read_object(registry.decisions()[-1]) if registry.decisions() else {"promote": False}
+        decided = Candidate(**last["challenger"]) if last["promote"] else None
+        new = decided is not None and decided.generation > max((one.generation for one in generations), default=0)
+        return registry.promoted(decided) if decided and new else registry
 
     def write(self) -> None:
         """Replace the file."""
@@ -100,9 +107,18 @@ class Registry:
             return replace(self, nodes={**self.nodes, **dict.fromkeys(nodes, earlier[-1])})
         return replace(self, champion=earlier[-1], nodes={})
 
+    def decisions(self) -> list[Path]:
+        """The files of all decisions, from the first one on."""
+        return sorted((self.folder / "decisions").glob("*.json"))
+
+    def decided(self, run: Path) -> bool:
+        """Whether there is a decision about the models of a run."""
+        return any(read_object(path)["challenger"]["run"] == str(run) for path in reversed(self.decisions()))
+
     def record(self, decision: Mapping[str, Any]) -> Path:
-        """Write a decision with its date and all its numbers, and return the file."""
-        path = self.folder / "decisions" / f"{len(list((self.folder / 'decisions').glob('*.json'))) + 1:06d}.json"
+        """Write a decision with its date and all its numbers, which now holds, and return the file."""
+        number = max((int(path.stem) for path in self.decisions()), default=0) + 1
+        path = self.folder / "decisions" / f"{number:06d}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         dated = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **decision}
         write_whole(path, (json.dumps(dated, indent=2) + "\n").encode(), sync=True)

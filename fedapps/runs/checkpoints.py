@@ -16,12 +16,12 @@ from flwr.common import log
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapps.base.atomic import write_whole
+from fedapps.base.atomic import append_whole, write_whole
 from fedapps.base.errors import listed
 from fedapps.strategies import Snapshot
 from fedapps.strategies.records import History
 
-from .lines import SHOWN, append_whole, keep_copy, whole_lines
+from .lines import SHOWN, keep_copy, whole_lines
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
@@ -46,14 +46,16 @@ class DiskCheckpoints:
         self._durable = durable
         self._recorded: int | None = None  # the last round in the history; None before the first snapshot
 
-    def save(self, snapshot: Snapshot, *, best: bool) -> None:
+    def save(self, snapshot: Snapshot, *, best: bool) -> int:
         """Store a snapshot; see :class:`fedapps.strategies.records.Checkpoints`."""
+        rounds = sorted({*self.rounds(), snapshot.round})
         self._record(snapshot)
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
-        for version in self.rounds()[:-KEPT_SNAPSHOTS]:
+        for version in rounds[:-KEPT_SNAPSHOTS]:
             self._path(version).unlink()
+        return rounds[-KEPT_SNAPSHOTS:][0]
 
     def last(self) -> Snapshot | None:
         """The snapshot of the last round, for those who read results; None if there is none.
