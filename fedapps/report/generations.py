@@ -84,6 +84,8 @@ class Decision:
     def __post_init__(self) -> None:
         if not (self.rollback or (self.challenger if self.promote else self.champion)):
             raise ValueError("it must have a rollback, a challenger to promote, or a champion to keep")
+        if unknown := {node for nodes in self.members.values() for node in nodes} - self.nodes.keys():
+            raise ValueError(f"'members' has {min(unknown)!r}, which is not among 'nodes'")
 
     @property
     def outcome(self) -> str:
@@ -208,7 +210,7 @@ class Fleet:
             rows.append(
                 [
                     *(one.day, Strong(decision.outcome) if decision.promote else decision.outcome),
-                    *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED), Cell.of(decision.in_use)),
+                    *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED), str(decision.in_use)),
                     Cell.of(mean_of([pair.champion for pair in pairs]) if pairs else None),
                     Cell.of(mean_of([pair.challenger for pair in pairs]) if pairs else None),
                     Cell(gain, limits=True),
@@ -250,7 +252,7 @@ def read_fleet(folder: Path) -> Fleet:
     ValueError
         A file is damaged; the message names it and the field.
     """
-    paths = sorted((folder / "decisions").glob("[0-9]*.json"))
+    paths = sorted((folder / "decisions").glob("*.json"))
     decisions = {int(path.stem): parsed(path.read_bytes(), f"decisions/{path.name}", Decision) for path in paths}
     return Fleet(Registry.read(folder), *judged(decisions))
 

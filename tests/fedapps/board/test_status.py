@@ -321,3 +321,18 @@ def test_whatever_a_file_contains_the_board_has_a_state_for_it(
     assert status.state in ("running", "finished", "unreadable")
     assert (status.state == "unreadable") == bool(status.problem)
     json.dumps(Board(folder).values(), allow_nan=False)
+
+
+@given(st.binary(max_size=40), st.sampled_from(["registry.json", "decisions/000003.json"]), st.booleans())
+@example(b'{"champion": 7}', "registry.json", False)
+@example(b'{"generations": 1}', "registry.json", False)
+@example(b"[", "decisions/000003.json", True)
+def test_whatever_a_registry_contains_the_board_has_a_state_for_it(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str, more: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    path = write_registry(folder / "champions", weeks=3).folder / name
+    path.write_bytes(path.read_bytes() + content if more else content)
+    (fleet,) = Board(folder).fleets()
+    assert bool(fleet.problem) != bool(fleet.facts)
+    json.dumps(Board(folder).values(), allow_nan=False)
