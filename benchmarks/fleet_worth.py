@@ -16,6 +16,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -252,7 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = data_of(options.data, options.data_dir.absolute())
     methods: dict[str, dict[str, list[float]]] = {}
     # nobody reads the reports of these runs, and drawing them takes longer than training
-    with patch("fedapps.app.server_app.write_report", lambda path: path):
+    modules = ("fedapps.app.server_app", "fedapps.deployment.gate")
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(patch(f"{module}.write_report", lambda path: path))
         for seed in range(options.seeds):
             with TemporaryDirectory() as folder:
                 for side, metrics in compared(data, seed, Path(folder)).items():

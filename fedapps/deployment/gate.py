@@ -4,14 +4,18 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
+from logging import INFO
 from pathlib import Path
 from typing import Any
+
+from flwr.common import log
 
 from fedapps.base.atomic import UnwritableError, remove_leftovers, temporary_name
 from fedapps.base.errors import RunFailedError
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
+from fedapps.report import write_report
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder, begun, read_config
 from fedapps.strategies import RunEndedError
@@ -65,7 +69,7 @@ def steer(
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
-    keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
+    keys = {**read_config(path), "resume": False, **paths, "gate": action, **overrides}
     _run(keys, federation, simulate)
 
 
@@ -80,7 +84,8 @@ def generation(
 
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
     one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
-    their simulated nodes are removed: all but the last ``keep-runs``, and the champions.
+    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of
+    all generations is then ``report.html`` in the registry.
 
     Parameters
     ----------
@@ -104,7 +109,7 @@ def generation(
     Raises
     ------
     ValueError
-        A key is missing or invalid.
+        A key is missing or invalid, or a decision of the registry is damaged.
     RunFailedError
         A run failed.
     """
@@ -131,6 +136,7 @@ def generation(
         _run(keys | place, federation, simulate)
         steer(registry, path, "compare", federation, gate_keys, simulate)
     _remove_old(path, stem, Registry.read(registry))
+    log(INFO, "report of the generations: %s", write_report(registry))
     return path
 
 

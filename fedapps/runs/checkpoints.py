@@ -116,11 +116,14 @@ class DiskCheckpoints:
 
     def of_round(self, server_round: int) -> Snapshot | None:
         """The snapshot of a round; None if it is not kept. Raises as :meth:`latest`."""
+        path = self.file_of(server_round)
+        snapshot = read_snapshot(path) if path.exists() else None
+        return snapshot if snapshot and snapshot.round == server_round else None
+
+    def file_of(self, server_round: int) -> Path:
+        """The file that has the snapshot of a round if it is kept: that of the round, or else of the best round."""
         path = self._path(server_round)
-        if path.exists():
-            return read_snapshot(path)
-        best = self.best()
-        return best if best and best.round == server_round else None
+        return path if path.exists() else self.folder / "best.safetensors"
 
     def rounds(self) -> list[int]:
         """The rounds whose snapshots are kept, without that of the best round, ascending."""

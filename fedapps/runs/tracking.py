@@ -120,6 +120,11 @@ class Tracking(Callback):
 
         self._each(end)
 
+    def register(self, registry: str, alias: str, server_round: int) -> None:
+        """Give the model after a round an alias in the registries of models; see :meth:`TrackedRecord.register`."""
+        model = self._folder.checkpoints(self.method).file_of(server_round)
+        self._each(lambda tracker: tracker.record.register(plain(registry), alias, server_round, model))
+
     def report(self, path: Path) -> None:
         """Add the report of the run."""
         self._each(lambda tracker: tracker.record.add_report(path))

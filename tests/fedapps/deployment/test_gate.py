@@ -31,7 +31,8 @@ def drives(weight: float) -> list[Recorded]:
 
 
 def test_from_a_bag_to_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+    for module in ("app.server_app", "deployment.gate"):
+        monkeypatch.setattr(f"fedapps.{module}.write_report", lambda path: path)
     monkeypatch.chdir(tmp_path)
     day = PAGE.read_text().partition("## The engineer's day")[2]
     commands, program = re.findall(r"```\w*\n(.*?)```", day, re.DOTALL)[:2]
