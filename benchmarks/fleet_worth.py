@@ -16,13 +16,11 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import tomli_w
@@ -38,7 +36,7 @@ from fedapps.deployment.gate import generation
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder
 
-from .fleet_year import write_rollouts
+from .fleet_year import without_reports, write_rollouts
 
 NODES, GENERATIONS, MISTAKE, FACTOR = 7, 4, 3, 30.0
 #: Of every run of a generation.
@@ -252,11 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.disable(logging.WARNING)  # a line for every round
     data = data_of(options.data, options.data_dir.absolute())
     methods: dict[str, dict[str, list[float]]] = {}
-    # nobody reads the reports of these runs, and drawing them takes longer than training
-    modules = ("fedapps.app.server_app", "fedapps.deployment.gate")
-    with ExitStack() as stack:
-        for module in modules:
-            stack.enter_context(patch(f"{module}.write_report", lambda path: path))
+    with without_reports():
         for seed in range(options.seeds):
             with TemporaryDirectory() as folder:
                 for side, metrics in compared(data, seed, Path(folder)).items():

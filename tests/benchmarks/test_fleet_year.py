@@ -1,14 +1,13 @@
 """A short year of a fleet: what happens to it, and that robots keep and use what they should."""
 
-from benchmarks.fleet_year import MARGIN, Year
+from benchmarks.fleet_year import MARGIN, Year, without_reports
 from fedapps.runs.champions import Registry
 
 
-def test_a_year_loses_nothing_and_every_robot_uses_the_model_that_it_should(tmp_path, monkeypatch):
-    for module in ("app.server_app", "deployment.gate"):
-        monkeypatch.setattr(f"fedapps.{module}.write_report", lambda path: path)
+def test_a_year_loses_nothing_and_every_robot_uses_the_model_that_it_should(tmp_path):
     year = Year(tmp_path, 6, robots=6)
-    rows = [*year.rows()]
+    with without_reports():
+        rows = [*year.rows()]
     assert [row["happened"] for row in rows] == [
         "one joins", "poisoned", "one leaves", "one has an empty disk", "poisoned, held back still", "all went back",
     ]  # fmt: skip
