@@ -7,6 +7,7 @@ version lacks, and ``tests/conformance/test_flower_internals.py`` checks each wi
 import atexit
 import hashlib
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
 from numpy.typing import NDArray
 
-from fedapps.base.atomic import write_whole
+from fedapps.base.atomic import remove_leftovers, temporary_name, write_whole
 
 Thing = TypeVar("Thing")
 #: What needs names that another Flower may lack: the engines ``inline`` and ``ray``, Flower's own simulation engine in
@@ -377,12 +378,27 @@ def reuse_installed_apps() -> None:
 
 
 _IMPORTED = ".imported"  # .FOLDER.imported beside the folder of an app
+_KEPT_APPS = 4
 
 
 def _write_imported(folder: Path) -> None:
     """Write the modules of the app in ``folder`` that this process has imported, in their order."""
     names = [name for name, module in sys.modules.items() if _file(module).startswith(f"{folder}/")]
     write_whole(folder.with_name(f".{folder.name}{_IMPORTED}"), json.dumps(names).encode())
+    _remove_old_apps(folder.parent)
+
+
+def _remove_old_apps(apps: Path) -> None:
+    """Remove the code of all but the last apps that this node used; a run that has it still brings it again."""
+    remove_leftovers(apps)
+    with suppress(FileNotFoundError):  # another worker was faster
+        for record in sorted(apps.glob(f".*{_IMPORTED}"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT_APPS]:
+            folder = record.with_name(record.name[1 : -len(_IMPORTED)])
+            aside = temporary_name(folder)  # a folder of this name is always whole
+            if folder.exists():
+                folder.replace(aside)
+                shutil.rmtree(aside)
+            record.unlink()
 
 
 def last_app() -> tuple[Path, Callable[[], None]] | None:

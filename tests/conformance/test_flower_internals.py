@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import inspect
+import os
 import re
 import time
 from datetime import timedelta
@@ -365,6 +366,16 @@ def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
     assert (folder / "last.py").exists()
     assert install(b"another app") != folder
     assert unpacked == [b"app", b"app", b"another app"]
+
+
+def test_the_code_of_the_last_apps_is_kept(tmp_path):
+    for number in range(6):
+        (tmp_path / f"who.app.{number}.hash").mkdir()
+        flower_internals._write_imported(tmp_path / f"who.app.{number}.hash")
+        os.utime(tmp_path / f".who.app.{number}.hash.imported", (number, number))
+    flower_internals._write_imported(tmp_path / "who.app.2.hash")
+    apps = [f"who.app.{number}.hash" for number in (2, 3, 4, 5)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*apps, *(f".{app}.imported" for app in apps)])
 
 
 @pytest.fixture
