@@ -99,7 +99,9 @@ def read_arrays(name: str, record: ArrayRecord) -> Arrays:
 def received_arrays(message: Message) -> Arrays:
     """The shared arrays in a message. Raises ``ValueError`` if it has none, and as :func:`read_arrays`."""
     with timed("decode"):
-        return read_arrays(ARRAYS, shared_record(message.content))
+        arrays = from_record(shared_record(message.content))
+        check_real(ARRAYS, arrays)
+        return arrays
 
 
 def check_real(name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -227,7 +229,10 @@ class RoundSettings:
         if settings.held_out_epochs >= 0:
             training = training.for_epochs(settings.held_out_epochs)
         untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
-        lineage, labels = tuple(names_in(config, LINEAGE)), names_in(config, CHAMPION_RUNS)
-        ends = [index for index, label in enumerate(labels) if not label]
-        champions = tuple(tuple(labels[start + 1 : end]) for start, end in pairwise([-1, *ends]))
+        lineage = tuple(names_in(config, LINEAGE)) if LINEAGE in config else ()
+        champions: tuple[tuple[str, ...], ...] = ()
+        if CHAMPION_RUNS in config:
+            labels = names_in(config, CHAMPION_RUNS)
+            ends = [index for index, label in enumerate(labels) if not label]
+            champions = tuple(tuple(labels[start + 1 : end]) for start, end in pairwise([-1, *ends]))
         return replace(settings, training=training, untrained=untrained, lineage=lineage, champions=champions)

@@ -419,6 +419,8 @@ def _import_app(folder: Path, record: Path) -> None:
 
 def _forget_other_apps(folder: Path) -> None:
     """Let this process import the app in ``folder``, though it has imported one in a folder beside it."""
+    if not any(Path(path).parent == folder.parent and path != str(folder) for path in sys.path):
+        return
     others = {
         name.partition(".")[0]
         for name, module in sys.modules.items()
@@ -430,7 +432,7 @@ def _forget_other_apps(folder: Path) -> None:
 
 
 def _file(module: Any) -> str:
-    return str(getattr(module, "__file__", None) or "")
+    return str(getattr(module, "__dict__", {}).get("__file__") or "")  # without what modules compute for such a name
 
 
 def encode_records(records: RecordDict) -> bytes:

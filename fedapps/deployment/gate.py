@@ -3,13 +3,17 @@
 import re
 import shutil
 from collections.abc import Mapping
+from logging import INFO
 from pathlib import Path
 from typing import Any
+
+from flwr.common import log
 
 from fedapps.base.atomic import remove_leftovers, temporary_name
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
+from fedapps.report import write_report
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder, begun, read_config
 
@@ -50,7 +54,7 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
-    keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
+    keys = {**read_config(path), "resume": False, **paths, "gate": action, **overrides}
     _run(keys, federation)
 
 
@@ -59,7 +63,8 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
 
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
     one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
-    their simulated nodes are removed: all but the last ``keep-runs``, and the champions.
+    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of
+    all generations is then ``report.html`` in the registry.
 
     Parameters
     ----------
@@ -81,7 +86,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     Raises
     ------
     ValueError
-        A key is missing or invalid.
+        A key is missing or invalid, or a decision of the registry is damaged.
     RunFailedError
         A run on the federation failed.
     """
@@ -108,6 +113,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
         _run(keys | place, federation)
         steer(registry, path, "compare", federation, gate_keys)
     _remove_old(path, stem, Registry.read(registry))
+    log(INFO, "report of the generations: %s", write_report(registry))
     return path
 
 
