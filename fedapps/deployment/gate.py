@@ -3,19 +3,21 @@
 import re
 import shutil
 from collections.abc import Mapping
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.common import log
 
 from fedapps.base.atomic import remove_leftovers, temporary_name
+from fedapps.base.errors import RunFailedError
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
 from fedapps.report import write_report
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder, begun, read_config
+from fedapps.runs.tables import RefusedNodesError
 
 from .fleet import check_deployable, submit
 
@@ -102,7 +104,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     unfinished = left and not _finished(path)
     if unfinished:
         place = {"name": path.name, "output-dir": str(output), "resume": True}
-        _run(read_config(path) | place, federation)
+        _train(path, read_config(path) | place, federation)
     if left:
         steer(registry, path, "compare", federation, gate_keys)
     if not unfinished:
@@ -110,11 +112,21 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
         start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
         path = output / f"{stem}-{max(_numbers(output, stem), default=0) + 1}"
         place = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
-        _run(keys | place, federation)
+        _train(path, keys | place, federation)
         steer(registry, path, "compare", federation, gate_keys)
     _remove_old(path, stem, Registry.read(registry))
     log(INFO, "report of the generations: %s", write_report(registry))
     return path
+
+
+def _train(path: Path, keys: Mapping[str, Any], federation: str) -> None:
+    """Run what trains. A node of which nothing can be used keeps no other from the better model."""
+    try:
+        _run(keys, federation)
+    except (RefusedNodesError, RunFailedError) as error:
+        if not (begun(path) and _finished(path)):
+            raise
+        log(WARNING, "the run has finished, and its model is compared: %s", error)
 
 
 def _numbers(output: Path, stem: str) -> list[int]:

@@ -21,6 +21,7 @@ from fedapps.deployment.gate import steer
 from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
+from fedapps.runs.tables import RefusedNodesError
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +278,22 @@ def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, m
     assert runs_of(registry) == (done, done)
     assert main(command) == 0
     assert runs_of(registry)[0] == [*done, f"weekly-{len(done) + 1}"]
+
+
+def test_a_node_of_which_nothing_can_be_used_does_not_keep_the_others_from_a_new_model(weekly, monkeypatch, caplog):
+    _, registry, command = weekly
+    monkeypatch.setattr("fedapps.app.server_app.refused_text", lambda folder: "robot-09: refused in 2 rounds")
+    assert main(command) == 0
+    assert (runs_of(registry)[0], in_use(registry)) == (["weekly-1"], everywhere(1))
+    assert "the run has finished, and its model is compared: robot-09" in caplog.text
+    monkeypatch.setattr("fedapps.app.server_app.Recorder.before_training", ended)
+    with pytest.raises(RefusedNodesError, match="no reply"):
+        main(command)
+    assert runs_of(registry)[0] == ["weekly-1"]
+
+
+def ended(*arguments):
+    raise RefusedNodesError("no reply")
 
 
 def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_path):
