@@ -1,6 +1,5 @@
 """Profiles: what is read of what nodes say of themselves, and keys that are claimed twice."""
 
-import logging
 import time
 
 import pytest
@@ -13,17 +12,6 @@ from hypothesis import strategies as st
 from profile_grid import ProfileGrid
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
-
-
-@pytest.fixture
-def warnings():
-    records = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: records.append(record.getMessage())
-    logger = logging.getLogger("flwr")
-    logger.addHandler(handler)
-    yield records
-    logger.removeHandler(handler)
 
 
 def query(grid, nodes):

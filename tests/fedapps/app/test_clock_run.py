@@ -4,12 +4,17 @@ import csv
 
 import pytest
 from fedapps.sim.inprocess import InProcessGrid
-from small_runs import LQR, run_inline, with_changes
+from small_runs import LQR, power_cut, run_inline, with_changes
 from toys import same_bits
 
-from fedapps.runs.run_folder import RunFolder
-
 SPEEDS = {"robot-00": 3.0, "robot-01": 1.0, "robot-02": 2.0}
+#: Devices that are drawn.
+DRAWN = {
+    "clock_devices": "",
+    "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
+    "clock_uplink": "0.01",
+    "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +72,11 @@ def test_a_reply_after_the_timeout_is_refused_and_ends_the_round(federate, timed
     assert second["replies"] == 2
 
 
-def test_a_resumed_run_goes_on_at_the_time_of_its_checkpoint(federate, monkeypatch):
-    given = {
-        "clock_devices": "",
-        "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
-        "clock_uplink": "0.01",
-        "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
-        "min_replies": 3,
-    }
+def test_a_resumed_run_goes_on_at_the_time_of_its_checkpoint(federate):
+    given = DRAWN | {"min_replies": 3}
     undisturbed = federate("undisturbed", **given)
-    record = RunFolder.record
-
-    def crash(self, name, stage, report):
-        if report.round == 2:
-            raise ConnectionError("power cut")
-        record(self, name, stage, report)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "record", crash)
-        with pytest.raises(ConnectionError, match="power cut"):
-            federate("resumed", **given)
+    with power_cut(2):
+        federate("resumed", **given)
     resumed = federate("resumed", resume=True, **given)
     assert same_bits(arrays(undisturbed), arrays(resumed))
     assert [row["clock"] for row in undisturbed.lines("metrics.jsonl")] == [
@@ -103,16 +93,7 @@ PACES = {
 
 @pytest.mark.parametrize("pace", PACES)
 def test_the_bits_do_not_depend_on_what_is_computed_first(federate, monkeypatch, pace):
-    given = {
-        "clock_devices": "",
-        "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
-        "clock_uplink": "0.01",
-        "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
-        "num_nodes": 5,
-        "fraction_train": 0.6,
-        "evaluate_every": 3,
-        **PACES[pace],
-    }
+    given = DRAWN | {"num_nodes": 5, "fraction_train": 0.6, "evaluate_every": 3} | PACES[pace]
     lazily = federate(f"{pace}-lazily", **given)
     push, pull = InProcessGrid.push_messages, InProcessGrid.pull_messages
     there = {}
