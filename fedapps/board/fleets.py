@@ -70,7 +70,7 @@ def read_fleet_status(folder: Path, path: str, foreign: Sequence[str]) -> FleetS
         return FleetStatus(path, f"{', '.join(foreign)}: no regular file of this folder")
     try:
         fleet = read_fleet(folder)
-    except (ValueError, OSError) as error:
+    except (ValueError, ArithmeticError, OSError) as error:  # also values of which no number holds the sum
         return FleetStatus(path, str(error))
     lines, groups = fleet.lines, []
     for name, style in plot_styles(list(lines)).items():

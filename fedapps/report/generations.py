@@ -84,18 +84,26 @@ class Decision:
     def __post_init__(self) -> None:
         if not (self.rollback or (self.challenger if self.promote else self.champion)):
             raise ValueError("it must have a rollback, a challenger to promote, or a champion to keep")
+        if unknown := {node for nodes in self.members.values() for node in nodes} - self.nodes.keys():
+            raise ValueError(f"'members' has {min(unknown)!r}, which is not among 'nodes'")
 
     @property
     def outcome(self) -> str:
-        """What was decided about which generation, and why a challenger was not promoted."""
+        """What was decided, and why a challenger was not promoted."""
         if self.rollback:
             nodes = listed(self.rollback.nodes, _NAMED) or ALL
             return f"{nodes} back from generation {self.rollback.before} to {self.rollback.after}"
         run = Path(self.challenger.run).name if self.challenger else ""
-        if self.promote and self.challenger:
-            return f"generation {self.challenger.generation} promoted: {run}"
-        assert self.champion is not None
-        return f"generation {self.champion.generation} kept, not {run}: {self.reason}"
+        return f"{run} promoted" if self.promote else f"champion kept, not {run}: {self.reason}"
+
+    @property
+    def in_use(self) -> int:
+        """The generation that nodes use after the decision, unless they were taken back alone."""
+        if self.rollback:
+            return self.rollback.before if self.rollback.nodes else self.rollback.after
+        used = self.challenger if self.promote else self.champion
+        assert used is not None
+        return used.generation
 
     def line(self) -> dict[str, float]:
         """The mean value of the champion by group; of the worst tenth by this value, and not by gain."""
@@ -194,7 +202,7 @@ class Fleet:
 
     def table(self) -> Table:
         """A row for each decision, the newest first."""
-        titles = ["date", "decision", "drift", "fell silent", "champion", "challenger", "gain", "nodes"]
+        titles = ["date", "decision", "drift", "fell silent", "generation", "champion", "challenger", "gain", "nodes"]
         rows: list[Row] = []
         for one in reversed(self.generations):
             decision, pairs = one.decision, one.decision.nodes.values()
@@ -202,7 +210,7 @@ class Fleet:
             rows.append(
                 [
                     *(one.day, Strong(decision.outcome) if decision.promote else decision.outcome),
-                    *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED)),
+                    *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED), str(decision.in_use)),
                     Cell.of(mean_of([pair.champion for pair in pairs]) if pairs else None),
                     Cell.of(mean_of([pair.challenger for pair in pairs]) if pairs else None),
                     Cell(gain, limits=True),
@@ -244,7 +252,7 @@ def read_fleet(folder: Path) -> Fleet:
     ValueError
         A file is damaged; the message names it and the field.
     """
-    paths = sorted((folder / "decisions").glob("[0-9]*.json"))
+    paths = sorted((folder / "decisions").glob("*.json"))
     decisions = {int(path.stem): parsed(path.read_bytes(), f"decisions/{path.name}", Decision) for path in paths}
     return Fleet(Registry.read(folder), *judged(decisions))
 

@@ -16,6 +16,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.base.report.numbers import mean_and_interval, number
 from fedapps.base.report.tables import text_table
 
+from .records import parsed
 from .run_folder import read_object
 
 #: The group of the nodes that lose most.
@@ -52,19 +53,25 @@ class Registry:
     champion: int = 0
     nodes: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        known = [0, *(one.generation for one in self.generations)]
+        if missing := {self.champion, *self.nodes.values()}.difference(known):
+            raise ValueError(f"generation {min(missing)} is in use, and is not among the generations")
+
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read a registry; an empty one if there is none. Raises ``ValueError`` for a damaged file.
 
-        A promotion that was decided counts, also if the server was killed before it wrote the registry.
+        A promotion or a rollback that was decided counts, also if the server was killed before it wrote the registry.
         """
-        stored = read_object(folder / "registry.json")
-        generations = tuple(Candidate(**one) for one in stored.pop("generations", ()))
-        registry = cls(folder, generations, **stored)
+        stored = read_object(folder / "registry.json") | {"folder": str(folder)}
+        registry = parsed(json.dumps(stored).encode(), str(folder / "registry.json"), cls)
         last = read_object(registry.decisions()[-1]) if registry.decisions() else {"promote": False}
+        if (back := last.get("rollback")) and back["before"] == registry.champion:
+            return registry.rolled_back(back["nodes"])
         decided = Candidate(**last["challenger"]) if last["promote"] else None
-        new = decided is not None and decided.generation > max((one.generation for one in generations), default=0)
-        return registry.promoted(decided) if decided and new else registry
+        newest = max((one.generation for one in registry.generations), default=0)
+        return registry.promoted(decided) if decided and decided.generation > newest else registry
 
     def write(self) -> None:
         """Replace the file."""
@@ -113,7 +120,8 @@ class Registry:
 
     def decided(self, run: Path) -> bool:
         """Whether there is a decision about the models of a run."""
-        return any(read_object(path)["challenger"]["run"] == str(run) for path in reversed(self.decisions()))
+        decisions = map(read_object, reversed(self.decisions()))
+        return any(one["challenger"]["run"] == str(run) for one in decisions if "challenger" in one)
 
     def record(self, decision: Mapping[str, Any]) -> Path:
         """Write a decision with its date and all its numbers, which now holds, and return the file."""

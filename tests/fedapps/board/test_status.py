@@ -267,12 +267,12 @@ def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_p
     assert [(group.name, len(group.points)) for group in fleet.groups] == [
         ("all nodes", 5), ("worst tenth", 5), ("city oslo", 5), ("city rome", 5),
     ]  # fmt: skip
-    assert [row[1][:21] for row in fleet.decisions[1:3]] == ["generation 4 promoted", "generation 3 kept, no"]
+    assert [row[1][:21] for row in fleet.decisions[1:3]] == ["week-6 promoted", "champion kept, not we"]
     assert [row[:2] for row in fleet.nodes[1:]] == [["car-3", "drift"], ["car-5", "silent"]]
     json.dumps(board.values(), allow_nan=False)
     path = registry.folder / "decisions" / "000006.json"
     path.rename(path.with_suffix(".gone"))
-    assert board.fleets()[0].decisions[1][1].startswith("generation 3 kept")
+    assert board.fleets()[0].decisions[1][1].startswith("champion kept, not week-5")
     (path.parent / "000007.json").write_text("{}")
     assert board.fleets()[0].problem == "decisions/000007.json: 'date' is missing"
     (path.parent / "000007.json").unlink()
@@ -320,4 +320,19 @@ def test_whatever_a_file_contains_the_board_has_a_state_for_it(
     status = only(folder)
     assert status.state in ("running", "finished", "unreadable")
     assert (status.state == "unreadable") == bool(status.problem)
+    json.dumps(Board(folder).values(), allow_nan=False)
+
+
+@given(st.binary(max_size=40), st.sampled_from(["registry.json", "decisions/000003.json"]), st.booleans())
+@example(b'{"champion": 7}', "registry.json", False)
+@example(b'{"generations": 1}', "registry.json", False)
+@example(b"[", "decisions/000003.json", True)
+def test_whatever_a_registry_contains_the_board_has_a_state_for_it(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str, more: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    path = write_registry(folder / "champions", weeks=3).folder / name
+    path.write_bytes(path.read_bytes() + content if more else content)
+    (fleet,) = Board(folder).fleets()
+    assert bool(fleet.problem) != bool(fleet.facts)
     json.dumps(Board(folder).values(), allow_nan=False)

@@ -65,3 +65,18 @@ def test_the_registry_keeps_the_last_two_champions(tmp_path):
     # the challenger after a rollback is a new generation, and the one that was taken back is forgotten
     again = back.promoted(back.challenger(tmp_path / "week-4", "fedavg", 4))
     assert [one.generation for one in again.generations] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[1]", "is damaged"),
+        ('{"champion": "2"}', "'champion' is '2'; it must be a valid integer"),
+        ('{"champion": 2}', "generation 2 is in use, and is not among the generations"),
+        ('{"generations": [{"generation": 1, "run": "week-1"}]}', "'generations.0.method' is missing"),
+    ],
+)
+def test_a_damaged_registry_is_named(tmp_path, text, problem):
+    (tmp_path / "registry.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"registry.json.* {problem}"):
+        Registry.read(tmp_path)
