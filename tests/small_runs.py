@@ -57,3 +57,15 @@ LQR = {
     "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "h-fl.groups": "control-weight",
     "h-fl.intervals": "2",
 }  # fmt: skip
+
+
+def timed_runs(folder, speeds, **keys):
+    """A function that runs robots in ``folder``, by a name and other keys; ``speeds`` are the seconds of their steps."""
+    rows = "".join(f"{name},{speed},,\n" for name, speed in speeds.items())
+    (folder / "devices.csv").write_text("device,speed,up,down\n" + rows)
+    given = LQR | {"methods": "fedavg", "clock-devices": str(folder / "devices.csv")}
+
+    def run(name, **changes):
+        return run_inline(with_changes(given, keys | {"name": name} | changes), folder)
+
+    return run

@@ -12,6 +12,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.task import DrivingTask
 from report_pages import node_line, page, save_traces, section_names, write_finished_run, write_lines
+from toys import learn
 
 from fedapps.report import ReportError, write_report
 
@@ -59,13 +60,7 @@ def test_learning_lowers_the_loss_and_beats_constant_velocity(world):
     task = DrivingTask(replace(SMALL, hidden=16))
     data, model = task.load_node(world, 0, 3), model_of(task)
     before = task.evaluate(model, data, seed=0, final=False).metrics
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    torch.manual_seed(0)
-    for _ in range(60):
-        for batch in task.batches(data, "train", 16):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=60, rate=5e-3, batch_size=16)
     after = task.evaluate(model, data, seed=0, final=False).metrics
     assert after["test.elbo"] < 0.75 * before["test.elbo"]
     assert after["test.error_1.5s"] < after["test.constant_velocity_1.5s"]
@@ -167,13 +162,7 @@ def test_a_pooled_model_of_the_recorded_trials_beats_constant_velocity():
     model = model_of(task)
     with pytest.raises(NotImplementedError):
         task.collect(model, data, seed=0)
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    torch.manual_seed(0)
-    for _ in range(15):
-        for batch in task.batches(data, "train", 64):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=15, rate=3e-3, batch_size=64)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.error_1.5s"] < 0.9 * metrics["test.constant_velocity_1.5s"]
     assert not [name for name in metrics if name.startswith("closed_loop")]

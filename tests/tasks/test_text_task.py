@@ -18,20 +18,9 @@ from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import logits_of, sequence_classifier
 from text_world import CORPUS, CORPUS_NODES, FEDRECON, FEDVOCAB, model_for, own_words, texts, words_of
 from tiny_encoder import encoder_folder
+from toys import learn
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
-
-
-def learn(task, model, data, *, epochs, rate):
-    optimizer = torch.optim.Adam(model.parameters(), rate)
-    torch.manual_seed(0)
-    model.train()
-    for _ in range(epochs):
-        for batch in task.batches(data, "train", 32):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
-    return model.eval()
 
 
 def test_nodes_have_equally_many_examples_none_of_them_twice(corpus):
@@ -115,10 +104,10 @@ def test_the_server_has_the_shared_part_of_every_nodes_model(corpus):
 def test_learning_beats_guessing_on_both_tests(corpus):
     task = own_words(CORPUS)
     data = task.load_all(corpus)
-    model = learn(task, model_for(task, data), data, epochs=12, rate=1e-2)
+    model = learn(task, model_for(task, data), data, epochs=12, rate=1e-2, batch_size=32)
     assert task.evaluate(model, data, seed=0, final=True).metrics["test.local_accuracy"] > 0.6
     node = task.load_node(corpus, 0, CORPUS_NODES)
-    model = learn(task, model_for(task, node), node, epochs=12, rate=1e-2)
+    model = learn(task, model_for(task, node), node, epochs=12, rate=1e-2, batch_size=32)
     metrics = task.evaluate(model, node, seed=0, final=True).metrics
     assert metrics["test.local_accuracy"] > 0.4
 
@@ -230,7 +219,7 @@ def test_a_transformer_learns_with_its_own_tokens(corpus, tmp_path):
     assert words_of(data)[4] == "one"
     assert {int(ids[0]) for ids in data.splits["train"]["ids"]} == {2}
     assert isinstance(data.extra["common_test"], CommonTest)
-    model = learn(task, model_for(task, data), data, epochs=1, rate=1e-3)
+    model = learn(task, model_for(task, data), data, epochs=1, rate=1e-3, batch_size=32)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert 0 <= metrics["test.global_accuracy"] <= 1
     assert "vocabulary.words" not in metrics
@@ -249,7 +238,7 @@ def test_a_node_learns_to_tell_news_from_real_vectors():
     chosen = Options(embedding_width=50, hidden=32, max_length=30, glove=glove, alpha=1e6, global_examples=600)
     task = own_words(chosen)
     data = task.load_node(folder / "agnews", 0, 25)
-    model = learn(task, model_for(task, data), data, epochs=2, rate=1e-2)
+    model = learn(task, model_for(task, data), data, epochs=2, rate=1e-2, batch_size=32)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.global_accuracy"] > 0.6  # 0.65 to 0.75 with other seeds
     assert 0.4 < metrics["vocabulary.in_glove"] < 1

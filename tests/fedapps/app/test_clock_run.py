@@ -4,7 +4,7 @@ import csv
 
 import pytest
 from fedapps.sim.inprocess import InProcessGrid
-from small_runs import LQR, power_cut, run_inline, with_changes
+from small_runs import power_cut, timed_runs
 from toys import same_bits
 
 SPEEDS = {"robot-00": 3.0, "robot-01": 1.0, "robot-02": 2.0}
@@ -20,15 +20,7 @@ DRAWN = {
 @pytest.fixture(scope="module")
 def federate(tmp_path_factory):
     """Run three robots, whose steps take 3, 1 and 2 s, under a name with other keys."""
-    folder = tmp_path_factory.mktemp("clock")
-    rows = "".join(f"{name},{speed},,\n" for name, speed in SPEEDS.items())
-    (folder / "devices.csv").write_text("device,speed,up,down\n" + rows)
-
-    def run(name, **changes):
-        given = LQR | {"name": name, "methods": "fedavg", "clock-devices": str(folder / "devices.csv")}
-        return run_inline(with_changes(given, changes), folder)
-
-    return run
+    return timed_runs(tmp_path_factory.mktemp("clock"), SPEEDS)
 
 
 @pytest.fixture(scope="module")
