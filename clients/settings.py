@@ -230,7 +230,9 @@ class RoundSettings:
             training = training.for_epochs(settings.held_out_epochs)
         untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
         lineage = tuple(names_in(config, LINEAGE)) if LINEAGE in config else ()
-        labels = names_in(config, CHAMPION_RUNS) if CHAMPION_RUNS in config else []
-        ends = [index for index, label in enumerate(labels) if not label]
-        champions = tuple(tuple(labels[start + 1 : end]) for start, end in pairwise([-1, *ends]))
+        champions: tuple[tuple[str, ...], ...] = ()
+        if CHAMPION_RUNS in config:
+            labels = names_in(config, CHAMPION_RUNS)
+            ends = [index for index, label in enumerate(labels) if not label]
+            champions = tuple(tuple(labels[start + 1 : end]) for start, end in pairwise([-1, *ends]))
         return replace(settings, training=training, untrained=untrained, lineage=lineage, champions=champions)

@@ -23,7 +23,7 @@ from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, Metri
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
 from .bounds import SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
-from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, truncate
+from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, stage_of, truncate
 from .closing import Closing, Staleness, brought_forward
 from .compression import Compression
 from .mailbox import Arrival, Flight, Mailbox
@@ -311,7 +311,7 @@ class RoundLoop(records.Stateful, Strategy):
         self.report, self._version = records.RoundReport(server_round), server_round - 1
         self.registry.ask_again()
         arrays = self.share(arrays)
-        self.size_bound.begin_round(wire.stage_of(config))
+        self.size_bound.begin_round(stage_of(config))
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current, config, grid)
         names = self.untrained(server_round, list(self._current))

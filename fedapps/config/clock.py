@@ -242,22 +242,8 @@ def read_availability(text: str, count: int, seed: int, *, read_files: bool = Tr
         on, off = (read_distribution(arguments[name]) for name in ("on", "off"))
         if on is None or off is None:
             raise ValueError("on and off must not be empty")
-        return devices.OnOff(count, _Hours(on), _Hours(off), seed)
+        return devices.OnOff(count, on, off, seed, unit=_HOUR)
     raise ValueError("must be day-night(hours=8,spread=24), on-off(on=2,off=uniform(low=1,high=3)) or a CSV file")
-
-
-@dataclass(frozen=True)
-class _Hours(devices.Distribution):
-    """A distribution of hours, in seconds."""
-
-    name = "hours"
-    hours: devices.Distribution
-
-    def __post_init__(self) -> None:
-        pass
-
-    def draw(self, seed: int, *counters: Any) -> Any:
-        return _HOUR * self.hours.draw(seed, *counters)
 
 
 def _listed(path: Path, count: int, availability: devices.Availability) -> devices.Devices:

@@ -14,9 +14,9 @@ from ..aggregation import Aggregate, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..bounds import SizeBound
-from ..checks import require_positive
+from ..checks import require_positive, stage_of
 from ..replies import Reply
-from ..wire import Q_FFL_LOSS, stage_of
+from ..wire import Q_FFL_LOSS
 
 #: Added to a loss, as in the authors' code, so that every power is defined and above 0.
 _LEAST = 1e-10

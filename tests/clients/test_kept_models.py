@@ -120,6 +120,19 @@ def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp
     assert {"open", "os.mkdir", "os.rename", "os.symlink"} <= set(changes)
 
 
+def test_a_link_that_has_changed_leads_to_a_model_also_if_it_cannot_be_put_on_the_disk(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise OSError(5, "Input/output error")
+
+    kept = KeptModels(tmp_path)
+    kept.keep(of_round(1), "train")
+    with monkeypatch.context() as patch:
+        patch.setattr("fedapps.clients.kept_models.synced", refuse)
+        with pytest.raises(UnwritableError, match="Input/output error"):
+            kept.keep(of_round(2), "train")
+    assert current(tmp_path) == 2
+
+
 def promote(kept, generation):
     kept.keep(of_round(generation), f"generation{generation}", check=lambda folder: None)
 
