@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -358,7 +358,7 @@ def reuse_installed_apps() -> None:
     def installed(fab_file: bytes, **options: Any) -> Path:
         folder = unpacked(fab_file, **options)
         _forget_other_apps(folder)
-        atexit.register(_write_imported, folder)
+        atexit.register(_write_imported, folder, set(sys.modules))
         return folder
 
     def unpacked(fab_file: bytes, **options: Any) -> Path:
@@ -379,10 +379,15 @@ def reuse_installed_apps() -> None:
 _IMPORTED = ".imported"  # .FOLDER.imported beside the folder of an app
 
 
-def _write_imported(folder: Path) -> None:
-    """Write the modules of the app in ``folder`` that this process has imported, in their order."""
-    names = [name for name, module in sys.modules.items() if _file(module).startswith(f"{folder}/")]
-    write_whole(folder.with_name(f".{folder.name}{_IMPORTED}"), json.dumps(names).encode())
+def _write_imported(folder: Path, before: Set[str]) -> None:
+    """Write the modules of the app in ``folder`` that its processes have imported, in their order.
+
+    Those in ``before``, which this process had when it began, are written already or not of the app.
+    """
+    record = folder.with_name(f".{folder.name}{_IMPORTED}")
+    names: list[str] = json.loads(record.read_bytes()) if record.exists() else []
+    new = [name for name in sys.modules if name not in before and _file(sys.modules[name]).startswith(f"{folder}/")]
+    write_whole(record, json.dumps(list(dict.fromkeys(names + new))).encode())
 
 
 def last_app() -> tuple[Path, Callable[[], None]] | None:
