@@ -133,9 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pythons[name] = PEERS[name].python()
         except RuntimeError as error:
             print(f"{name} left out: {error}", file=sys.stderr)
-    rows = []
-    for nodes in map(int, options.nodes.split(",")):
-        for method in options.methods.split(","):
+    rows = _stored(options.json)
+    done = {(row.nodes, row.method) for row in rows}
+    groups = [(int(nodes), method) for nodes in options.nodes.split(",") for method in options.methods.split(",")]
+    for nodes, method in groups:
+        if (nodes, method) not in done:
             sides = {OURS: partial(ours, nodes, method, "inline")}
             if OURS_RAY in names:
                 sides[OURS_RAY] = partial(ours, nodes, method, "ray")
@@ -149,6 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += group
     show(rows)
     return 0
+
+
+def _stored(path: str) -> list[Row]:
+    """The rows of the groups that have been measured before an interruption."""
+    if not path or not Path(path).exists():
+        return []
+    return [Row(**json.loads(line)) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def _rows(
@@ -330,7 +339,11 @@ def _parser() -> argparse.ArgumentParser:
         "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
     )
     parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
+    parser.add_argument(
+        "--json",
+        default="",
+        help="append the rows to this file, as JSON lines; groups that it has are not measured again",
+    )
     return parser
 
 

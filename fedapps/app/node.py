@@ -24,18 +24,9 @@ from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState, known_words
 from fedapps.methods.base import Method
+from fedapps.strategies import wire
 from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
-from fedapps.strategies.wire import (
-    ARRAYS,
-    CONFIG,
-    FIXED_DIGEST,
-    HELD_OUT,
-    HELD_OUT_PREFIXES,
-    METRICS,
-    NUM_EXAMPLES,
-    PROMOTE,
-)
 from fedapps.tasks.base import Metrics, NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
@@ -54,7 +45,7 @@ class Node:
         self.disclosure = Disclosure.of(context)
         self.config = self.disclosure.config
         torch.set_num_threads(self.config.run.node_cpus)
-        sent = message.content.get(CONFIG)
+        sent = message.content.get(wire.CONFIG)
         self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
         label = str(self.round_config["method"]) if "method" in self.round_config else None
         self.work = _work_of(self.disclosure, label)
@@ -72,9 +63,9 @@ class Node:
 
     def evaluate(self) -> Message:
         """The reply to an EVALUATE message."""
-        if PROMOTE in self.round_config:
+        if wire.PROMOTE in self.round_config:
             return self._reply(self._promoted(), arrays=False)
-        if self.round_config.get(HELD_OUT):
+        if self.round_config.get(wire.HELD_OUT):
             return self._reply(self._as_new_node(), arrays=False)
         return self._reply(self.client().evaluate_round(received_arrays(self.message), self.settings), arrays=False)
 
@@ -122,16 +113,21 @@ class Node:
     def _client(self, kind: type[Client], *, pooled: bool = False) -> Client:
         run, task = self.config.run, self.work.task
         self._check_files(task)
+        parts = [part.read(self.round_config, self.message.content) for part in self.work.parts]
         own = self._data(task, pooled=False)
+        words = task.words(own)
+        trains = self.message.metadata.message_type.startswith("train")
+        if self.disclosure.note_run(own.key, self.settings, trains=trains):
+            _disk_state.cache_clear()
         state = self._state(own.key)
-        if (words := task.words(own)) and (known := known_words(state)) not in ((), words):
+        if words and (known := known_words(state)) not in ((), words):
             task = task.knowing(known)
             own = self._data(task, pooled=False)
         return kind(
             task,
             self._data(task, pooled=True) if pooled else own,
             state,
-            parts=[part.read(self.round_config, self.message.content) for part in self.work.parts],
+            parts=parts,
             collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
@@ -141,7 +137,7 @@ class Node:
 
     def _check_files(self, task: Task) -> None:
         """Raise :class:`OtherFilesError` if what is never trained differs from the server's."""
-        given = self.round_config.get(FIXED_DIGEST)
+        given = self.round_config.get(wire.FIXED_DIGEST)
         if given and (own := task.fixed_digest) != given:
             raise OtherFilesError(
                 f"{task.fixed_source}: the frozen weights of this node differ from the server's "
@@ -161,7 +157,7 @@ class Node:
         )
         metrics = {
             prefix + name: value
-            for prefix, result in zip(HELD_OUT_PREFIXES, results, strict=True)
+            for prefix, result in zip(wire.HELD_OUT_PREFIXES, results, strict=True)
             for name, value in result.metrics.items()
         }
         return RoundResult({}, results[0].num_examples, metrics)
@@ -233,19 +229,19 @@ class Node:
         client, settings = self.client(), self.settings
         prepared = client.prepared_model(received_arrays(self.message), settings)
         model = self._trained(client.task, client.data, prepared.at(settings.stage), settings, {})
-        generation = self.round_config[PROMOTE]
+        generation = self.round_config[wire.PROMOTE]
         if type(generation) is not int or generation < 1:
-            raise ValueError(f"config {PROMOTE} = {generation!r}: must be a whole number of at least 1")
+            raise ValueError(f"config {wire.PROMOTE} = {generation!r}: must be a whole number of at least 1")
         check = partial(check_accepted, self.context.node_config)
         self.disclosure.champions(client.data.key).keep(model, f"generation{generation}", check)
         return RoundResult({}, 1, {})
 
     def _reply(self, result: RoundResult, *, arrays: bool) -> Message:
-        metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})
-        content = RecordDict({METRICS: metrics})
+        metrics = MetricRecord({**result.metrics, wire.NUM_EXAMPLES: result.num_examples})
+        content = RecordDict({wire.METRICS: metrics})
         if arrays:
             with timed("encode"):
-                content[ARRAYS] = to_record(result.arrays)
+                content[wire.ARRAYS] = to_record(result.arrays)
         for name, record in result.records.items():
             content[name] = record
         return Message(content, reply_to=self.message)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
 from torch import Tensor
 
@@ -155,11 +156,9 @@ def errors(true: Tensor, read: Tensor) -> Tensor:
     -------
     Tensor [n]
     """
-    from scipy.optimize import linear_sum_assignment  # only audits need it
-
     rows = [_rows(true), _rows(read.clamp(0, 1))]
     squares = torch.cdist(rows[0], rows[1]).square() / rows[0].shape[1]
-    first, second = linear_sum_assignment(squares.numpy())
+    first, second = scipy.optimize.linear_sum_assignment(squares.numpy())
     result = torch.empty(len(rows[0]), dtype=torch.float64)
     result[torch.from_numpy(first)] = squares[torch.from_numpy(first), torch.from_numpy(second)].sqrt()
     return result

@@ -1,15 +1,21 @@
 """``fedapps gate`` and ``fedapps rollback``: runs that change the model in use, on a federation or simulated nodes."""
 
+import re
+import shutil
 from collections.abc import Mapping
-from itertools import count
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
+from flwr.common import log
+
+from fedapps.base.atomic import remove_leftovers, temporary_name
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
+from fedapps.report import write_report
 from fedapps.runs.champions import Registry
-from fedapps.runs.run_folder import read_config
+from fedapps.runs.run_folder import RunFolder, begun, read_config
 
 from .fleet import check_deployable, submit
 
@@ -48,12 +54,17 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
-    keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
+    keys = {**read_config(path), "resume": False, **paths, "gate": action, **overrides}
     _run(keys, federation)
 
 
 def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs") -> Path:
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
+
+    A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
+    one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
+    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of
+    all generations is then ``report.html`` in the registry.
 
     Parameters
     ----------
@@ -75,7 +86,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     Raises
     ------
     ValueError
-        A key is missing or invalid.
+        A key is missing or invalid, or a decision of the registry is damaged.
     RunFailedError
         A run on the federation failed.
     """
@@ -85,14 +96,52 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     registry = Path(str(keys["registry"])).expanduser().absolute()
     output = Path(str(keys.get("output-dir") or output_dir)).expanduser().absolute()
     stem = str(keys.get("name") or recipe.stem)
-    number = next(number for number in count(1) if not (output / f"{stem}-{number}").exists())
-    champions = Registry.read(registry)
-    start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
     gate_keys = {key: value for key, value in keys.items() if key.startswith("gate-")}
-    run = {"name": f"{stem}-{number}", "output-dir": str(output), "start": start, "registry": str(registry)}
-    _run(keys | run, federation)
-    steer(registry, output / f"{stem}-{number}", "compare", federation, gate_keys)
-    return output / f"{stem}-{number}"
+    path = output / f"{stem}-{max(_numbers(output, stem), default=0)}"
+    left = begun(path) and not Registry.read(registry).decided(path)
+    unfinished = left and not _finished(path)
+    if unfinished:
+        place = {"name": path.name, "output-dir": str(output), "resume": True}
+        _run(read_config(path) | place, federation)
+    if left:
+        steer(registry, path, "compare", federation, gate_keys)
+    if not unfinished:
+        champions = Registry.read(registry)
+        start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
+        path = output / f"{stem}-{max(_numbers(output, stem), default=0) + 1}"
+        place = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
+        _run(keys | place, federation)
+        steer(registry, path, "compare", federation, gate_keys)
+    _remove_old(path, stem, Registry.read(registry))
+    log(INFO, "report of the generations: %s", write_report(registry))
+    return path
+
+
+def _numbers(output: Path, stem: str) -> list[int]:
+    """The numbers of the runs of a recipe, ascending."""
+    names = (re.fullmatch(re.escape(stem) + r"-([1-9]\d*)", path.name) for path in output.glob("*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def _finished(path: Path) -> bool:
+    """Whether a run has completed all of its methods."""
+    methods = parse(read_config(path), on_node=True).methods
+    return all(RunFolder(path, "").finished(label) for label in methods)
+
+
+def _remove_old(last: Path, stem: str, registry: Registry) -> None:
+    """Remove the checkpoints and the state of simulated nodes of the finished runs before, as ``keep-runs`` says."""
+    keep = parse(read_config(last), on_node=True).run.keep_runs
+    champions = [Path(one.run) for one in registry.generations]
+    paths = [last.with_name(f"{stem}-{number}") for number in _numbers(last.parent, stem)]
+    for path in [path for path in paths if path not in champions][:-keep] if keep else ():
+        if (path / "config.toml").exists() and _finished(path):
+            remove_leftovers(path)
+            for folder in (path / "checkpoints", path / "nodes"):
+                if folder.exists():
+                    aside = temporary_name(folder)  # a folder of this name is always whole
+                    folder.replace(aside)
+                    shutil.rmtree(aside)
 
 
 def _run(keys: Mapping[str, Any], federation: str) -> None:

@@ -61,7 +61,7 @@ def test_a_resumed_run_has_the_errors_of_an_undisturbed_one(federate, monkeypatc
     def crash(self, snapshot, *, best):
         if snapshot.round == 2:
             raise ConnectionError("power cut")
-        save(self, snapshot, best=best)
+        return save(self, snapshot, best=best)
 
     with monkeypatch.context() as patch:
         patch.setattr(DiskCheckpoints, "save", crash)

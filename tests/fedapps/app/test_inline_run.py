@@ -195,7 +195,7 @@ def test_a_resumed_run_ends_as_if_nothing_had_happened(federate, monkeypatch, me
             def crash(self, snapshot, *, best):
                 if (self.folder.name, snapshot.round) == (method, 2):
                     raise ConnectionError("power cut")
-                save(self, snapshot, best=best)
+                return save(self, snapshot, best=best)
 
             patch.setattr(DiskCheckpoints, "save", crash)
         with pytest.raises(ConnectionError, match="power cut"):

@@ -14,8 +14,10 @@ from toys import same_bits
 
 from fedapps import load
 from fedapps.registry.methods import method_class
+from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("runs_without_reports")
 #: What runs have in common with which the server, the samplers and the compression keep something between rounds.
 PLAIN = {"track_metric": "test.loss"}
 #: One round of texts of two classes.
@@ -250,6 +252,25 @@ def test_a_node_finds_its_state_of_the_run_before_and_says_how_many_examples_are
     assert sorted(path.name for path in second.iterdir()) == ["round-000001.safetensors", "round-000002.safetensors"]
     same = [load_file(path / "round-000002.safetensors") for path in (second, third)]
     assert same_bits(*same)
+
+
+def test_a_node_removes_what_no_run_of_the_registry_can_need(tmp_path, caplog):
+    write_robot(tmp_path / "robot", 5)
+    registry = Registry(tmp_path / "champions")
+    keys = {"registry": str(registry.folder), "keep_runs": 1}
+    for number in range(1, 6):
+        run_robot(tmp_path, f"week-{number}", **keys, start="week-1" if number > 1 else "")
+        if number <= 2:
+            registry = registry.promoted(registry.challenger(tmp_path / f"week-{number}", "ditto", number))
+            registry.write()
+    kept = [path.name.rpartition("-")[0] for path in sorted((tmp_path / "state").glob("week-*"))]
+    assert kept == ["week-1", "week-2", "week-4", "week-5"]
+    assert "removed the state of the runs week-3-" in caplog.text
+    (listed,) = (tmp_path / "state" / "runs").rglob("*.json")
+    listed.write_text("[")
+    run_robot(tmp_path, "week-6", **keys, start="week-1")
+    assert "the state of earlier runs is not removed: " in caplog.text
+    assert len(list((tmp_path / "state").glob("week-*"))) == 5
 
 
 def test_simulated_nodes_know_no_last_run(tmp_path):
