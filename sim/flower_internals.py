@@ -284,7 +284,8 @@ def poll_every(seconds: float) -> None:
     """Let the SuperNode of this process pause at most so long between two polls, for a message or for a reply.
 
     It polls more often soon after it has begun to wait: each pause is a quarter of the wait so far, and at least a
-    tenth of ``seconds``.
+    tenth of ``seconds``. An idle node polls less often: each pause is at least a fiftieth of the wait, as far as
+    Flower's pause is not shorter.
     """
     usual, begin = 0.0, 0.0
 
@@ -293,7 +294,8 @@ def poll_every(seconds: float) -> None:
         now = time.monotonic()
         if seconds_of_flower != usual:  # 3 s between messages, and 0.5 s before a reply
             usual, begin = seconds_of_flower, now
-        time.sleep(min(seconds_of_flower, seconds, max(seconds / 10, (now - begin) / 4)))
+        waited = now - begin
+        time.sleep(min(seconds_of_flower, max(seconds / 10, min(seconds, waited / 4), waited / 50)))
 
     _pause_with(pause, _SUPERNODE)
 
