@@ -5,7 +5,7 @@ FedAvg. The first run has a round of all nodes, the second has two. Each round h
 evaluates; our runs begin with one that asks for the profile. Processor time and memory (proportional set size) are
 those of all processes of a node. What a training takes is measured in one process.
 
-    python -m benchmarks.supernodes --nodes 12 30
+    python -m benchmarks.supernodes --nodes 12
 """
 
 import argparse
@@ -83,14 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     options = parser().parse_args(arguments)
     rows = []
-    for nodes in options.nodes:
-        for side in (OURS, FLOWER):
-            with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
-                rows.append(measured(nodes, side, options.seconds, Path(folder)))
-            print(rows[-1], flush=True)
-            if options.json:
-                with Path(options.json).open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps(asdict(rows[-1])) + "\n")
+    for side in (OURS, FLOWER):
+        with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
+            rows.append(measured(options.nodes, side, options.seconds, Path(folder)))
+    if options.json:
+        with Path(options.json).open("a", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
     header = list(asdict(rows[0]))
     cells = [[value if isinstance(value, str) else number(value) for value in asdict(row).values()] for row in rows]
     print(text_table(header, cells))
@@ -100,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.supernodes", description=__doc__.partition("\n")[0])
-    parser.add_argument("--nodes", type=int, nargs="+", default=[12, 30], help="numbers of SuperNodes (default 12 30)")
+    parser.add_argument("--nodes", type=int, default=12, help="number of SuperNodes (default 12)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long idle nodes are measured (default 60)")
     parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     return parser
