@@ -60,7 +60,7 @@ LQR = {
 
 
 def timed_runs(folder, speeds, **keys):
-    """A function that runs robots, by a name and other keys; ``speeds`` are the seconds of their steps."""
+    """A function that runs robots in ``folder`` by a name and keys; ``speeds`` are the seconds of their steps."""
     rows = "".join(f"{name},{speed},,\n" for name, speed in speeds.items())
     (folder / "devices.csv").write_text("device,speed,up,down\n" + rows)
     given = LQR | {"methods": "fedavg", "clock-devices": str(folder / "devices.csv")}

@@ -284,16 +284,14 @@ def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_pa
     more = ["--set", "keep-runs=1", "--set", "rounds=1"]
     assert [main([*command, *more]) for _ in range(2)] == [0, 0]
     worse = [*command, *more, "--set", "learning-rate=3.0"]
-    assert [main(worse) for _ in range(3)] == [0, 0, 0]
+    assert [main(worse) for _ in range(2)] == [0, 0]
     runs = tmp_path / "runs"
-    assert [one["promote"] for one in decisions(registry)] == [True, True, False, False, False]
+    assert [one["promote"] for one in decisions(registry)] == [True, True, False, False]
     bulky = {path.parent.name for name in ("checkpoints", "nodes") for path in runs.glob(f"*/{name}")}
-    assert bulky == {"weekly-1", "weekly-2", "weekly-5"}
+    assert bulky == {"weekly-1", "weekly-2", "weekly-4"}
     assert all((runs / "weekly-3" / name).exists() for name in ("config.toml", "metrics.jsonl", "summary.json"))
     assert main(["rollback", "--registry", str(registry)]) == 0
     assert in_use(registry) == everywhere(1)
-    assert main([*command, "--set", "start=weekly-3"]) == 0  # the champion stands in its place
-    assert read_config(runs / "weekly-6")["start"] == str(runs / "weekly-1")
     with pytest.raises(ValueError, match=r"no such checkpoint of apfl; .* removes those of old runs .keep-runs"):
         run_inline(read_config(runs / "weekly-3") | {"name": "by-hand", "start": "weekly-3"}, runs)
 

@@ -94,6 +94,28 @@ def test_the_models_that_a_node_keeps_need_room_and_have_a_place(place, capsys, 
     )  # fmt: skip
 
 
+def test_a_year_of_weekly_runs_takes_what_the_kept_runs_and_the_champions_take(place, capsys, monkeypatch):
+    monkeypatch.setattr("fedapps.deployment.check_node.format_bytes", lambda count: f"{count} bytes")
+    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=local"]
+
+    def numbers(*more):
+        lines = checked(capsys, *given, *more)[1]
+        (run,) = [line for line in lines if "a run needs up to" in line]
+        years = [line for line in lines if "a year of weekly runs takes up to" in line]
+        return int(run.split()[6]), [[int(word) for word in line.split() if word.isdigit()] for line in years]
+
+    one, none = numbers()
+    assert none == []
+    registry = ["--set", "registry=champions", "--set", "name=first"]
+    models = numbers("--keep-model")[0] - one
+    assert one > 0 < models
+    assert numbers(*registry)[0] == one
+    for keep, runs in ((4, 8), (1, 5), (0, 52), (100, 52)):
+        _, ((year, counted, champions),) = numbers(*registry, "--set", f"keep-runs={keep}")
+        assert (year, counted) == (runs * one + champions, runs)
+        assert champions == pytest.approx(models, rel=0.1)  # the name of the run is in the model
+
+
 def refuse(*_, **__):
     raise PermissionError(1, "Operation not permitted")
 

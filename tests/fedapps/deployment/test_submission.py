@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,21 @@ def test_the_modules_of_the_app_that_was_used_last_are_imported_and_those_of_oth
     flower_internals._forget_other_apps(folder.with_name("a.small.1.old"))
     assert "small_app" not in sys.modules
     assert str(folder) not in sys.path
+
+
+def test_each_process_of_an_app_adds_what_it_has_imported_to_the_modules_of_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path / "app")  # type: ignore[no-untyped-call]
+    (tmp_path / "app").mkdir()
+    for name in ("part_of_app", "later_part_of_app"):
+        (tmp_path / "app" / f"{name}.py").touch()
+        before = set(sys.modules)
+        import_module(name)
+        flower_internals._write_imported(tmp_path / "app", before)
+    assert json.loads((tmp_path / ".app.imported").read_bytes()) == ["part_of_app", "later_part_of_app"]
+    for name in ("part_of_app", "later_part_of_app"):
+        del sys.modules[name]
 
 
 def test_without_the_patterns_of_flower_the_app_itself_is_submitted(
