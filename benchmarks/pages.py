@@ -2,7 +2,7 @@
 
 A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself; that of strategies
 calls :func:`call`, and holds no argument of a constructor itself.
-Those of ``README.md``, ``docs/use.md`` and ``docs/slow_nodes.md`` are written between two marks of the page.
+Those of :data:`_PARTS` are written between two marks of the page.
 """
 
 import re
@@ -26,6 +26,7 @@ _PARTS = {
     "readme.md.jinja": ROOT / "README.md",
     "use.md.jinja": ROOT / "docs" / "use.md",
     "slow_nodes.md.jinja": ROOT / "docs" / "slow_nodes.md",
+    "fleet_over_time.md.jinja": ROOT / "docs" / "fleet_over_time.md",
 }
 _WIDTH = 120
 _KEPT = re.compile(r"[\n|#<]|    |$")

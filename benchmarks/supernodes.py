@@ -113,7 +113,9 @@ def measured(nodes: int, side: str, seconds: float, folder: Path) -> Row:
         row = Row(nodes, side, start=_processor_seconds(fleet) / nodes)
         idle, idle_megabytes = _waiting(fleet, seconds)
         row = replace(row, idle=idle, idle_megabytes=idle_megabytes)
+        print(row, flush=True)
         row = _of_ours(fleet, row, folder) if side == OURS else _of_flower(fleet, row)
+        print(row, flush=True)
         _wait_until_idle(fleet)
         used, used_megabytes = _waiting(fleet, seconds)
         return replace(row, used=used, used_megabytes=used_megabytes)
@@ -166,9 +168,15 @@ def _cost(fleet: Deployment, app: Path, run_config: dict[str, Any], messages: in
 
 
 def _wait_until_idle(fleet: Deployment) -> None:
-    """Wait until a node takes less than a twentieth of a core: a node goes on to start after it has connected."""
-    while _waiting(fleet, 5.0)[0] > 50:
-        pass
+    """Wait until at most every fourth node has something to compute: a node goes on to start after it has connected."""
+    busy = float(len(fleet.nodes))
+    while busy > len(fleet.nodes) / 4:
+        looks = []
+        for _ in range(10):
+            time.sleep(0.5)
+            states = [facts[0] for pid in _processes(fleet) if (facts := process_facts(pid))]
+            looks.append(states.count("R"))
+        busy = fmean(looks)
 
 
 def _waiting(fleet: Deployment, seconds: float) -> tuple[float, float]:

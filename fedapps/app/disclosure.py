@@ -33,12 +33,19 @@ from .node_ledger import NodeLedger
 Handler = Callable[[Message, Context], Message]
 #: Key of the node config: a developer's switch, which sends the details of errors to the server.
 SEND_ERRORS = "send-errors"
+
+
+class UntrainedError(RuntimeError):
+    """A node would use a model with private parameters that it never trained."""
+
+
 #: Errors whose kind tells the server's operator enough to ask for the right thing. These texts hold no data.
 _KINDS: Mapping[type[Exception], str] = {
     OtherFilesError: "the node has other files of the frozen weights than the server; give it the server's",
     DataError: "the node's data are missing or cannot be used",
     UnwritableError: "the node cannot write a file, its disk may be full",
     LimitError: "the message asks for more steps or time than the node gives",
+    UntrainedError: "the node took no part in the run of this model, and would use untrained private parameters",
     MemoryError: "the message asks for more memory than the node gives",
 }
 _MAX_CHARACTERS = 20_000
@@ -274,7 +281,7 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
         The node's.
     """
     refusal = isinstance(error, (RulesError, SecureAggregationError))  # what an operator demands is no secret
-    plain = refusal or isinstance(error, (DataError, UnwritableError, LimitError))
+    plain = refusal or isinstance(error, (DataError, UnwritableError, LimitError, UntrainedError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
         return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text

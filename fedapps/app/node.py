@@ -13,7 +13,8 @@ from torch import nn
 
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.seeding import has_gpus
-from fedapps.clients.base import FederatedClient, RoundResult
+from fedapps.clients.arrays import private_of
+from fedapps.clients.base import FederatedClient, PreparedModel, RoundResult
 from fedapps.clients.data import DataSource, cached_load, cached_on
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, check_accepted, keeps_models
@@ -31,7 +32,7 @@ from fedapps.tasks.base import Metrics, NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
-from .disclosure import Disclosure
+from .disclosure import Disclosure, UntrainedError
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -67,6 +68,9 @@ class Node:
             return self._reply(self._promoted(), arrays=False)
         if self.round_config.get(wire.HELD_OUT):
             return self._reply(self._as_new_node(), arrays=False)
+        if self.config.run.gate:
+            client = self.client()
+            return self._reply(client.evaluate_prepared(self._as_used(client)), arrays=False)
         return self._reply(self.client().evaluate_round(received_arrays(self.message), self.settings), arrays=False)
 
     def answer(self, query: str) -> Message:
@@ -224,10 +228,21 @@ class Node:
         private = self.method.private(self.config.task)
         return trained_class(task)(task, module, task.facts(data), origin, private=private, own=data)
 
+    def _as_used(self, client: FederatedClient) -> PreparedModel:
+        """The model of a champion or a challenger as this node uses it. Raises :class:`UntrainedError`."""
+        prepared = client.prepared_model(received_arrays(self.message), self.settings)
+        private = self.method.private(self.config.task).patterns
+        if private and not private_of(prepared.node_round.kept) and not prepared.prepared.steps:
+            raise UntrainedError(
+                f"{', '.join(private)} of the model would be untrained on node {client.data.key}, which took no part "
+                "in its run"
+            )
+        return prepared
+
     def _promoted(self) -> RoundResult:
         """Use the model that the message makes on this node from now on; its metrics do not leave the node."""
         client, settings = self.client(), self.settings
-        prepared = client.prepared_model(received_arrays(self.message), settings)
+        prepared = self._as_used(client)
         model = self._trained(client.task, client.data, prepared.at(settings.stage), settings, {})
         generation = self.round_config[wire.PROMOTE]
         if type(generation) is not int or generation < 1:

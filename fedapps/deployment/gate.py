@@ -2,28 +2,42 @@
 
 import re
 import shutil
-from collections.abc import Mapping
-from logging import INFO
+from collections.abc import Callable, Mapping
+from functools import partial
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.common import log
 
-from fedapps.base.atomic import remove_leftovers, temporary_name
-from fedapps.config.parsing import parse
+from fedapps.base.atomic import UnwritableError, remove_leftovers, temporary_name
+from fedapps.base.errors import RunFailedError
+from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
 from fedapps.report import write_report
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder, begun, read_config
+from fedapps.runs.tables import RefusedNodesError
+from fedapps.strategies import RunEndedError
 
 from .fleet import check_deployable, submit
 
 #: What stands for the default connection of Flower's config.
 DEFAULT = "-"
+#: Runs a config on simulated nodes.
+Simulate = Callable[[Config], object]
+_inline: Simulate = partial(execute, engine="inline")
 
 
-def steer(registry: Path, run: Path | None, action: str, federation: str, overrides: Mapping[str, Any]) -> None:
+def steer(
+    registry: Path,
+    run: Path | None,
+    action: str,
+    federation: str,
+    overrides: Mapping[str, Any],
+    simulate: Simulate = _inline,
+) -> None:
     """Let the nodes do what the key ``gate`` says.
 
     Parameters
@@ -37,13 +51,15 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         The name of a connection; empty for simulated nodes.
     overrides : mapping
         Keys that replace those of the run.
+    simulate : function of a config
+        Runs it without a federation, by default on as many nodes as it says in this process.
 
     Raises
     ------
     ValueError
         There is no champion yet, or the run folder or a key is invalid.
     RunFailedError
-        The run on the federation failed.
+        The run failed.
     """
     folder = registry.expanduser().absolute()
     if run is None:
@@ -55,10 +71,16 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
     keys = {**read_config(path), "resume": False, **paths, "gate": action, **overrides}
-    _run(keys, federation)
+    _run(keys, federation, simulate)
 
 
-def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs") -> Path:
+def generation(
+    recipe: Path,
+    federation: str,
+    overrides: Mapping[str, Any],
+    output_dir: str = "runs",
+    simulate: Simulate = _inline,
+) -> Path:
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
 
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
@@ -77,6 +99,8 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
         Keys that override the recipe.
     output_dir : str
         The folder of the runs, unless the recipe has ``output-dir``.
+    simulate : function of a config
+        As in :func:`steer`.
 
     Returns
     -------
@@ -88,7 +112,7 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     ValueError
         A key is missing or invalid, or a decision of the registry is damaged.
     RunFailedError
-        A run on the federation failed.
+        A run failed.
     """
     keys = read_recipe(recipe, overrides)
     if missing := [key for key in ("registry", "track-metric") if not keys.get(key)]:
@@ -102,19 +126,29 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     unfinished = left and not _finished(path)
     if unfinished:
         place = {"name": path.name, "output-dir": str(output), "resume": True}
-        _run(read_config(path) | place, federation)
+        _train(path, read_config(path) | place, federation, simulate)
     if left:
-        steer(registry, path, "compare", federation, gate_keys)
+        steer(registry, path, "compare", federation, gate_keys, simulate)
     if not unfinished:
         champions = Registry.read(registry)
         start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
         path = output / f"{stem}-{max(_numbers(output, stem), default=0) + 1}"
         place = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
-        _run(keys | place, federation)
-        steer(registry, path, "compare", federation, gate_keys)
+        _train(path, keys | place, federation, simulate)
+        steer(registry, path, "compare", federation, gate_keys, simulate)
     _remove_old(path, stem, Registry.read(registry))
     log(INFO, "report of the generations: %s", write_report(registry))
     return path
+
+
+def _train(path: Path, keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
+    """Run what trains. A node of which nothing can be used keeps no other from the better model."""
+    try:
+        _run(keys, federation, simulate)
+    except (RefusedNodesError, RunFailedError) as error:
+        if not (begun(path) and _finished(path)):
+            raise
+        log(WARNING, "the run has finished, and its model is compared: %s", error)
 
 
 def _numbers(output: Path, stem: str) -> list[int]:
@@ -144,10 +178,13 @@ def _remove_old(last: Path, stem: str, registry: Registry) -> None:
                     shutil.rmtree(aside)
 
 
-def _run(keys: Mapping[str, Any], federation: str) -> None:
+def _run(keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
     config = parse(keys)
     if federation:
         check_deployable(config)
         submit(keys, "" if federation == DEFAULT else federation, stream=True)
         return
-    execute(config, "inline")
+    try:
+        simulate(config)
+    except (RunEndedError, UnwritableError) as error:
+        raise RunFailedError(str(error)) from error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -21,6 +22,7 @@ from fedapps.deployment.gate import steer
 from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
+from fedapps.runs.tables import RefusedNodesError
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +41,16 @@ def weeks(tmp_path_factory):
     return folder
 
 
-def gate(weeks, registry, run, action="compare", **keys):
-    steer(registry, weeks / run if run else None, action, "", {key.replace("_", "-"): v for key, v in keys.items()})
-    return Registry.read(registry)
+def gate(weeks, registry, run, action="compare", nodes=None, node_config=None, **keys):
+    """Let all robots, or some of them, do what ``action`` says."""
 
+    def some(config):
+        configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
+        flat = config.flat() | {"num-nodes": len(nodes)}
+        run_inprocess(server_app, client_app, node_configs=configs, run_config=flat, errors="reply")
 
-def gate_with(weeks, registry, nodes, run, action="compare", node_config=None, **keys):
-    """The same with some of the robots."""
-    place = {"name": run, "output-dir": str(weeks), "start": str(weeks / run), "registry": str(registry)}
-    keys = {key.replace("_", "-"): value for key, value in keys.items()}
-    given = {**read_config(weeks / run), **place, "gate": action, "num-nodes": len(nodes), "node-wait": 0.0, **keys}
-    given["min-replies"] = 1
-    configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
-    run_inprocess(server_app, client_app, node_configs=configs, run_config=parse(given).flat(), errors="reply")
+    keys = {"node-wait": 0.0} | {key.replace("_", "-"): value for key, value in keys.items()}
+    steer(registry, weeks / run if run else None, action, "", keys, *([some] if nodes else []))
     return Registry.read(registry)
 
 
@@ -112,7 +111,7 @@ def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_
 
 
 def test_all_nodes_go_back_at_once_and_those_that_were_off_when_they_return(weeks, second):
-    gate_with(weeks, second, [0, 2], "week-2", "rollback")
+    gate(weeks, second, "week-2", "rollback", nodes=[0, 2])
     assert decisions(second)[-1]["rollback"] == {"before": 2, "after": 1, "nodes": []}
     assert in_use(second) == {"robot-00": 1, "robot-01": 2, "robot-02": 1}
     gate(weeks, second, None, "deliver")
@@ -133,7 +132,7 @@ def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
 
 def test_a_node_that_missed_a_promotion_gets_the_model_later(weeks, tmp_path):
     registry = tmp_path / "champions"
-    gate_with(weeks, registry, [0, 1], "week-1")
+    gate(weeks, registry, "week-1", nodes=[0, 1])
     assert in_use(registry) == {"robot-00": 1, "robot-01": 1}
     gate(weeks, registry, None, "deliver")
     assert in_use(registry) == everywhere(1)
@@ -144,7 +143,7 @@ def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second
     assert all(len(of) == 1 for of in folder.values())
     accept = {"accept-model": "false"}
     margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
-    registry = gate_with(weeks, second, [0, 1, 2], "week-3", node_config=accept, **margins)
+    registry = gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=accept, **margins)
     assert (registry.champion, in_use(second)) == (3, everywhere(2))
     gate(weeks, second, None, "deliver")
     assert in_use(second) == everywhere(3)
@@ -152,14 +151,34 @@ def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second
 
 def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(weeks, second):
     resting = {"eligible": "false"}
-    gate_with(weeks, second, [0, 1, 2], "week-2", "rollback", node_config=resting, node_wait=600.0)
+    gate(weeks, second, "week-2", "rollback", nodes=[0, 1, 2], node_config=resting, node_wait=600.0)
     assert in_use(second) == everywhere(1)
     margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
     registry = gate(weeks, second, "week-3", **margins)
     assert (registry.champion, in_use(second)) == (3, everywhere(3))
-    gate_with(weeks, second, [0, 1, 2], "week-3", node_config=resting, node_wait=0.0)
+    gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=resting, node_wait=0.0)
     states = {of.node: of.state for of in read_fleet(second).nodes}
     assert states == dict.fromkeys(in_use(second), "may not work: eligible: the command ended with exit status 1")
+
+
+def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it(weeks, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+    keys = read_config(weeks / "week-1") | {"methods": "fedper", "start": "", "output-dir": str(tmp_path)}
+    for name, more in {"week-1": {}, "week-2": {"start": "week-1"}}.items():
+        run_inline(keys | more | {"name": name}, tmp_path)
+    registry = tmp_path / "champions"
+    gate(tmp_path, registry, "week-1")
+    for run in ("week-1", "week-2"):
+        (state,) = (tmp_path / run / "nodes").glob("*/fedper/robot-01")
+        shutil.rmtree(state)
+    for links in registry.glob("models/champions/*/robot-01"):
+        shutil.rmtree(links)
+    gate(tmp_path, registry, "week-2", gate_margin=1e9, gate_group_margin=1e9)
+    last = decisions(registry)[-1]
+    assert last["promote"]
+    assert set(last["nodes"]) == {"robot-00", "robot-02"}
+    assert "policy.* of the model would be untrained on node robot-01" in last["refused"]["robot-01"]
+    assert in_use(registry) == {"robot-00": 2, "robot-02": 2}
 
 
 def killed(*arguments, **named):
@@ -279,6 +298,22 @@ def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, m
     assert runs_of(registry)[0] == [*done, f"weekly-{len(done) + 1}"]
 
 
+def test_a_node_of_which_nothing_can_be_used_does_not_keep_the_others_from_a_new_model(weekly, monkeypatch, caplog):
+    _, registry, command = weekly
+    monkeypatch.setattr("fedapps.app.server_app.refused_text", lambda folder: "robot-09: refused in 2 rounds")
+    assert main(command) == 0
+    assert (runs_of(registry)[0], in_use(registry)) == (["weekly-1"], everywhere(1))
+    assert "the run has finished, and its model is compared: robot-09" in caplog.text
+    monkeypatch.setattr("fedapps.app.server_app.Recorder.before_training", ended)
+    with pytest.raises(RefusedNodesError, match="no reply"):
+        main(command)
+    assert runs_of(registry)[0] == ["weekly-1"]
+
+
+def ended(*arguments):
+    raise RefusedNodesError("no reply")
+
+
 def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_path):
     _, registry, command = weekly
     more = ["--set", "keep-runs=1", "--set", "rounds=1"]
@@ -308,6 +343,9 @@ def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weekly, tmp
     outcomes = [(one.decision.outcome[:21], one.decision.in_use) for one in read_fleet(registry).generations]
     assert outcomes == [("weekly-1 promoted", 1), ("weekly-2 promoted", 2), ("champion kept, not we", 2)]
     assert "generation 2 in use: weekly-2, apfl" in (registry / "report.html").read_text()
+    (tmp_path / "empty").mkdir()
+    assert main([*command, "--set", f"data-dir={tmp_path / 'empty'}"]) == 1
+    assert ": 0 usable replies, but min-replies is 1" in capsys.readouterr().err
     recipe.write_text('base = "lqr"')
     assert main(command) == 2
     assert "registry, track-metric must be set for a generation" in capsys.readouterr().err
