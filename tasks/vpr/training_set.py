@@ -181,8 +181,8 @@ class ColourJitter:
     saturation: float = 0.5
     hue: float = 0.1
 
-    def transforms(self, crop: int = 0) -> tuple[nn.Module, ...]:
-        """Return the transforms of one image, ``[3, height, width]``: the jitter; a random crop to a size above 0."""
+    def transforms(self, crop: tuple[int, int] | None = None) -> tuple[nn.Module, ...]:
+        """Return the transforms of one image, ``[3, height, width]``: the jitter, and a random crop to a size."""
         from torchvision.transforms import v2
 
         jitter = v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue)
@@ -222,7 +222,7 @@ def augmentation_of(options: Options, key: str) -> Augmentation | None:
     jitter = ColourJitter()
     if options.augment == "client-jitter":
         jitter = particular_jitter(jitter, options.split_seed, key)
-    return PerImage(jitter.transforms(options.size if options.augment == "jitter-crop" else 0))
+    return PerImage(jitter.transforms(options.size if options.augment == "jitter-crop" else None))
 
 
 def triplet_terms(queries: Tensor, positives: Tensor, negatives: Tensor, *, margin: float = 0.1) -> Tensor:
