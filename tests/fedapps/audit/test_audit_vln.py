@@ -56,7 +56,7 @@ def test_the_words_of_instructions_are_read(recipe, tmp_path, capsys):
         (["--methods", "fedvocab"], "--methods fedvocab: unknown; must be among fedavg, fedvln"),
         (["--sentences", "1000"], "--sentences 1000: only 12 of 12 training instructions of the house houseA"),
         (["--set", "vln.stage=speaker"], "vln.stage = 'speaker': must be 'agent', 'augmented' or 'pre-exploration'"),
-        (["--set", "task=social"], "task = 'social': --attack leakage reads what a task declares"),
+        (["--set", "task=social", "--attack", "rows"], "task = 'social': must be one of text, vln"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_before_anything_runs(recipe, arguments, told, tmp_path, capsys):
