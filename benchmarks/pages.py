@@ -2,7 +2,8 @@
 
 A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself; that of strategies
 calls :func:`call`, and holds no argument of a constructor itself.
-Those of ``README.md``, ``docs/use.md`` and ``docs/slow_nodes.md`` are written between two marks of the page.
+Those of ``README.md`` and of ``use.md``, ``slow_nodes.md`` and ``privacy.md`` in ``docs/`` are written between two
+marks of the page.
 """
 
 import re
@@ -26,6 +27,7 @@ _PARTS = {
     "readme.md.jinja": ROOT / "README.md",
     "use.md.jinja": ROOT / "docs" / "use.md",
     "slow_nodes.md.jinja": ROOT / "docs" / "slow_nodes.md",
+    "privacy.md.jinja": ROOT / "docs" / "privacy.md",
 }
 _WIDTH = 120
 _KEPT = re.compile(r"[\n|#<]|    |$")

@@ -13,17 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.base.atomic import write_whole
-from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import derive_seed, torch_seed
-from fedapps.clients.data import DataSource, cached_load
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.inputs import check_folder, resolve
+from fedapps.launch.inputs import resolve
 from fedapps.launch.plan import new_folder, timed_name
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
-from fedapps.tasks.base import Batch, NodeData, Task
+from fedapps.tasks.base import Batch, Task
 
 from .counts import (
     head_layer,
@@ -37,19 +35,19 @@ from .matching import PIXELS, Search, decibels, errors, matched, vector
 from .membership import FINAL, explaining, membership_rows
 from .observed import (
     SITUATIONS,
+    Audited,
     Changes,
     Situation,
     aligned,
-    drawn_batches,
     fisher_terms,
     joined,
-    model_of_node,
     observed,
     roots,
     run_in,
     separate,
     simulated,
 )
+from .text import leakage_text
 
 #: The attacker of label counts has public examples: at most the first number from each of the second number of nodes.
 _PUBLIC, _PUBLIC_NODES = 64, 8
@@ -60,48 +58,12 @@ LEAKAGE = "leakage"
 #: What is attacked: each situation of an update, and the models at the end.
 _UPDATES = (*(situation.name for situation in SITUATIONS), FINAL)
 LABELS, FEATURES = "label counts", "inputs of the head"
-#: Examples of other nodes among which those of an update are looked for.
+#: At most so many examples of other nodes, among which those of an update are looked for.
 _CANDIDATES = 64
-CANDIDATES = f"found among {_CANDIDATES} others"
+CANDIDATES = "named among others"
 #: What is measured of an attack.
 MEASURES = ("error", "guess", "read", "another")
 Row = dict[str, Any]
-
-
-class Audited:
-    """A task, its first model, and the data of its nodes, of which the first is attacked."""
-
-    def __init__(self, flat: Mapping[str, Any], seed: int) -> None:
-        config = parse(dict(flat))
-        self.run: RunConfig = replace(config.run, seed=config.run.seed + seed)
-        self.task: Task = config.task
-        check_folder(config, self.task)
-        sources = [self._source(node) for node in range(self.run.num_nodes)]
-        #: The nodes that have training examples; the first one is attacked.
-        self.nodes = [node for node, one in enumerate(sources) if one.profile(self.task).num_examples]
-        if len(self.nodes) < 2:
-            raise ValueError(
-                f"num-nodes = {self.run.num_nodes}: two nodes or more must have training examples, because attacks are "
-                "compared with another node's data"
-            )
-        with torch_seed(self.run.seed, "model"):
-            self.model: nn.Module = self.task.build_model_for(self.data(0))
-
-    def data(self, node: int) -> NodeData:
-        """The data of a node with training examples; they are repeated after the last one."""
-        return cached_load(self._source(self.nodes[node % len(self.nodes)]), self.task, False)
-
-    def _source(self, node: int) -> DataSource:
-        return self.run.source(self.task, {"partition-id": node, "num-partitions": self.run.num_nodes})
-
-    def model_of(self, node: int) -> nn.Module:
-        """The first model as a node has it."""
-        return model_of_node(self.task, self.model, self.data(node))
-
-    def batches(self, situation: Situation, node: int) -> list[Batch]:
-        """What a node trains on, for each step; another draw for a node with a number below 0."""
-        model = self.model_of(abs(node))
-        return drawn_batches(self.task, model, self.data(abs(node)), situation, self.run.seed, node)
 
 
 def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
@@ -273,7 +235,8 @@ def measure(update: str, seed: int, config: Mapping[str, Any]) -> None:
         nodes = [audited.data(node) for node in range(len(audited.nodes))]
         rows = membership_rows(audited.task, audited.model, nodes, audited.run)
     else:
-        rows = attack(audited, SITUATIONS[number], config["search"])
+        (situation,) = (one for one in SITUATIONS if one.name == update)
+        rows = attack(audited, situation, config["search"])
     named = [{"situation": update, **row} for row in rows]
     write_whole(Path(config["folder"]) / f"{number:02d}-{seed}.json", json.dumps(named).encode())
 
@@ -290,22 +253,6 @@ def collected(folder: Path) -> list[Row]:
                     of_key.setdefault(name, []).append(row[name])
     order = list(dict.fromkeys(attack for attack, _, _ in grouped))
     return sorted(grouped.values(), key=lambda row: order.index(row["attack"]))
-
-
-def leakage_text(rows: Sequence[Row]) -> str:
-    """The rows as a table: means over the seeds, and the least and the largest share that was read."""
-    cells = [
-        [
-            row["attack"],
-            row["situation"],
-            *(f"{fmean(row[name]):.3g} {row['unit']}" if name in row else "-" for name in ("error", "guess")),
-            f"{fmean(row['read']):.2f} ({min(row['read']):.2f} to {max(row['read']):.2f})",
-            f"{fmean(row['another']):.2f}",
-        ]
-        for row in rows
-    ]
-    head = ["attack", "update", "error", "of the mean example", "read (least to most)", "another node's"]
-    return text_table(head, cells)
 
 
 def audit_leakage(

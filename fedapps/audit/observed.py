@@ -14,10 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.base.seeding import torch_seed
+from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.fisher import diagonal_fisher
 from fedapps.clients.settings import OptimizerName
 from fedapps.clients.training import ModelWithLoss, Phase, run_plan
+from fedapps.config.parsing import parse
 from fedapps.config.run_config import RunConfig
+from fedapps.launch.inputs import check_folder
 from fedapps.tasks.base import Batch, NodeData, Task
 from fedapps.tasks.profiles import zero_padded
 
@@ -109,6 +112,42 @@ def drawn_batches(
             f"{situation.examples * situation.steps}; use fewer nodes, or more data"
         )
     return batches
+
+
+class Audited:
+    """A task, its first model, and the data of its nodes, of which the first is attacked."""
+
+    def __init__(self, flat: Mapping[str, Any], seed: int) -> None:
+        config = parse(dict(flat))
+        self.run: RunConfig = replace(config.run, seed=config.run.seed + seed)
+        self.task: Task = config.task
+        check_folder(config, self.task)
+        sources = [self._source(node) for node in range(self.run.num_nodes)]
+        #: The nodes that have training examples; the first one is attacked.
+        self.nodes = [node for node, one in enumerate(sources) if one.profile(self.task).num_examples]
+        if len(self.nodes) < 2:
+            raise ValueError(
+                f"num-nodes = {self.run.num_nodes}: two nodes or more must have training examples, because attacks are "
+                "compared with another node's data"
+            )
+        with torch_seed(self.run.seed, "model"):
+            self.model: nn.Module = self.task.build_model_for(self.data(0))
+
+    def data(self, node: int) -> NodeData:
+        """The data of a node with training examples; they are repeated after the last one."""
+        return cached_load(self._source(self.nodes[node % len(self.nodes)]), self.task, False)
+
+    def _source(self, node: int) -> DataSource:
+        return self.run.source(self.task, {"partition-id": node, "num-partitions": self.run.num_nodes})
+
+    def model_of(self, node: int) -> nn.Module:
+        """The first model as a node has it."""
+        return model_of_node(self.task, self.model, self.data(node))
+
+    def batches(self, situation: Situation, node: int) -> list[Batch]:
+        """What a node trains on, for each step; another draw for a node with a number below 0."""
+        model = self.model_of(abs(node))
+        return drawn_batches(self.task, model, self.data(abs(node)), situation, self.run.seed, node)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

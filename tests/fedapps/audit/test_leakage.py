@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 from toys import ToyTask
 
+import fedapps.audit.leakage
 from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
 from fedapps.audit.matching import Search, decibels, errors, matched
 from fedapps.audit.membership import (
@@ -28,6 +30,7 @@ from fedapps.audit.membership import (
     recognised,
 )
 from fedapps.base.seeding import torch_seed
+from fedapps.cli.commands import main
 from fedapps.config.run_config import RunConfig
 
 
@@ -226,6 +229,22 @@ def test_a_model_that_has_not_learned_gives_nothing_away():
     loss, exact = memorised(rounds=1, learning_rate=0.0)
     assert (loss["error"], loss["read"]) == (0.5, 0.0)
     assert exact["error"] == pytest.approx(0.5, abs=0.1)  # the ranks of differences by rounding
+
+
+def test_an_audit_of_states_prints_each_update_and_the_final_model(tmp_path, capsys, monkeypatch):
+    updates = ("1 example", "sum of 2", "final model")
+    monkeypatch.setattr(fedapps.audit.leakage, "_UPDATES", updates)
+    small = {"rounds": 1, "epochs": 1, "num-nodes": 2, "lqr.trajectories": 10, "lqr.horizon": 8}
+    keys = [f"--set={key}={value}" for key, value in small.items()]
+    where = [f"--output-dir={tmp_path}", f"--json={tmp_path / 'audit.json'}", f"--set=cache-dir={tmp_path / 'worlds'}"]
+    assert main(["audit", "lqr", "--seeds", "1", "--steps", "2", *keys, *where]) == 0
+    rows = json.loads((tmp_path / "audit.json").read_text())["rows"]
+    by_name = {(row["attack"], row["situation"]): row for row in rows}
+    assert {situation for _, situation in by_name} == set(updates)
+    assert by_name["named among others", "1 example"]["read"] == [1.0]
+    assert by_name["membership, calibrated", "final model"]["unit"] == "AUC"
+    printed = capsys.readouterr().out
+    assert all(attack in printed for attack, _ in by_name)
 
 
 def test_the_examples_of_a_mean_are_named_among_candidates():
