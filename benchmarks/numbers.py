@@ -332,12 +332,12 @@ def verdict(better: Estimate, by: float) -> str:
     if better.low is None or better.high is None:
         if better.p is not None and better.p <= 0.05 and better.mean > by == 0:
             return f"holds (p = {shown(better.p, 3)})"
-        return f"not tested: spread not recorded ({'so' if better.mean > by else 'not so'} in the mean)"
+        return f"not tested ({'so' if better.mean > by else 'not so'} in the mean)"
     if better.low > by:
         return "holds"
     if better.high < by:
         return "does not hold"
-    return "within noise" if not better.widest else "not tested: pairs not recorded"
+    return "within noise" if not better.widest else "not tested"
 
 
 def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:

@@ -2,8 +2,7 @@
 
 A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself; that of strategies
 calls :func:`call`, and holds no argument of a constructor itself.
-Those of ``README.md`` and of ``use.md``, ``slow_nodes.md`` and ``privacy.md`` in ``docs/`` are written between two
-marks of the page.
+Those of :data:`_PARTS` are written between two marks of the page.
 """
 
 import re
@@ -28,6 +27,7 @@ _PARTS = {
     "use.md.jinja": ROOT / "docs" / "use.md",
     "slow_nodes.md.jinja": ROOT / "docs" / "slow_nodes.md",
     "privacy.md.jinja": ROOT / "docs" / "privacy.md",
+    "fleet_over_time.md.jinja": ROOT / "docs" / "fleet_over_time.md",
 }
 _WIDTH = 120
 _KEPT = re.compile(r"[\n|#<]|    |$")

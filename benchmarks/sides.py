@@ -142,6 +142,15 @@ def resident_megabytes() -> float | None:
     return _megabytes("VmRSS") if _STATUS.exists() else None
 
 
+def proportional_megabytes(pid: int) -> float:
+    """The proportional set size of a process; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+
+
 def megabytes(value: float | None) -> str:
     """A cell of a table: whole megabytes, or - if they were not measured."""
     return "-" if value is None else f"{value:.0f}"

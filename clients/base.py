@@ -3,10 +3,11 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 import torch
-from fedapps.sim.joint_work import is_joint, jointly
+from fedapps.sim.joint_work import current_call, jointly
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task, evaluated
@@ -184,7 +185,7 @@ class FederatedClient:
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
             epoch = node_round.epochs(model, drawn)
-            if is_joint():
+            if current_call.get():
                 trained = jointly(train_jobs, Job.of(node_round, self.parts, model, plan, epoch))
             else:
                 trained = run_plan(model, plan, epoch, self.parts.loss(self.task.loss, model, node_round))
@@ -317,13 +318,16 @@ class FederatedClient:
             guard=self.guard,
         )
 
-    def _initial_model(self) -> nn.Module:
+    @cached_property
+    def _initial_model(self) -> Callable[[], nn.Module]:
+        """Makes the initial model, each time a new one."""
+
         def build() -> nn.Module:
             with torch_seed(self.seed, "model"):
                 return self.task.build_model_for(self.data)
 
         key = self.task.model_key(self.data)
-        return build() if key is None else initial_models.copy((self.task, self.seed, key), build)
+        return build if key is None else partial(initial_models.copy, (self.task, self.seed, key), build)
 
     def _model(self, node_round: NodeRound) -> nn.Module:
         """The initial model with the private arrays and the received ones, as the parts wrap it."""

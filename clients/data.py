@@ -87,11 +87,6 @@ def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, ca
     return DataSource(world_folder(task, count, seed, cache_dir), partition, count)
 
 
-def is_simulated(node_config: Mapping[str, Any]) -> bool:
-    """Whether a node with this config has a part of the server's data, and no folder for its own."""
-    return "partition-id" in node_config and not node_config.get("data-dir")
-
-
 def world_folder(task: Task, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
     name = world_name(task, num_nodes, seed)

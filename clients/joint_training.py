@@ -14,21 +14,9 @@ from torch.func import vmap
 
 from fedapps.base.seeding import TorchState
 
+from . import training
 from .local_part import ComposedParts, NodeRound
 from .penalties import QuadraticPrior
-from .training import (
-    Loss,
-    ModelWithLoss,
-    Phase,
-    Trained,
-    counted,
-    end_epoch,
-    new_optimizer,
-    run_phase,
-    set_rate,
-    stream,
-    trained_parameters,
-)
 
 #: ``epoch(batch_size)`` yields the batches of one epoch.
 Epoch = Callable[[int], Iterator[Batch]]
@@ -49,15 +37,15 @@ class Job:
     """
 
     model: nn.Module
-    plan: Sequence[Phase]
+    plan: Sequence[training.Phase]
     epoch: Epoch
-    loss_of: Loss
+    loss_of: training.Loss
     padded: Callable[[Sequence[Batch]], Sequence[Batch]]
     alone: str = ""
 
     @classmethod
     def of(
-        cls, node_round: NodeRound, parts: ComposedParts, model: nn.Module, plan: Sequence[Phase], epoch: Epoch
+        cls, node_round: NodeRound, parts: ComposedParts, model: nn.Module, plan: Sequence[training.Phase], epoch: Epoch
     ) -> "Job":
         """The job of a node with these local parts in a round."""
         task = node_round.task
@@ -72,7 +60,7 @@ class Job:
 
 
 #: A node: its job, the phase to train, and the state of its generators.
-Member = tuple[Job, Phase, TorchState]
+Member = tuple[Job, training.Phase, TorchState]
 
 
 class CannotVectoriseError(Exception):
@@ -85,7 +73,7 @@ class _Row:
 
     index: int
     job: Job
-    phase: Phase
+    phase: training.Phase
     state: TorchState
     length: int = 0  # steps of the phase, if the learning rate decays
     count: int = 0  # steps of the current epoch
@@ -97,8 +85,8 @@ class _Row:
         if self.batches is None:
             epoch = self.phase.epoch or self.job.epoch
             if self.phase.training.linear_decay:
-                epoch, self.length = counted(self.phase, epoch)
-            self.batches = stream(self.phase, epoch)
+                epoch, self.length = training.counted(self.phase, epoch)
+            self.batches = training.stream(self.phase, epoch)
         return next(self.batches, None)
 
     @property
@@ -124,9 +112,9 @@ class StackedPhase:
     def __init__(self, members: Sequence[Member]) -> None:
         first, phase, _ = members[0]
         self.rows = [_Row(index, *member) for index, member in enumerate(members)]
-        self.results: list[Trained | Exception] = [Trained(0, 0.0) for _ in members]
+        self.results: list[training.Trained | Exception] = [training.Trained(0, 0.0) for _ in members]
         stacked = _stacked([dict(job.model.named_parameters()) for job, _, _ in members])
-        names = trained_parameters(first.model, phase)
+        names = training.trained_parameters(first.model, phase)
         self.trained = {name: stacked[name].requires_grad_() for name in names}
         self.fixed = {name: tensor for name, tensor in stacked.items() if name not in names}
         self.prior = _stacked_prior([of.prior for _, of, _ in members], self.trained)
@@ -135,9 +123,9 @@ class StackedPhase:
         self.total = torch.zeros(len(members), device=self.device)
         self.phase = phase
         self.optimizer = self._new_optimizer()
-        self.losses = vmap(ModelWithLoss(first.model, first.loss_of).with_parameters, randomness="error")
+        self.losses = vmap(training.ModelWithLoss(first.model, first.loss_of).with_parameters, randomness="error")
 
-    def train(self) -> list[Trained | Exception]:
+    def train(self) -> list[training.Trained | Exception]:
         """Train all nodes to the end of the phase. Raises ``CannotVectoriseError`` at the first step, or never."""
         while self.rows:
             batches = self._next_batches()
@@ -165,7 +153,7 @@ class StackedPhase:
                         self._end_epoch(place, row, last=following is None)
                 if following is None:
                     mean = float(self.total[place]) / max(row.count, 1)
-                    self.results[row.index] = Trained.of(row.phase, row.steps, mean)
+                    self.results[row.index] = training.Trained.of(row.phase, row.steps, mean)
                     continue
             except Exception as error:
                 self.results[row.index] = error
@@ -181,7 +169,7 @@ class StackedPhase:
     def _end_epoch(self, place: int, row: _Row, *, last: bool) -> None:
         if last or row.phase.plateau is not None:
             self._write_back(place, row)
-        end_epoch(row.phase)
+        training.end_epoch(row.phase)
 
     def _write_back(self, place: int, row: _Row) -> None:
         with torch.no_grad():
@@ -211,8 +199,8 @@ class StackedPhase:
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of the phase with learning rate 1; :meth:`_step` applies that of each row."""
-        optimizer = new_optimizer(self.phase, list(self.trained.values()))
-        set_rate(optimizer, 1.0)
+        optimizer = training.new_optimizer(self.phase, list(self.trained.values()))
+        training.set_rate(optimizer, 1.0)
         return optimizer
 
     def _backward(self, places: list[int], batch: Batch) -> None:
@@ -304,7 +292,7 @@ def _by_row(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
-def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Trained | Exception]:
+def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[training.Trained | Exception]:
     """Train the models of several nodes in place, phase by phase. Nodes train together where they can.
 
     A single job, and every job that cannot train together with another one, trains exactly as with
@@ -321,7 +309,7 @@ def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Traine
     list of Trained or Exception
         The result of each job, or what :func:`~fedapps.clients.training.run_plan` would have raised for it.
     """
-    done, failed = [Trained(0, 0.0) for _ in jobs], dict[int, Exception]()
+    done, failed = [training.Trained(0, 0.0) for _ in jobs], dict[int, Exception]()
     for job in jobs:
         job.model.train()
     for number in range(max(len(job.plan) for job in jobs)):
@@ -339,13 +327,13 @@ def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Traine
     return [failed.get(index, trained) for index, trained in enumerate(done)]
 
 
-def _kind(job: Job, phase: Phase) -> Hashable:
+def _kind(job: Job, phase: training.Phase) -> Hashable:
     """A key that is equal for phases that can be trained together. A phase that cannot gets a unique key."""
     if reason := _obstacle(job, phase):
         _say_once(reason)
         return object()
     try:
-        names = tuple(trained_parameters(job.model, phase))
+        names = tuple(training.trained_parameters(job.model, phase))
     except ValueError:  # raised again where the node trains alone
         return object()
     parameters = tuple((name, p.shape, p.dtype, p.device) for name, p in job.model.named_parameters())
@@ -354,7 +342,7 @@ def _kind(job: Job, phase: Phase) -> Hashable:
     return type(job.model), parameters, names, recipe, job.loss_of, job.padded
 
 
-def _obstacle(job: Job, phase: Phase) -> str:
+def _obstacle(job: Job, phase: training.Phase) -> str:
     if job.alone:
         return job.alone
     if next(job.model.buffers(), None) is not None:
@@ -371,7 +359,7 @@ def _say_once(reason: str) -> None:
     log(INFO, "node-batch: some nodes train one after another, because %s", reason)
 
 
-def _train_phase(members: Sequence[Member]) -> list[Trained | Exception]:
+def _train_phase(members: Sequence[Member]) -> list[training.Trained | Exception]:
     if len(members) > 1:
         states = [state.copy() for _, _, state in members]
         try:
@@ -386,9 +374,9 @@ def _train_phase(members: Sequence[Member]) -> list[Trained | Exception]:
     return [_alone(*member) for member in members]
 
 
-def _alone(job: Job, phase: Phase, state: TorchState) -> Trained | Exception:
+def _alone(job: Job, phase: training.Phase, state: TorchState) -> training.Trained | Exception:
     try:
         with state:
-            return run_phase(job.model, phase, phase.epoch or job.epoch, job.loss_of)
+            return training.run_phase(job.model, phase, phase.epoch or job.epoch, job.loss_of)
     except Exception as error:
         return error

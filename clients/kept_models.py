@@ -129,7 +129,8 @@ class KeptModels:
             with naming_errors(self.folder / CURRENT):
                 self._link(path)
         except UnwritableError:
-            shutil.rmtree(path, ignore_errors=True)
+            if self._current() != path.name:
+                shutil.rmtree(path, ignore_errors=True)
             raise
         for other in self.folder.glob(f"{_PREFIX}*"):
             if _KEPT.fullmatch(other.name) and other.name not in (path.name, before):

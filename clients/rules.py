@@ -18,8 +18,6 @@ from typing import Any, Self
 
 from fedapps.base.options import matches, option, option_fields, parse_options, split_names
 
-from .data import is_simulated
-
 try:
     import resource
 except ImportError:  # not a Unix system: memory cannot be limited
@@ -34,6 +32,11 @@ _MB = 10**6
 _MOST = 10**12
 #: Seconds after which a command that says whether the node may work is killed.
 _SECONDS_OF_ELIGIBLE = 60
+
+
+def is_simulated(node_config: Mapping[str, Any]) -> bool:
+    """Whether a node with this config has a part of the server's data, and no folder for its own."""
+    return "partition-id" in node_config and not node_config.get("data-dir")
 
 
 class LimitError(RuntimeError):

@@ -7,6 +7,7 @@ any work. What it does not set comes from the run config.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -25,6 +26,8 @@ OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 _REAL = frozenset("fiub")
 #: Key of a message's config: the labels of the runs before this one, from the last one on.
 LINEAGE = "lineage"
+#: Key of a message's config: for each champion, the label of its run and those before it, and an empty one behind them.
+CHAMPION_RUNS = "champion-runs"
 
 
 def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
@@ -96,7 +99,9 @@ def read_arrays(name: str, record: ArrayRecord) -> Arrays:
 def received_arrays(message: Message) -> Arrays:
     """The shared arrays in a message. Raises ``ValueError`` if it has none, and as :func:`read_arrays`."""
     with timed("decode"):
-        return read_arrays(ARRAYS, shared_record(message.content))
+        arrays = from_record(shared_record(message.content))
+        check_real(ARRAYS, arrays)
+        return arrays
 
 
 def check_real(name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -195,6 +200,10 @@ class RoundSettings:
         The names of received arrays that the node neither trains nor returns.
     lineage : tuple of str
         The labels of the runs that this one goes on from, the last one first.
+    registry : str
+        The name of the registry of champions that the run belongs to; empty: none.
+    champions : tuple of tuples of str
+        For each champion in it, the label of its run and those of the runs before it.
     """
 
     server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
@@ -211,6 +220,8 @@ class RoundSettings:
     attempts: str = ""
     untrained: tuple[str, ...] = ()
     lineage: tuple[str, ...] = ()
+    registry: str = ""
+    champions: tuple[tuple[str, ...], ...] = ()
 
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
@@ -218,4 +229,10 @@ class RoundSettings:
         if settings.held_out_epochs >= 0:
             training = training.for_epochs(settings.held_out_epochs)
         untrained = tuple(names_in(config, UNTRAINED)) if UNTRAINED in config else ()
-        return replace(settings, training=training, untrained=untrained, lineage=tuple(names_in(config, LINEAGE)))
+        lineage = tuple(names_in(config, LINEAGE)) if LINEAGE in config else ()
+        champions: tuple[tuple[str, ...], ...] = ()
+        if CHAMPION_RUNS in config:
+            labels = names_in(config, CHAMPION_RUNS)
+            ends = [index for index, label in enumerate(labels) if not label]
+            champions = tuple(tuple(labels[start + 1 : end]) for start, end in pairwise([-1, *ends]))
+        return replace(settings, training=training, untrained=untrained, lineage=lineage, champions=champions)

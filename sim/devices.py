@@ -38,6 +38,8 @@ class Distribution(ABC):
     """A distribution of positive numbers. Its fields are the parameters that a run config can set."""
 
     name: ClassVar[str]
+    #: The parameter that can be 0; all others are above.
+    can_be_zero: ClassVar[str] = ""
 
     @abstractmethod
     def draw(self, seed: int, *counters: ArrayLike) -> Floats:
@@ -45,8 +47,9 @@ class Distribution(ABC):
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
-            if not 0 <= (value := getattr(self, field.name)) < inf:
-                raise ValueError(f"{field.name} = {value:g}: must be at least 0 and finite")
+            value, least = getattr(self, field.name), "at least" if field.name == self.can_be_zero else "above"
+            if not 0 <= value < inf or (value == 0 and least == "above"):
+                raise ValueError(f"{field.name} = {value:g}: must be {least} 0 and finite")
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,6 @@ class Constant(Distribution):
 
     name = "constant"
     value: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.value < inf:
-            raise ValueError(f"value = {self.value:g}: must be above 0 and finite")
 
     def draw(self, seed: int, *counters: ArrayLike) -> Floats:
         return np.full(uniforms(seed, *counters).shape, self.value)
@@ -85,13 +84,9 @@ class LogNormal(Distribution):
     """``median`` > 0 times exp(``sigma`` z) with a standard normal z; a large ``sigma`` gives a heavy tail."""
 
     name = "lognormal"
+    can_be_zero = "sigma"
     median: float
     sigma: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.median == 0:
-            raise ValueError("median = 0: must be above 0")
 
     def draw(self, seed: int, *counters: ArrayLike) -> Floats:
         radius = np.sqrt(-2.0 * np.log(uniforms(seed, *counters, 0)))  # Box and Muller 1958
@@ -112,10 +107,6 @@ class FedScale(Distribution):
 
     def draw(self, seed: int, *counters: ArrayLike) -> Floats:
         return LogNormal(0.005 * exp(1.0) * self.examples, 0.6).draw(seed, *counters)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.examples < inf:
-            raise ValueError(f"examples = {self.examples:g}: must be above 0 and finite")
 
 
 #: The distributions by the names that a run config uses.
@@ -250,13 +241,15 @@ class OnOff(Availability):
     ----------
     count : int
     on_time, off_time : Distribution
-        Seconds.
+        In units of ``unit``.
     seed : int
+    unit : float
+        Seconds, above 0.
     """
 
-    def __init__(self, count: int, on_time: Distribution, off_time: Distribution, seed: int) -> None:
+    def __init__(self, count: int, on_time: Distribution, off_time: Distribution, seed: int, unit: float = 1.0) -> None:
         super().__init__(count)
-        self._on_time, self._off_time, self._seed = on_time, off_time, seed
+        self._on_time, self._off_time, self._seed, self._unit = on_time, off_time, seed, unit
         self._cycle = np.zeros(count, np.int64)
         devices = np.arange(count)
         lengths, pauses = self._durations(devices, self._cycle)
@@ -294,8 +287,8 @@ class OnOff(Availability):
 
     def _durations(self, devices: NDArray[np.int64], cycles: NDArray[np.int64]) -> tuple[Floats, Floats]:
         return (
-            self._on_time.draw(self._seed, devices, cycles, 0),
-            self._off_time.draw(self._seed, devices, cycles, 1),
+            self._unit * self._on_time.draw(self._seed, devices, cycles, 0),
+            self._unit * self._off_time.draw(self._seed, devices, cycles, 1),
         )
 
 

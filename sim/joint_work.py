@@ -19,11 +19,6 @@ Result = TypeVar("Result")
 JointFunction = Callable[[Sequence[Job], Sequence[TorchState]], Sequence[Result | Exception]]
 
 
-def is_joint() -> bool:
-    """Whether other calls run side by side with this one."""
-    return _current.get() is not None
-
-
 def jointly(function: JointFunction[Job, Result], job: Job) -> Result:
     """Do a job together with those of all calls that run side by side with this one; alone if there are none.
 
@@ -45,7 +40,7 @@ def jointly(function: JointFunction[Job, Result], job: Job) -> Result:
         The exception that ``function`` returned for ``job``, or raised.
     """
     result: Result | Exception
-    if call := _current.get():
+    if call := current_call.get():
         result = call.pause(function, job)
     else:
         state = TorchState()
@@ -137,7 +132,7 @@ class _Call(Generic[Result]):
         return answer
 
     def _run(self) -> None:
-        _current.set(self)
+        current_call.set(self)
         try:
             self._turn.acquire()
             if not self._given_up:
@@ -156,7 +151,8 @@ class _Call(Generic[Result]):
             raise _GivenUpError
 
 
-_current: ContextVar[_Call[Any] | None] = ContextVar("call", default=None)
+#: The call that runs side by side with others in this context; ``None`` outside of :func:`side_by_side`.
+current_call: ContextVar[_Call[Any] | None] = ContextVar("call", default=None)
 
 
 def _do_together(group: Sequence[_Call[Any]]) -> None:

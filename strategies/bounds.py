@@ -28,8 +28,9 @@ class SizeBound(Stateful):
     """Refuses a reply of which a part is larger than ``factor`` times the median of this part over recent rounds.
 
     The median is over the replies of the last five rounds before this one, refused ones included, so that it follows
-    if all nodes begin to send larger updates. Where these have fewer than three sizes, as in the first round, it is
-    over the earlier replies of the round. If these are fewer than three, too, the norm of an update must be at most
+    if all nodes begin to send larger updates. A new stage of the data begins anew, because its updates may have any
+    size. Where these rounds have fewer than three sizes, as in the first of a stage, the median is over the earlier
+    replies of the round. If these are fewer than three, too, the norm of an update must be at most
     ``factor`` · (norm of the parameters + √(number of parameters)) and that of another record at most
     ``factor``² · √(number of values).
 
@@ -44,7 +45,7 @@ class SizeBound(Stateful):
         ``factor`` is neither.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("_rounds",)
+    kept: ClassVar[tuple[str, ...]] = ("_rounds", "_stage")
 
     def __init__(self, factor: float = 0.0) -> None:
         if factor and not (isfinite(factor) and factor > 1):
@@ -52,10 +53,12 @@ class SizeBound(Stateful):
         self.factor = factor
         self._rounds: list[dict[str, Sizes]] = [{}]  # sizes by the names of parts; the last is this round
         self._medians: dict[str, float] = {}  # over the rounds before this one
+        self._stage = 0
 
-    def begin_round(self) -> None:
-        """Begin a round."""
-        self._rounds = [*self._rounds[-_ROUNDS:], {}]
+    def begin_round(self, stage: int = 0) -> None:
+        """Begin a round of a stage of the data."""
+        self._rounds = [*(self._rounds[-_ROUNDS:] if stage == self._stage else []), {}]
+        self._stage = stage
         self._medians = {}
 
     def median(self, part: str) -> float | None:

@@ -237,8 +237,7 @@ class Save(Callback):
             run.durable_round = self.checkpoints.oldest_round()
 
     def after_round(self, run: Run, report: RoundReport) -> None:
-        self.checkpoints.save(run.snapshot(), best=run.best_round == run.round)
-        run.durable_round = self.checkpoints.oldest_round()
+        run.durable_round = self.checkpoints.save(run.snapshot(), best=run.best_round == run.round)
 
 
 @dataclass

@@ -23,6 +23,20 @@ def require_integer(name: str, value: int, *, least: int) -> None:
         raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
 
 
+def stage_of(config: Mapping[str, object]) -> int:
+    """The stage in the config of a round, 0 if it names none.
+
+    Raises
+    ------
+    ValueError
+        The stage is not an integer.
+    """
+    stage = config.get(wire.STAGE, 0)
+    if not isinstance(stage, int) or isinstance(stage, bool):
+        raise ValueError(f"config {wire.STAGE} = {stage!r}: must be an integer")
+    return stage
+
+
 def require_positive(name: str, value: float) -> None:
     """Raise ``ValueError`` unless a parameter is finite and above 0."""
     if not (isinstance(value, Real) and isfinite(value) and value > 0):

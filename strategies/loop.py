@@ -18,30 +18,18 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from . import wire
+from . import records, wire
 from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
 from .bounds import SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
-from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, truncate
+from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, stage_of, truncate
 from .closing import Closing, Staleness, brought_forward
 from .compression import Compression
 from .mailbox import Arrival, Flight, Mailbox
 from .optimizers import ServerOptimizer
 from .privacy import PrivacyMechanism
 from .profiles import ExampleLimits, Profile, in_key_order
-from .records import (
-    DivergedError,
-    LateReply,
-    RoundReport,
-    RoundStep,
-    Snapshot,
-    Stateful,
-    TooFewRepliesError,
-    next_attempts,
-    to_text,
-    under,
-)
 from .registry import NodeRegistry
 from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, too_few
 from .robust import RobustAggregation
@@ -60,7 +48,7 @@ MAX_CACHED_BYTES = 2**21
 _MAX_LOGGED = 6  # metrics per line of the log
 
 
-class RoundLoop(Stateful, Strategy):
+class RoundLoop(records.Stateful, Strategy):
     """A strategy of Flower with rounds of its own; :class:`~fedapps.strategies.base.BaseStrategy` has its parts."""
 
     shared: tuple[str, ...]
@@ -101,7 +89,7 @@ class RoundLoop(Stateful, Strategy):
     kept: ClassVar[tuple[str, ...]] = ("server_optimizer", "sampler", "registry", "size_bound", "in_transit")
 
     def __init__(self) -> None:
-        self.report = RoundReport(0)
+        self.report = records.RoundReport(0)
         self.mailbox: Mailbox | None = None  # the TRAIN messages, some of which a round need not wait for
         self._current: Arrays = {}
         self._returned: Arrays = {}  # those of the current arrays that replies contain
@@ -128,7 +116,7 @@ class RoundLoop(Stateful, Strategy):
         """The names of shared arrays that nodes neither train nor return in this round; by default none."""
         return ()
 
-    def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
+    def complete(self, phase: records.RoundStep, profile: Profile, content: RecordDict) -> None:
         """Complete a message to a node, which has ``arrays`` and ``config``.
 
         Records can be added and replaced; the arrays of a message have the names, shapes and dtypes of the shared ones.
@@ -234,7 +222,7 @@ class RoundLoop(Stateful, Strategy):
         self.sampler.load_state({})
         for callback in callbacks:
             callback.begin(run)
-        run.attempts = next_attempts(run.attempts, run.round)
+        run.attempts = records.next_attempts(run.attempts, run.round)
         if not run.round and evaluate_fn and (metrics := evaluate_fn(0, run.result.arrays)) is not None:
             run.result.evaluate_metrics_serverapp[0] = metrics
         log(INFO, "Starting %s for %s rounds:", type(self).__name__, num_rounds)
@@ -320,10 +308,10 @@ class RoundLoop(Stateful, Strategy):
         """Begin a round. Returns what its TRAIN messages have: the shared arrays and the entries of the config."""
         if self.mailbox and not self.asynchronous:
             self.mailbox.look()  # who has replied since the last round is free
-        self.report, self._version = RoundReport(server_round), server_round - 1
+        self.report, self._version = records.RoundReport(server_round), server_round - 1
         self.registry.ask_again()
         arrays = self.share(arrays)
-        self.size_bound.begin_round()
+        self.size_bound.begin_round(stage_of(config))
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current, config, grid)
         names = self.untrained(server_round, list(self._current))
@@ -401,7 +389,7 @@ class RoundLoop(Stateful, Strategy):
                     self.fold(reply, aggregate)
             del reply  # frees its memory while waiting for the next one
         if count < self._needed:
-            raise TooFewRepliesError(too_few(self.report, count, self._needed, self.registry.absent()))
+            raise records.TooFewRepliesError(too_few(self.report, count, self._needed, self.registry.absent()))
         self.report.replies = count
         # 7. The round closes: the server takes its step.
         with timed("step"):
@@ -409,7 +397,7 @@ class RoundLoop(Stateful, Strategy):
             del aggregate  # frees its memory
             closed = {**self._current, **self.close_round(server_round, self._returned, arrays)}
         if fault := check_values(self._current, closed):
-            raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
+            raise records.DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
         self._current = self._returned = closed
         result = metrics.result()
         self.report.train = dict(result)
@@ -420,7 +408,7 @@ class RoundLoop(Stateful, Strategy):
         flight, outcome = arrival.flight, arrival.outcome
         steps = self._version - flight.version
         if steps and not self.asynchronous and self.closing.late == "drop" and isinstance(outcome, Message):
-            self.report.dropped.append(LateReply(flight.profile.key, flight.version + 1, arrival.seconds))
+            self.report.dropped.append(records.LateReply(flight.profile.key, flight.version + 1, arrival.seconds))
             self.report.count_reply("train", count_bytes(outcome.content))
             return None
         self._filter = self._filter or self._reply_filter("train")
@@ -521,7 +509,7 @@ class RoundLoop(Stateful, Strategy):
                 mailbox.wait()
                 mailbox.look()
             except RuntimeError as error:
-                raise TooFewRepliesError(
+                raise records.TooFewRepliesError(
                     f"{free} nodes can train, but min-replies is {self.min_replies}, and no other node will come "
                     f"({error})"
                 ) from error
@@ -537,7 +525,12 @@ class RoundLoop(Stateful, Strategy):
         self._resumed = {}
 
     def _messages(
-        self, phase: RoundStep, cohort: Iterable[Profile], server_round: int, arrays: ArrayRecord, config: ConfigRecord
+        self,
+        phase: records.RoundStep,
+        cohort: Iterable[Profile],
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
     ) -> list[Message]:
         """One message for each node of the cohort, in the same order; each has its own copy of the config."""
         self._records = {}
@@ -643,7 +636,7 @@ class RoundLoop(Stateful, Strategy):
             limits = self.size_bound.first_limits(start, reply.content, self.buffers)
         return self.size_bound.refusal_reason(sizes, limits)
 
-    def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
+    def _reply_filter(self, phase: records.RoundStep) -> ReplyFilter:
         return ReplyFilter(
             self.report,
             phase,
@@ -669,7 +662,7 @@ class RoundLoop(Stateful, Strategy):
     def in_transit(self, state: dict[str, Any]) -> None:
         self._resumed = state
 
-    def restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
+    def restore(self, snapshot: records.Snapshot, initial: ArrayRecord) -> ArrayRecord:
         """Restore the state of a snapshot, and return its shared parameters.
 
         Parameters
@@ -683,10 +676,10 @@ class RoundLoop(Stateful, Strategy):
         ValueError
             The snapshot does not fit the model.
         """
-        shared = under("shared.", snapshot.arrays)
+        shared = records.under("shared.", snapshot.arrays)
         if mismatch := check_reply(from_record(initial), shared, 1):
             raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
-        self.load_state(under("state.", snapshot.arrays))
+        self.load_state(records.under("state.", snapshot.arrays))
         return to_record({name: shared[name] for name in initial})
 
 
@@ -709,5 +702,5 @@ def _config(run: Run, settings: RoundConfig, server_round: int) -> ConfigRecord:
     """
     entries = settings(server_round) if callable(settings) else settings
     best = {wire.BEST_ROUND: run.best_round} if run.best_round else {}
-    attempts = to_text(run.attempts)
+    attempts = records.to_text(run.attempts)
     return ConfigRecord({**(entries or {}), wire.DURABLE_ROUND: run.durable_round, wire.ATTEMPTS: attempts, **best})

@@ -20,20 +20,9 @@ import numpy as np
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from . import transport
 from .arrays import Arrays
 from .profiles import Profile
-from .transport import (
-    NodeFailure,
-    Outcome,
-    Sent,
-    clock_of,
-    has_virtual_time,
-    is_immediate,
-    outcome_of,
-    pull,
-    pull_together,
-    push,
-)
 
 _MAX_EARLY_PULLS = 16  # attempts to fetch later replies, each time that the next one is not there
 _MOST_TOGETHER = 32  # replies of an immediate grid that are fetched at once
@@ -41,7 +30,7 @@ _MOST_PULLS = 64  # attempts to fetch the first reply to arrive, from a SuperLin
 
 
 @dataclass(frozen=True, eq=False)
-class Flight(Sent):
+class Flight(transport.Sent):
     """A message that a node works on.
 
     Parameters
@@ -71,7 +60,7 @@ class Arrival:
     """What became of a message, and when: a reply, or why there is none."""
 
     flight: Flight
-    outcome: Outcome
+    outcome: transport.Outcome
     time: float = 0.0
 
     @property
@@ -133,7 +122,7 @@ class Mailbox:
         if in_flight is not None and in_flight < 1:
             raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
         self._grid, self._in_order, self._poll = grid, in_order, poll
-        self._clock = clock_of(grid, poll)
+        self._clock = transport.clock_of(grid, poll)
         self._in_flight, self._count_busy = in_flight, count_busy
         self._ahead, self._together = 0, 1
         self._unsent: deque[_Letter] = deque()
@@ -222,7 +211,7 @@ class Mailbox:
         if together < 1:
             raise ValueError(f"together = {together}: must be at least 1")
         self._ahead = ahead
-        self._together = min(together, _MOST_TOGETHER) if is_immediate(self._grid) else 1
+        self._together = min(together, _MOST_TOGETHER) if transport.is_immediate(self._grid) else 1
         limit = inf if timeout is None else timeout
         self._unsent.extend(_Letter(profile, message, version, start or {}, limit) for profile, message in letters)
         self._send()
@@ -235,7 +224,7 @@ class Mailbox:
         self._send()
         arrival = self._next_in_turn() if self._in_order else self._first_to_arrive()
         if arrival is not None:
-            self._clock = clock_of(self._grid, self._poll)  # pauses begin again
+            self._clock = transport.clock_of(self._grid, self._poll)  # pauses begin again
             version = arrival.flight.version
             self._versions[version] -= 1
             if not self._versions[version]:
@@ -250,7 +239,11 @@ class Mailbox:
 
     def look(self) -> None:
         """Find replies that have arrived, or else messages whose time is over."""
-        replies = pull_together(self._grid, list(self._open)) if has_virtual_time(self._grid) else self._pull_one()
+        replies = (
+            transport.pull_together(self._grid, list(self._open))
+            if transport.has_virtual_time(self._grid)
+            else self._pull_one()
+        )
         for flight, outcome in replies:
             self._take_in(flight, outcome)
         if not replies:
@@ -263,7 +256,7 @@ class Mailbox:
 
         Empty if nothing is, and on real nodes, whose replies are unknown: the server asks them again.
         """
-        if not (self and has_virtual_time(self._grid)):
+        if not (self and transport.has_virtual_time(self._grid)):
             return {}
         rows: list[dict[str, Any]] = []
         starts: dict[str, Arrays] = {}
@@ -271,7 +264,7 @@ class Mailbox:
             flight, outcome = arrival.flight, arrival.outcome
             row: dict[str, Any] = {"key": flight.profile.key, "version": flight.version}
             row |= {"sent": flight.sent_at, "deadline": flight.deadline, "arrival": arrival.time}
-            if isinstance(outcome, NodeFailure):
+            if isinstance(outcome, transport.NodeFailure):
                 row |= {"failure": outcome.reason, "by_node": outcome.by_node}
             else:
                 row |= {"reply": np.frombuffer(self._clock.encoded(outcome), np.uint8)}
@@ -285,7 +278,7 @@ class Mailbox:
             if (node := nodes.get(row["key"])) is None:
                 continue
             if "failure" in row:
-                reply: bytes | Error = NodeFailure(node.node_id, row["failure"], row["by_node"]).error
+                reply: bytes | Error = transport.NodeFailure(node.node_id, row["failure"], row["by_node"]).error
             else:
                 reply = row["reply"].tobytes()
             message_id = self._clock.put_back(node.node_id, row["arrival"], reply)
@@ -301,14 +294,14 @@ class Mailbox:
         if count < 1:
             return
         letters = [self._unsent.popleft() for _ in range(count)]
-        sent = push(self._grid, [letter.message for letter in letters])
+        sent = transport.push(self._grid, [letter.message for letter in letters])
         now = self.now()
         for letter, item in zip(letters, sent, strict=True):
-            message_id = "" if isinstance(item, NodeFailure) else item.message_id
+            message_id = "" if isinstance(item, transport.NodeFailure) else item.message_id
             facts = (letter.profile, letter.version, letter.start, now, now + letter.timeout)
             flight = Flight(item.node_id, message_id, *facts)
             self._launch(flight)
-            if isinstance(item, NodeFailure):
+            if isinstance(item, transport.NodeFailure):
                 self._put(flight, item, now)
 
     def _launch(self, flight: Flight) -> None:
@@ -317,21 +310,21 @@ class Mailbox:
         if self._in_order:
             self._turns.append(flight)
 
-    def _put(self, flight: Flight, outcome: Outcome, time: float) -> None:
+    def _put(self, flight: Flight, outcome: transport.Outcome, time: float) -> None:
         del self._open[flight]
         self._arrived[flight] = Arrival(flight, outcome, time)
 
-    def _take_in(self, flight: Flight, outcome: Outcome) -> None:
+    def _take_in(self, flight: Flight, outcome: transport.Outcome) -> None:
         self._put(flight, outcome, self._clock.arrived_at(flight.message_id))
 
     def _give_up(self, flight: Flight) -> None:
         self._clock.forget([flight.message_id])
         seconds = flight.deadline - flight.sent_at
-        self._put(flight, NodeFailure(flight.node_id, f"no reply within {seconds:g} s"), self.now())
+        self._put(flight, transport.NodeFailure(flight.node_id, f"no reply within {seconds:g} s"), self.now())
 
     def _due(self, flight: Flight) -> Arrival:
         time, reply = self._clock.due(flight.message_id)
-        return Arrival(flight, outcome_of(flight, reply), time)
+        return Arrival(flight, transport.outcome_of(flight, reply), time)
 
     # -- the order of arrival -------------------------------------------------------------------------------------
 
@@ -343,11 +336,11 @@ class Mailbox:
             return None
         return self._arrived.pop(next(iter(self._arrived)))
 
-    def _pull_one(self) -> list[tuple[Flight, Outcome]]:
+    def _pull_one(self) -> list[tuple[Flight, transport.Outcome]]:
         """A reply, fetched alone, because one that cannot be decoded fails its whole request."""
         tried = list(islice(self._open, _MOST_PULLS))
         for flight in tried:
-            if outcome := pull(self._grid, flight):
+            if outcome := transport.pull(self._grid, flight):
                 return [(flight, outcome)]
         if len(tried) < len(self._open):
             for flight in tried:
@@ -377,11 +370,11 @@ class Mailbox:
     def _fetch(self, turn: Flight) -> None:
         """Try once to fetch the reply whose turn it is, and those after it with the same request."""
         if self._together > 1:
-            for flight, outcome in pull_together(self._grid, self._first_open()):
+            for flight, outcome in transport.pull_together(self._grid, self._first_open()):
                 self._take_in(flight, outcome)
             if turn in self._arrived:
                 return
-        if reply := pull(self._grid, turn):
+        if reply := transport.pull(self._grid, turn):
             self._take_in(turn, reply)
         elif self.now() >= turn.deadline:
             self._give_up(turn)
@@ -394,7 +387,7 @@ class Mailbox:
         """Fetch some later replies, one by one, because a reply that cannot be decoded fails its whole request."""
         later = [flight for flight in self._open if flight is not turn]
         for flight in later[: max(0, min(self._ahead - len(self._arrived), _MAX_EARLY_PULLS))]:
-            if outcome := pull(self._grid, flight):
+            if outcome := transport.pull(self._grid, flight):
                 self._take_in(flight, outcome)
             else:
                 self._move_to_end(flight)

@@ -234,8 +234,8 @@ class Snapshot:
 class Checkpoints(Protocol):
     """A store of snapshots. ``save`` must be atomic: after a crash the last complete snapshot must be readable."""
 
-    def save(self, snapshot: Snapshot, *, best: bool) -> None:
-        """Store a snapshot as the newest one, and as the best one if ``best`` is true."""
+    def save(self, snapshot: Snapshot, *, best: bool) -> int:
+        """Store a snapshot as the newest one, and as the best one if ``best`` is true. Return :meth:`oldest_round`."""
 
     def oldest_round(self) -> int:
         """The oldest round that a run can resume after, 0 if there is none."""

@@ -241,17 +241,3 @@ def names_in(config: object, key: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"config {key} = {names!r}: must be a list of names of arrays")
     return [str(name) for name in names]
-
-
-def stage_of(config: Mapping[str, object]) -> int:
-    """The stage in the config of a round, 0 if it names none.
-
-    Raises
-    ------
-    ValueError
-        The stage is not an integer.
-    """
-    stage = config.get(STAGE, 0)
-    if not isinstance(stage, int) or isinstance(stage, bool):
-        raise ValueError(f"config {STAGE} = {stage!r}: must be an integer")
-    return stage

@@ -19,19 +19,9 @@ from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
 from fedapps.base.text_files import shown
 
+from . import model_folder
 from .answers import Network, Pretrained, network_of
 from .base import DataError, Metrics, NodeData, Task, evaluated
-from .model_folder import (
-    CONFIG,
-    FILES,
-    StoredModel,
-    built,
-    field_of,
-    foreign_names,
-    further_files,
-    problems_of,
-    texts_of,
-)
 from .partitioners import added_logits, adjust_logits
 from .profiles import PrivateParameters
 
@@ -101,7 +91,7 @@ class Origin:
             if declared.name not in stored:
                 continue
             kind = dict if declared.default is MISSING else type(declared.default)
-            values[declared.name] = value = field_of(stored, declared.name, kind)
+            values[declared.name] = value = model_folder.field_of(stored, declared.name, kind)
             if kind is int and value < 0:
                 raise ValueError(f"origin.{declared.name} = {value}: must be at least 0")
         for name, members in (
@@ -306,13 +296,13 @@ class TrainedModel:
     @classmethod
     def _foreign(cls) -> Callable[[Path], list[str]]:
         """What returns the names in a folder that are not from a model folder."""
-        return partial(foreign_names, known=cls.file_sizes)
+        return partial(model_folder.foreign_names, known=cls.file_sizes)
 
     def write(self, folder: Path) -> None:
         """Write the files of the model folder into ``folder``, which exists; use :meth:`save` unless you add files."""
         self.write_files(folder)
         added = added_logits(self.module)
-        stored = StoredModel(
+        stored = model_folder.StoredModel(
             self.task.name,
             option_values(self.task.options),
             self.private,
@@ -331,11 +321,11 @@ class TrainedModel:
 
     def write_files(self, folder: Path) -> bool:
         """Write the folder ``files`` of a model folder into ``folder``; return whether there is anything to write."""
-        (folder / FILES).mkdir()
-        self.save_files(folder / FILES)
-        has_files = any((folder / FILES).iterdir())
+        (folder / model_folder.FILES).mkdir()
+        self.save_files(folder / model_folder.FILES)
+        has_files = any((folder / model_folder.FILES).iterdir())
         if not has_files:
-            (folder / FILES).rmdir()
+            (folder / model_folder.FILES).rmdir()
         return has_files
 
     def keep_index(self, images: Path) -> None:
@@ -372,19 +362,23 @@ class TrainedModel:
             a file that is too large. The message names the file.
         """
         path = Path(folder).expanduser()
-        stored = StoredModel.read(path)
-        with problems_of(path / CONFIG):
+        stored = model_folder.StoredModel.read(path)
+        with model_folder.problems_of(path / model_folder.CONFIG):
             task, origin = stored.task(find_task), Origin.read(stored.origin)
             added = stored.added_logits
-            if added and "classes" in stored.facts and len(added) != len(texts_of(stored.facts, "classes")):
+            if (
+                added
+                and "classes" in stored.facts
+                and len(added) != len(model_folder.texts_of(stored.facts, "classes"))
+            ):
                 raise ValueError(f"added-logits has {len(added)} numbers: must be one for each class")
         kind = trained_class(task)
-        with problems_of(path / FILES):
-            kept = further_files(path, kind.file_sizes)
-        module = built(path, lambda: task.model_of(stored.facts, kept))
+        with model_folder.problems_of(path / model_folder.FILES):
+            kept = model_folder.further_files(path, kind.file_sizes)
+        module = model_folder.built(path, lambda: task.model_of(stored.facts, kept))
         if stored.added_logits:
             adjust_logits(module, torch.tensor(stored.added_logits, dtype=torch.float64))
-        with problems_of(path / FILES):
+        with model_folder.problems_of(path / model_folder.FILES):
             model = kind(task, module, stored.facts, origin, private=stored.private, files=kept)
         return model.to(device)
 

@@ -52,6 +52,7 @@ class MemoryCheckpoints:
     def save(self, snapshot, *, best):
         self.snapshots.append(snapshot)
         self.best = snapshot if best else self.best
+        return self.oldest_round()
 
     def oldest_round(self):
         return self.snapshots[0].round if self.snapshots else 0

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from fedapps.report import write_report
+from fedapps.runs.champions import Registry, decide
 
 FINAL = {"local": 0.04, "sfl": 0.03, "apfl": 0.02}
 
@@ -112,3 +113,26 @@ def comparison(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     for row in rows:
         table.setdefault(row["method"], {name: estimate(v) for name, v in row["metrics"].items()})
     return {"recipe": "social-methods", "rows": rows, "table": table, "paper": {}, "tests": [], **more}
+
+
+def write_registry(folder: Path, weeks: int = 6) -> Registry:
+    """A registry in which every second challenger is promoted; in the last week a node drifts and one is silent."""
+    registry = Registry(folder)
+    for week in range(1, weeks + 1):
+        challenger = registry.challenger(Path(f"/runs/week-{week}"), "fedavg", 2 * week)
+        facts = {"metric": "test.loss", "challenger": vars(challenger)}
+        if not registry.champion:
+            decision = {**facts, "promote": True, "reason": "there is no champion yet", "nodes": {}}
+        else:
+            champion = {f"car-{node}": 1 + (week % 3 + node) / 9 for node in range(8)}
+            if week == weeks:
+                champion["car-3"] = 40.0
+                del champion["car-5"]
+            worse = {node: value + 0.1 * (week % 2 or -1) for node, value in champion.items()}
+            groups = {"city oslo": ["car-0", "car-3", "car-5"], "city rome": ["car-1", "car-2"]}
+            made = decide(champion, worse, groups, mode="min", margin=0.01, group_margin=0.05)
+            decision = {**facts, "champion": vars(registry.of(registry.champion)), **made}
+        registry.record(decision)
+        registry = registry.promoted(challenger) if decision["promote"] else registry
+    registry.write()
+    return registry

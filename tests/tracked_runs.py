@@ -35,7 +35,7 @@ def cut_and_resumed(given, folder, *, cut=2):
     def failing(self, snapshot, *, best):
         if snapshot.round == cut:
             raise CutError
-        save(self, snapshot, best=best)
+        return save(self, snapshot, best=best)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DiskCheckpoints, "save", failing)

@@ -35,6 +35,8 @@ from torch import Tensor
 
 from benchmarks.environments import environment
 from benchmarks.pfl import REQUIREMENT as PFL
+from benchmarks.sides import proportional_megabytes
+from fedapps.base.processes import process_facts
 from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 from fedapps.results import RunResult
@@ -131,9 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pythons[name] = PEERS[name].python()
         except RuntimeError as error:
             print(f"{name} left out: {error}", file=sys.stderr)
-    rows = []
-    for nodes in map(int, options.nodes.split(",")):
-        for method in options.methods.split(","):
+    rows = _stored(options.json)
+    done = {(row.nodes, row.method) for row in rows}
+    groups = [(int(nodes), method) for nodes in options.nodes.split(",") for method in options.methods.split(",")]
+    for nodes, method in groups:
+        if (nodes, method) not in done:
             sides = {OURS: partial(ours, nodes, method, "inline")}
             if OURS_RAY in names:
                 sides[OURS_RAY] = partial(ours, nodes, method, "ray")
@@ -147,6 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += group
     show(rows)
     return 0
+
+
+def _stored(path: str) -> list[Row]:
+    """The rows of the groups that have been measured before an interruption."""
+    if not path or not Path(path).exists():
+        return []
+    return [Row(**json.loads(line)) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def _rows(
@@ -261,7 +272,7 @@ def measured(command: Sequence[str]) -> tuple[Cost, str]:
             pids = [pid for pid in _descendants() if pid not in earlier]
             seconds |= {pid: used for pid in pids if (used := _seconds(pid)) is not None}
             if looks % 4 == 0:
-                peak = max(peak, sum(map(_megabytes, pids)))
+                peak = max(peak, sum(map(proportional_megabytes, pids)))
             looks += 1
             time.sleep(0.05)
         wall = time.perf_counter() - begun
@@ -278,7 +289,7 @@ def _descendants() -> list[int]:
     """The processes below this one."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        if fields := _stat(int(name)):
+        if fields := process_facts(int(name)):
             children.setdefault(int(fields[1]), []).append(int(name))
     below, left = [], [os.getpid()]
     while left:
@@ -288,26 +299,9 @@ def _descendants() -> list[int]:
     return below
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name of the command; empty if there is no such process any more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
 def _seconds(pid: int) -> float | None:
-    fields = _stat(pid)
+    fields = process_facts(pid)
     return (int(fields[11]) + int(fields[12])) / _TICK if fields else None
-
-
-def _megabytes(pid: int) -> float:
-    """The proportional set size of a process."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
 def _lines(program: str) -> int:
@@ -345,7 +339,11 @@ def _parser() -> argparse.ArgumentParser:
         "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
     )
     parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
+    parser.add_argument(
+        "--json",
+        default="",
+        help="append the rows to this file, as JSON lines; groups that it has are not measured again",
+    )
     return parser
 
 

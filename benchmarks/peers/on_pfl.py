@@ -51,11 +51,11 @@ backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[We
 rounds = {"central_num_iterations": job.rounds, "evaluation_frequency": job.rounds + 1, "val_cohort_size": 0}
 steps = NNTrainHyperParams(local_batch_size=job.batch, local_num_epochs=job.epochs, local_learning_rate=job.rate)
 if job.method == "scaffold":
-    storage = InMemoryUserStateStorage()
     algorithm = SCAFFOLD()
+    # Option I of the paper: with option II, pfl 0.6.0 changes the old control variate in place, so the server gets 0.
     parameters = SCAFFOLDParams(
-        **rounds, train_cohort_size=job.drawn, population=len(users), use_gradient_as_control_variate=False,
-        user_state_storage=storage,
+        **rounds, train_cohort_size=job.drawn, population=len(users), use_gradient_as_control_variate=True,
+        user_state_storage=InMemoryUserStateStorage(),
     )  # fmt: skip
 else:
     algorithm = FederatedAveraging()

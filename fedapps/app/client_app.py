@@ -16,40 +16,15 @@ from flwr.common import log
 
 from fedapps.base.errors import DataError, DivergedError, accept_all_text
 from fedapps.base.seeding import derive_seed
-from fedapps.clients.data import is_simulated
-from fedapps.clients.rules import NodeLimits, RulesError
+from fedapps.clients.rules import NodeLimits, RulesError, is_simulated
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.registry.methods import queries
-from fedapps.strategies import SecureAggregationError, secagg_query
+from fedapps.strategies import SecureAggregationError, secagg_query, wire
 from fedapps.strategies.arrays import is_float, shared_record, to_record, views, without
 from fedapps.strategies.compression import compressed
 from fedapps.strategies.secure_node import masked
 from fedapps.strategies.stopwatch import measured, timed
-from fedapps.strategies.wire import (
-    ARRAYS,
-    CHAMPION,
-    CHAMPION_QUERY,
-    CLIPPING_NORM,
-    COMPRESSION,
-    CONFIG,
-    INELIGIBLE,
-    KEY,
-    METRICS,
-    NO_DATA,
-    NUM_EXAMPLES,
-    OWN_DATA,
-    PROFILE,
-    PROFILE_QUERY,
-    SECAGG,
-    SECAGG_QUERY,
-    TIMINGS,
-    TIMINGS_WANTED,
-    UNREPORTED,
-    UNTRAINED,
-    USE,
-    names_in,
-)
 
 from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
 from .node import Node
@@ -107,10 +82,10 @@ class StateMemory:
 app = ClientApp(mods=[report_errors, limited_work])
 
 
-@app.query(PROFILE_QUERY.removeprefix("query."))
+@app.query(wire.PROFILE_QUERY.removeprefix("query."))
 def profile(message: Message, context: Context) -> Message:
     """The node's stable key, its number of training examples and its groups."""
-    return Message(RecordDict({PROFILE: profile_record(context)}), reply_to=message)
+    return Message(RecordDict({wire.PROFILE: profile_record(context)}), reply_to=message)
 
 
 def profile_record(context: Context) -> ConfigRecord:
@@ -136,26 +111,26 @@ def profile_record(context: Context) -> ConfigRecord:
         if is_simulated(context.node_config):
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
-        return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
+        return ConfigRecord({wire.KEY: f"no-data-{context.node_id}", wire.NUM_EXAMPLES: 0, wire.NO_DATA: why})
     taken = disclosure.taken(profile.key, disclosure.trained(profile.num_examples))
-    of_data: dict[str, bool | str] = {OWN_DATA: True} if source.partition is None else {}
+    of_data: dict[str, bool | str] = {wire.OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
-        of_data[UNREPORTED] = metric
+        of_data[wire.UNREPORTED] = metric
     if (reason := disclosure.rules.ineligible()) is not None:
-        of_data[INELIGIBLE] = reason
-    return ConfigRecord({KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
+        of_data[wire.INELIGIBLE] = reason
+    return ConfigRecord({wire.KEY: profile.key, **of_data, **disclosure.profile(taken, profile.groups)})
 
 
-@app.query(CHAMPION_QUERY.removeprefix("query."))
+@app.query(wire.CHAMPION_QUERY.removeprefix("query."))
 def champion(message: Message, context: Context) -> Message:
     """The generation of champions that the node uses, after it has changed to the one that it shall use."""
-    wanted = message.content.config_records.get(CONFIG, ConfigRecord()).get(USE)
+    wanted = message.content.config_records.get(wire.CONFIG, ConfigRecord()).get(wire.USE)
     if type(wanted) is not int or wanted < 0:
-        raise ValueError(f"config {USE} = {wanted!r}: must be a whole number of at least 0")
+        raise ValueError(f"config {wire.USE} = {wanted!r}: must be a whole number of at least 0")
     disclosure, config = Disclosure.of(context), run_config_of(context)
     key = config.run.source(config.task, context.node_config).profile(config.task).key
     generation = disclosure.champions(key).use(wanted)
-    return Message(RecordDict({CHAMPION: ConfigRecord({USE: generation})}), reply_to=message)
+    return Message(RecordDict({wire.CHAMPION: ConfigRecord({wire.USE: generation})}), reply_to=message)
 
 
 @app.train()
@@ -176,7 +151,7 @@ def answer(query: str, message: Message, context: Context) -> Message:
     return node.disclosure.reply(node.answer(query))
 
 
-@app.query(SECAGG_QUERY.removeprefix("query."))
+@app.query(wire.SECAGG_QUERY.removeprefix("query."))
 def share_secrets(message: Message, context: Context) -> Message:
     """Take part in an exchange of secure aggregation, if the run and the node have it."""
     Disclosure.of(context)
@@ -196,11 +171,11 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
         with timed("config"):
             node = Node(message, context)
         reply = work(node)
-    if node.round_config.get(TIMINGS_WANTED) and reply.has_content():
+    if node.round_config.get(wire.TIMINGS_WANTED) and reply.has_content():
         seconds = {phase: spent for phase, spent in watch.seconds.items() if phase != _OTHER}
         rest = time.perf_counter() - begun - sum(seconds.values())
-        reply.content[TIMINGS] = ConfigRecord({**seconds, _OTHER: max(rest, 0.0)})
-    return node.disclosure.reply(reply)
+        reply.content[wire.TIMINGS] = ConfigRecord({**seconds, _OTHER: max(rest, 0.0)})
+    return node.disclosure.reply(reply) if node.disclosure.withholds else reply
 
 
 def _trained(node: Node) -> Message:
@@ -208,7 +183,7 @@ def _trained(node: Node) -> Message:
     node.disclosure.check_budget()
     if node.config.run.secure_aggregation:
         return _masked(node)
-    if COMPRESSION not in node.round_config:
+    if wire.COMPRESSION not in node.round_config:
         return _noised(node)
 
     def work(*_: object) -> Message:
@@ -233,9 +208,9 @@ def _masked(node: Node) -> Message:
         The message asks for an update without masks, or for one with less noise than the run config says.
     """
     run, message = node.config.run, node.message
-    if SECAGG not in message.content:
+    if wire.SECAGG not in message.content:
         raise SecureAggregationError("secure-aggregation = true: the message asks for an update without masks")
-    untrained = names_in(node.round_config, UNTRAINED)
+    untrained = wire.names_in(node.round_config, wire.UNTRAINED)
     received = without(views(shared_record(message.content)), untrained)
 
     def work(*_: object) -> Message:
@@ -244,7 +219,7 @@ def _masked(node: Node) -> Message:
         except DivergedError as error:
             log(WARNING, "%s: no update of this node is in the sum", error)
         nothing = {name: array * np.nan if is_float(array) else array for name, array in received.items()}
-        return Message(RecordDict({ARRAYS: to_record(nothing), METRICS: MetricRecord()}), reply_to=message)
+        return Message(RecordDict({wire.ARRAYS: to_record(nothing), wire.METRICS: MetricRecord()}), reply_to=message)
 
     name = str(node.context.node_config.get("partition-id", node.context.node_id))
     rounding = np.random.default_rng(derive_seed(run.seed, "rounding", name, node.settings.server_round))
@@ -255,7 +230,7 @@ def _masked(node: Node) -> Message:
 def _noised(node: Node) -> Message:
     """Train, clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
     run, disclosure = node.config.run, node.disclosure
-    if run.dp != "local" and CLIPPING_NORM not in node.round_config:
+    if run.dp != "local" and wire.CLIPPING_NORM not in node.round_config:
         return node.train()
     mod = node_mod(run, node.message, node.context)
 
@@ -278,7 +253,7 @@ def _evaluated(node: Node) -> Message:
         return node.evaluate()
     except DivergedError as error:
         log(WARNING, "%s: this node was not evaluated", error)
-        return Message(RecordDict({METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=node.message)
+        return Message(RecordDict({wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: 1})}), reply_to=node.message)
 
 
 def client_fn(context: Context) -> Client:

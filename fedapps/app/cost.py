@@ -5,16 +5,7 @@ from math import nan
 from statistics import fmean
 from typing import Any
 
-from fedapps.base.report.metrics import (
-    BYTES_TO_TARGET,
-    ROUNDS_TO_TARGET,
-    SIMULATED_TIME,
-    SLOWEST_TENTH,
-    STEPS_PER_NODE,
-    STEPS_TO_TARGET,
-    TIME_TO_TARGET,
-    bare,
-)
+from fedapps.base.report import metrics
 from fedapps.config.run_config import RunConfig
 from fedapps.report.run_data import slowest
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
@@ -55,12 +46,12 @@ def steps_per_node(rows: Sequence[Mapping[str, Any]], num_nodes: int) -> dict[st
     last = [row for row in evaluated if row["round"] == evaluated[-1]["round"]]
     before = _numbers(last, EVALUATION_STEPS)
     nodes = max(num_nodes, len({row["node"] for row in rows}))
-    return {STEPS_PER_NODE: sum(trained) / nodes + sum(before) / max(len(last), 1)}
+    return {metrics.STEPS_PER_NODE: sum(trained) / nodes + sum(before) / max(len(last), 1)}
 
 
 def simulated_time(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """``simulated_time``, the seconds on the devices until the end of the last round; empty without simulated time."""
-    return {SIMULATED_TIME: float(rounds[-1]["clock"])} if rounds and "clock" in rounds[-1] else {}
+    return {metrics.SIMULATED_TIME: float(rounds[-1]["clock"])} if rounds and "clock" in rounds[-1] else {}
 
 
 def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, float]:
@@ -87,8 +78,8 @@ def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Ma
     evaluated = [row for row in nodes if row["phase"] == "evaluate"]
     last = [row for row in evaluated if row["round"] == evaluated[-1]["round"] and row["node"] in slow]
     values = _numbers(last, run.track_metric)
-    found = {f"{SLOWEST_TENTH}{bare(run.track_metric)}": fmean(values)} if values else {}
-    return found | ({f"{SLOWEST_TENTH}replies": fmean(trained)} if slow and trained else {})
+    found = {f"{metrics.SLOWEST_TENTH}{metrics.bare(run.track_metric)}": fmean(values)} if values else {}
+    return found | ({f"{metrics.SLOWEST_TENTH}replies": fmean(trained)} if slow and trained else {})
 
 
 def cost_to_target(
@@ -122,11 +113,11 @@ def cost_to_target(
     last = reached["round"]
     steps = _numbers((row for row in nodes if row["phase"] == "train" and row["round"] <= last), STEPS)
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds if row["round"] <= last)
-    time = {TIME_TO_TARGET: float(reached["clock"])} if "clock" in reached else {}
+    time = {metrics.TIME_TO_TARGET: float(reached["clock"])} if "clock" in reached else {}
     return {
-        ROUNDS_TO_TARGET: float(last),
-        STEPS_TO_TARGET: float(sum(steps)),
-        BYTES_TO_TARGET: float(sent),
+        metrics.ROUNDS_TO_TARGET: float(last),
+        metrics.STEPS_TO_TARGET: float(sum(steps)),
+        metrics.BYTES_TO_TARGET: float(sent),
         **time,
     }
 

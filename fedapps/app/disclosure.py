@@ -18,23 +18,14 @@ from flwr.common import log
 
 from fedapps.base.atomic import UnwritableError, path_name
 from fedapps.base.errors import DataError
-from fedapps.clients.data import Growth, is_simulated, newest_count
+from fedapps.clients.data import Growth, newest_count
 from fedapps.clients.kept_models import CHAMPIONS, KeptModels
-from fedapps.clients.rules import LimitError, NodeRules, RulesError
+from fedapps.clients.kept_runs import KeptRuns
+from fedapps.clients.rules import LimitError, NodeRules, RulesError, is_simulated
+from fedapps.clients.settings import RoundSettings
 from fedapps.config.parsing import Config, read
-from fedapps.strategies import SecureAggregationError, SecureRules
+from fedapps.strategies import SecureAggregationError, SecureRules, wire
 from fedapps.strategies.checks import truncate
-from fedapps.strategies.wire import (
-    ARRAYS,
-    COMPRESSED_PREFIX,
-    CONFIG,
-    GROUP_PREFIX,
-    NUM_EXAMPLES,
-    SECAGG_MASKED,
-    SERVER_ROUND,
-    STEPS,
-    TIMINGS,
-)
 from fedapps.tasks.profiles import OtherFilesError
 
 from .node_ledger import NodeLedger
@@ -42,12 +33,19 @@ from .node_ledger import NodeLedger
 Handler = Callable[[Message, Context], Message]
 #: Key of the node config: a developer's switch, which sends the details of errors to the server.
 SEND_ERRORS = "send-errors"
+
+
+class UntrainedError(RuntimeError):
+    """A node would use a model with private parameters that it never trained."""
+
+
 #: Errors whose kind tells the server's operator enough to ask for the right thing. These texts hold no data.
 _KINDS: Mapping[type[Exception], str] = {
     OtherFilesError: "the node has other files of the frozen weights than the server; give it the server's",
     DataError: "the node's data are missing or cannot be used",
     UnwritableError: "the node cannot write a file, its disk may be full",
     LimitError: "the message asks for more steps or time than the node gives",
+    UntrainedError: "the node took no part in the run of this model, and would use untrained private parameters",
     MemoryError: "the message asks for more memory than the node gives",
 }
 _MAX_CHARACTERS = 20_000
@@ -78,6 +76,11 @@ class Disclosure:
     node_config : mapping
     run_id : int
 
+    Attributes
+    ----------
+    withholds : bool
+        Whether a reply can have something that may not leave, so that it must pass :meth:`reply`.
+
     Raises
     ------
     RulesError
@@ -92,6 +95,7 @@ class Disclosure:
         self.rules.check_run(self.run.dp, self.run.dp_noise, self.run.dp_clip, seeded=self.run.dp_seeded)
         self.simulated = is_simulated(node_config)
         self.hides = self.run.hides
+        self.withholds = bool(self.hides or self.rules.may_leave)
         if SecureRules.of(node_config).required and not self.run.secure_aggregation:
             raise RulesError(
                 'the node config of this node demands more of the run: secagg = "required" needs '
@@ -120,7 +124,7 @@ class Disclosure:
             No folder can have the name in the node config, or this user may not look into it.
         """
         stated = str(self.node_config.get("state-dir") or "")
-        if self.simulated and not stated:
+        if self._in_run:
             return self.run.folder(self._run_id) / "nodes"
         try:
             folder = Path(stated or DEFAULT_STATE).expanduser()
@@ -135,8 +139,29 @@ class Disclosure:
     def champions(self, key: str) -> KeptModels:
         """The models of the fleet that a node has in use; their folder is the same in every run."""
         registry = Path(self.run.registry)
-        of_run = self.simulated and not self.node_config.get("state-dir")  # the root changes with the run
-        return KeptModels.of(registry if of_run else self.root, CHAMPIONS, registry.name, key)
+        return KeptModels.of(registry if self._in_run else self.root, CHAMPIONS, registry.name, key)
+
+    def note_run(self, key: str, settings: RoundSettings, *, trains: bool) -> bool:
+        """Note the run of a message, and remove the private state and the models of runs that none can need any more.
+
+        What cannot be removed stays, with a warning. Returns whether something was removed.
+        """
+        if self._in_run or not settings.registry:
+            return False
+        kept, keep = KeptRuns(self.root, settings.registry, key), self.run.keep_runs
+        try:
+            removed = kept.note(settings.run, settings.lineage, settings.champions, keep, trains=trains)
+        except (UnwritableError, ValueError) as error:
+            log(WARNING, "the state of earlier runs is not removed: %s", error)
+            return False
+        if removed:
+            log(INFO, "removed the state of the runs %s (keep-runs = %s)", ", ".join(removed), keep)
+        return bool(removed)
+
+    @property
+    def _in_run(self) -> bool:
+        """Whether :attr:`root` is a part of the run's folder, where the server removes it."""
+        return self.simulated and not self.node_config.get("state-dir")
 
     def trained(self, count: int) -> int:
         """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""
@@ -175,11 +200,11 @@ class Disclosure:
 
     def count(self, message: Message) -> None:
         """Count the noised update that is about to answer a TRAIN message. Raises as :meth:`NodeLedger.add`."""
-        if self.rules.dp == "none" or not message.content.array_records.get(ARRAYS):
+        if self.rules.dp == "none" or not message.content.array_records.get(wire.ARRAYS):
             return
-        config = message.content.config_records.get(CONFIG, ConfigRecord())
+        config = message.content.config_records.get(wire.CONFIG, ConfigRecord())
         named = {"run": str(config.get("run", "")), "method": str(config.get("method", ""))}
-        self._ledger().add(self.run.dp_noise, **named, round=config.get(SERVER_ROUND), clip=self.run.dp_clip)
+        self._ledger().add(self.run.dp_noise, **named, round=config.get(wire.SERVER_ROUND), clip=self.run.dp_clip)
 
     def lets_out(self, name: str, *, measured: bool = False) -> bool:
         """Whether something that is computed from the data without noise may leave.
@@ -190,9 +215,9 @@ class Disclosure:
 
     def profile(self, num_examples: int, groups: Mapping[str, str]) -> dict[str, int | str]:
         """The number of training examples and the groups by their keys in a profile, as far as they may leave."""
-        count = num_examples if self.lets_out(NUM_EXAMPLES, measured=True) else min(num_examples, 1)
+        count = num_examples if self.lets_out(wire.NUM_EXAMPLES, measured=True) else min(num_examples, 1)
         shown = groups if self.lets_out(GROUPS, measured=True) else {}
-        return {NUM_EXAMPLES: count, **{GROUP_PREFIX + name: label for name, label in shown.items()}}
+        return {wire.NUM_EXAMPLES: count, **{wire.GROUP_PREFIX + name: label for name, label in shown.items()}}
 
     def reply(self, reply: Message) -> Message:
         """Remove from a reply to TRAIN, EVALUATE or a QUERY of a method what may not leave, and return it.
@@ -211,9 +236,11 @@ class Disclosure:
             if isinstance(record, MetricRecord):
                 shown = {key: value for key, value in record.items() if self._shows(key, evaluation)}
                 if len(shown) < len(record):
-                    reply.content[name] = MetricRecord({NUM_EXAMPLES: 1, **shown})
+                    reply.content[name] = MetricRecord({wire.NUM_EXAMPLES: 1, **shown})
             elif isinstance(record, ArrayRecord):
-                noised = training and (name in (ARRAYS, SECAGG_MASKED) or name.startswith(COMPRESSED_PREFIX))
+                noised = training and (
+                    name in (wire.ARRAYS, wire.SECAGG_MASKED) or name.startswith(wire.COMPRESSED_PREFIX)
+                )
                 if self.hides and not noised and not self.lets_out(name):
                     raise RulesError(f"{name}: computed from the data without noise, which {self.hides} lets not leave")
             elif not self._shows(name, evaluation):
@@ -224,7 +251,7 @@ class Disclosure:
         return NodeLedger(self.root, self.rules)
 
     def _shows(self, name: str, evaluation: bool) -> bool:
-        return self.lets_out(name, measured=evaluation or name in (STEPS, TIMINGS))
+        return self.lets_out(name, measured=evaluation or name in (wire.STEPS, wire.TIMINGS))
 
 
 class NodeFailedError(RuntimeError):
@@ -254,7 +281,7 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
         The node's.
     """
     refusal = isinstance(error, (RulesError, SecureAggregationError))  # what an operator demands is no secret
-    plain = refusal or isinstance(error, (DataError, UnwritableError, LimitError))
+    plain = refusal or isinstance(error, (DataError, UnwritableError, LimitError, UntrainedError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
         return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text

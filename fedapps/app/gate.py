@@ -5,6 +5,7 @@ promotion brings the model; a node that was off gets it, or goes back, when a la
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from pathlib import Path
@@ -17,12 +18,13 @@ from flwr.serverapp import Grid
 from fedapps.config.parsing import Config, parse
 from fedapps.runs.champions import Candidate, Registry, decide, decision_text
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
+from fedapps.runs.tracking import Tracking
 from fedapps.strategies import BaseStrategy, Profile, RoundReport
 from fedapps.strategies.records import to_text
 from fedapps.strategies.transport import NodeFailure
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, CHAMPION, CHAMPION_QUERY, CONFIG, DURABLE_ROUND, PROMOTE, USE
 
-from .round_config import RoundConfigs
+from .round_config import RoundConfigs, tracked_results
 from .server_app import initial_model, strategy_for
 from .start import carry_states, with_begun
 
@@ -39,6 +41,7 @@ def run_gate(grid: Grid, config: Config) -> None:
     """
     run = config.run
     registry = Registry.read(Path(run.registry))
+    aliases: dict[str, Candidate] = {}
     if run.compares:
         assert run.started_from is not None
         label = run.gate_method or next(iter(config.methods))
@@ -54,10 +57,33 @@ def run_gate(grid: Grid, config: Config) -> None:
             return
         log(INFO, "decision: %s", registry.record(decision))
         registry = registry.promoted(challenger) if decision["promote"] else registry
+        aliases["challenger"] = challenger
     elif run.gate == "rollback":
-        registry = registry.rolled_back([name.strip() for name in run.gate_nodes.split(",") if name.strip()])
+        nodes = [name.strip() for name in run.gate_nodes.split(",") if name.strip()]
+        before, registry = registry, registry.rolled_back(nodes)
+        back = {"before": before.champion, "after": registry.generations[0].generation, "nodes": nodes}
+        facts = {"metric": run.track_metric, "promote": False, "reason": "a person has taken the model back"}
+        log(INFO, "decision: %s", registry.record({**facts, "rollback": back}))
     registry.write()
     deliver(grid, config, registry)
+    if registry.champion:
+        aliases["champion"] = registry.of(registry.champion)
+    for alias, candidate in aliases.items():
+        _register(config, registry.folder.name, alias, candidate)
+
+
+def _register(config: Config, registry: str, alias: str, candidate: Candidate) -> None:
+    """Give a model its alias in the registries of the trackers; what the files of the registry say counts."""
+    path = Path(candidate.run)
+    trackers = {name: tracker for name, tracker in config.trackers.items() if tracker.registers}
+    if not trackers:
+        return
+    loaded = parse(read_config(path) | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
+    folder = RunFolder(path, read_label(path / "label"))
+    with closing(Tracking(replace(loaded, trackers=trackers), folder, candidate.method)) as tracking:
+        if folder.finished(candidate.method):
+            tracking.finish(tracked_results(folder.summary()["methods"][candidate.method]))
+        tracking.register(registry, alias, candidate.round)
 
 
 def _decision(grid: Grid, config: Config, registry: Registry, challenger: Candidate) -> dict[str, Any]:
@@ -84,7 +110,8 @@ def _decision(grid: Grid, config: Config, registry: Registry, challenger: Candid
         group_margin=run.gate_group_margin,
     )
     refused = {refusal.node: refusal.reason for report in reports for refusal in report.refused}
-    return {**facts, "champion": vars(champion), "refused": refused, **decision}
+    resting = reports[0].ineligible | reports[1].ineligible
+    return {**facts, "champion": vars(champion), "refused": refused, "ineligible": resting, **decision}
 
 
 def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:

@@ -13,7 +13,8 @@ from torch import nn
 
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.seeding import has_gpus
-from fedapps.clients.base import FederatedClient, RoundResult
+from fedapps.clients.arrays import private_of
+from fedapps.clients.base import FederatedClient, PreparedModel, RoundResult
 from fedapps.clients.data import DataSource, cached_load, cached_on
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, check_accepted, keeps_models
@@ -24,23 +25,14 @@ from fedapps.clients.rules import RulesError
 from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState, known_words
 from fedapps.methods.base import Method
+from fedapps.strategies import wire
 from fedapps.strategies.arrays import to_record
 from fedapps.strategies.stopwatch import timed
-from fedapps.strategies.wire import (
-    ARRAYS,
-    CONFIG,
-    FIXED_DIGEST,
-    HELD_OUT,
-    HELD_OUT_PREFIXES,
-    METRICS,
-    NUM_EXAMPLES,
-    PROMOTE,
-)
 from fedapps.tasks.base import Metrics, NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
-from .disclosure import Disclosure
+from .disclosure import Disclosure, UntrainedError
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -54,7 +46,7 @@ class Node:
         self.disclosure = Disclosure.of(context)
         self.config = self.disclosure.config
         torch.set_num_threads(self.config.run.node_cpus)
-        sent = message.content.get(CONFIG)
+        sent = message.content.get(wire.CONFIG)
         self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
         label = str(self.round_config["method"]) if "method" in self.round_config else None
         self.work = _work_of(self.disclosure, label)
@@ -72,10 +64,13 @@ class Node:
 
     def evaluate(self) -> Message:
         """The reply to an EVALUATE message."""
-        if PROMOTE in self.round_config:
+        if wire.PROMOTE in self.round_config:
             return self._reply(self._promoted(), arrays=False)
-        if self.round_config.get(HELD_OUT):
+        if self.round_config.get(wire.HELD_OUT):
             return self._reply(self._as_new_node(), arrays=False)
+        if self.config.run.gate:
+            client = self.client()
+            return self._reply(client.evaluate_prepared(self._as_used(client)), arrays=False)
         return self._reply(self.client().evaluate_round(received_arrays(self.message), self.settings), arrays=False)
 
     def answer(self, query: str) -> Message:
@@ -122,16 +117,21 @@ class Node:
     def _client(self, kind: type[Client], *, pooled: bool = False) -> Client:
         run, task = self.config.run, self.work.task
         self._check_files(task)
+        parts = [part.read(self.round_config, self.message.content) for part in self.work.parts]
         own = self._data(task, pooled=False)
+        words = task.words(own)
+        trains = self.message.metadata.message_type.startswith("train")
+        if self.disclosure.note_run(own.key, self.settings, trains=trains):
+            _disk_state.cache_clear()
         state = self._state(own.key)
-        if (words := task.words(own)) and (known := known_words(state)) not in ((), words):
+        if words and (known := known_words(state)) not in ((), words):
             task = task.knowing(known)
             own = self._data(task, pooled=False)
         return kind(
             task,
             self._data(task, pooled=True) if pooled else own,
             state,
-            parts=[part.read(self.round_config, self.message.content) for part in self.work.parts],
+            parts=parts,
             collectors=state.siblings() if pooled else [state],
             seed=run.seed,
             device=choose_device(run.device),
@@ -141,7 +141,7 @@ class Node:
 
     def _check_files(self, task: Task) -> None:
         """Raise :class:`OtherFilesError` if what is never trained differs from the server's."""
-        given = self.round_config.get(FIXED_DIGEST)
+        given = self.round_config.get(wire.FIXED_DIGEST)
         if given and (own := task.fixed_digest) != given:
             raise OtherFilesError(
                 f"{task.fixed_source}: the frozen weights of this node differ from the server's "
@@ -161,7 +161,7 @@ class Node:
         )
         metrics = {
             prefix + name: value
-            for prefix, result in zip(HELD_OUT_PREFIXES, results, strict=True)
+            for prefix, result in zip(wire.HELD_OUT_PREFIXES, results, strict=True)
             for name, value in result.metrics.items()
         }
         return RoundResult({}, results[0].num_examples, metrics)
@@ -228,24 +228,35 @@ class Node:
         private = self.method.private(self.config.task)
         return trained_class(task)(task, module, task.facts(data), origin, private=private, own=data)
 
+    def _as_used(self, client: FederatedClient) -> PreparedModel:
+        """The model of a champion or a challenger as this node uses it. Raises :class:`UntrainedError`."""
+        prepared = client.prepared_model(received_arrays(self.message), self.settings)
+        private = self.method.private(self.config.task).patterns
+        if private and not private_of(prepared.node_round.kept) and not prepared.prepared.steps:
+            raise UntrainedError(
+                f"{', '.join(private)} of the model would be untrained on node {client.data.key}, which took no part "
+                "in its run"
+            )
+        return prepared
+
     def _promoted(self) -> RoundResult:
         """Use the model that the message makes on this node from now on; its metrics do not leave the node."""
         client, settings = self.client(), self.settings
-        prepared = client.prepared_model(received_arrays(self.message), settings)
+        prepared = self._as_used(client)
         model = self._trained(client.task, client.data, prepared.at(settings.stage), settings, {})
-        generation = self.round_config[PROMOTE]
+        generation = self.round_config[wire.PROMOTE]
         if type(generation) is not int or generation < 1:
-            raise ValueError(f"config {PROMOTE} = {generation!r}: must be a whole number of at least 1")
+            raise ValueError(f"config {wire.PROMOTE} = {generation!r}: must be a whole number of at least 1")
         check = partial(check_accepted, self.context.node_config)
         self.disclosure.champions(client.data.key).keep(model, f"generation{generation}", check)
         return RoundResult({}, 1, {})
 
     def _reply(self, result: RoundResult, *, arrays: bool) -> Message:
-        metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})
-        content = RecordDict({METRICS: metrics})
+        metrics = MetricRecord({**result.metrics, wire.NUM_EXAMPLES: result.num_examples})
+        content = RecordDict({wire.METRICS: metrics})
         if arrays:
             with timed("encode"):
-                content[ARRAYS] = to_record(result.arrays)
+                content[wire.ARRAYS] = to_record(result.arrays)
         for name, record in result.records.items():
             content[name] = record
         return Message(content, reply_to=self.message)

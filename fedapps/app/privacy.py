@@ -25,19 +25,9 @@ from fedapps.clients.settings import RoundSettings, clipping_norm, received_arra
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.fedvc import FedVcPart
-from fedapps.strategies import CentralPrivacy, epsilon
+from fedapps.strategies import CentralPrivacy, epsilon, wire
 from fedapps.strategies.arrays import shared_record, views, without
 from fedapps.strategies.privacy import statistics_refusal
-from fedapps.strategies.wire import (
-    ARRAYS,
-    BUFFERS,
-    CONFIG,
-    METRICS,
-    NUM_EXAMPLES,
-    STATISTICS,
-    UNTRAINED,
-    names_in,
-)
 
 from .disclosure import Handler
 
@@ -103,7 +93,7 @@ def node_mod(run: RunConfig, message: Message, context: Context) -> Mod:
     """
     if run.dp != "local":
         return on_floats(fixedclipping_mod)
-    config = message.content.config_records.get(CONFIG, ConfigRecord())
+    config = message.content.config_records.get(wire.CONFIG, ConfigRecord())
     labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
     node = str(context.node_config.get("partition-id", context.node_id))
     return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
@@ -130,9 +120,11 @@ def hiding_outcome(call_next: Handler) -> Handler:
             if not why:
                 return reply
         log(WARNING, "%s: only noise leaves this node", why)
-        left_out = names_in(message.content.get(CONFIG), UNTRAINED)
+        left_out = wire.names_in(message.content.get(wire.CONFIG), wire.UNTRAINED)
         unchanged = ArrayRecord({name: array for name, array in received.items() if name not in left_out})
-        return Message(RecordDict({ARRAYS: unchanged, METRICS: MetricRecord({NUM_EXAMPLES: 1})}), reply_to=message)
+        return Message(
+            RecordDict({wire.ARRAYS: unchanged, wire.METRICS: MetricRecord({wire.NUM_EXAMPLES: 1})}), reply_to=message
+        )
 
     return hidden
 
@@ -228,21 +220,21 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
 
     def guarded(message: Message, context: Context, call_next: Handler) -> Message:
         received = received_arrays(message)
-        config = message.content.config_records.get(CONFIG, ConfigRecord())
+        config = message.content.config_records.get(wire.CONFIG, ConfigRecord())
         clipping_norm(config)  # Flower's mods do not check it
-        sent = without(received, names_in(config, UNTRAINED))
+        sent = without(received, wire.names_in(config, wire.UNTRAINED))
         parameters = _parameters(sent, config)
-        shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
-        if CONFIG in message.content:
-            shown.content[CONFIG] = message.content[CONFIG]
+        shown = Message(RecordDict({wire.ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
+        if wire.CONFIG in message.content:
+            shown.content[wire.CONFIG] = message.content[wire.CONFIG]
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         returned = _returned(reply, sent)
         if not parameters:
-            reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in sent.items()})
+            reply.content[wire.ARRAYS] = ArrayRecord({name: Array(array) for name, array in sent.items()})
             return reply
-        content = RecordDict({**reply.content, ARRAYS: _shown({n: returned[n] for n in parameters}, _LEAST)})
+        content = RecordDict({**reply.content, wire.ARRAYS: _shown({n: returned[n] for n in parameters}, _LEAST)})
         answer = Message(content, reply_to=shown)
         with _drawing(seed):  # training has its own generators
             outcome = mod(shown, context, lambda *_: answer)
@@ -250,9 +242,9 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
             return Message(outcome.error, reply_to=message)
         for name, record in outcome.content.items():
             reply.content[name] = record
-        protected = outcome.content.array_records[ARRAYS]
+        protected = outcome.content.array_records[wire.ARRAYS]
         restored = {name: protected[name].numpy().reshape(array.shape) for name, array in parameters.items()}
-        reply.content[ARRAYS] = ArrayRecord({n: Array(np.asarray(a)) for n, a in {**sent, **restored}.items()})
+        reply.content[wire.ARRAYS] = ArrayRecord({n: Array(np.asarray(a)) for n, a in {**sent, **restored}.items()})
         return reply
 
     return guarded
@@ -260,7 +252,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
 
 def _returned(reply: Message, sent: Arrays) -> Arrays:
     """The reply's arrays in the order of ``sent``."""
-    beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != ARRAYS]
+    beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != wire.ARRAYS]
     if beside:
         raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
     arrays = {name: array.numpy() for name, array in shared_record(reply.content).items()}
@@ -292,13 +284,13 @@ def _shown(parameters: Arrays, guard: float) -> ArrayRecord:
 
 def _parameters(arrays: Arrays, config: ConfigRecord) -> Arrays:
     """The arrays of floating-point numbers that are no buffers, by their names and by the config of the message."""
-    declared = names_in(config, BUFFERS)
+    declared = wire.names_in(config, wire.BUFFERS)
     floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
     return {name: array for name, array in floats.items() if not _is_statistic(name) and name not in declared}
 
 
 def _is_statistic(name: str) -> bool:
-    return name.rpartition(".")[2] in STATISTICS
+    return name.rpartition(".")[2] in wire.STATISTICS
 
 
 @contextmanager

@@ -7,29 +7,20 @@ reads metrics, so this works wherever nodes evaluate.
 """
 
 from collections.abc import Mapping
+from math import cos, pi
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedapps.base.options import option_values
-from fedapps.clients.settings import LINEAGE
+from fedapps.clients.settings import CHAMPION_RUNS, LINEAGE
 from fedapps.config.parsing import Config
-from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Scalar
+from fedapps.runs.tracking import stage_of
 from fedapps.strategies import BaseStrategy, RoundReport
 from fedapps.strategies.wire import FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, TIMINGS_WANTED
-
-
-def stage_of(run: RunConfig, server_round: int, num_stages: int = 1, begun: int = 0) -> int:
-    """The stage of a round, counted from 0.
-
-    Stages of the data share the rounds of the run equally, which come after ``begun`` others; without them stage 1
-    begins after nodes have collected data.
-    """
-    if num_stages > 1:
-        return (server_round - begun - 1) * num_stages // run.rounds
-    return int(0 < run.collect_after < server_round)
 
 
 class RoundConfigs:
@@ -52,6 +43,10 @@ class RoundConfigs:
         self._common: dict[str, Scalar | list[str]] = {"run": run_label, "method": label}
         if config.lineage:
             self._common[LINEAGE] = list(config.lineage)
+        if config.run.registry:
+            self._common["registry"] = Path(config.run.registry).name
+        if config.champions:
+            self._common[CHAMPION_RUNS] = [label for chain in config.champions for label in (*chain, "")]
         if self.run.timings:
             self._common[TIMINGS_WANTED] = True
         if digest := config.task.fixed_digest:  # nodes check what they build from their own files
@@ -92,9 +87,13 @@ class RoundConfigs:
         )
 
     def _of_round(self, server_round: int) -> dict[str, Scalar]:
+        factor = 1.0
+        if self.run.learning_rate_schedule == "cosine":
+            # ½ (1 + cos(π (t - 1) / T)) in round t of T (Loshchilov and Hutter, SGDR, ICLR 2017, eq. 5, no restarts)
+            factor = 0.5 * (1 + cos(pi * (server_round - self.begun - 1) / self.run.rounds))
         return {
             "stage": self._stage(server_round),
-            "learning-rate": self.training.learning_rate * self.run.rate_factor(server_round - self.begun),
+            "learning-rate": self.training.learning_rate * factor,
         }
 
     def _stage(self, server_round: int) -> int:

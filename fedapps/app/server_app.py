@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import INFO
 from typing import Any
 
@@ -23,21 +23,21 @@ from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import RefusedNodesError, refused_nodes, refused_text, summary_table
-from fedapps.runs.tracking import Tracking
+from fedapps.runs.tracking import Recorder, Tracking
+from fedapps.sim.clock_grid import ClockGrid
 from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import check_named_cluster
-from fedapps.strategies import BaseStrategy, Callback, RequireEvaluations, RoundReport, Run, Save, Track
+from fedapps.strategies import BaseStrategy, Callback, Each, RequireEvaluations, RoundReport, Run, Save, Track
 from fedapps.strategies.transport import clock_of
 
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .privacy import check_statistics, guarantee, spent
-from .round_config import RoundConfigs, held_out_results, stage_of, tracked_results
+from .round_config import RoundConfigs, held_out_results, tracked_results
 from .start import STARTED, begun, start_snapshots, started_arrays
 from .strategy import build_strategy, tracked_metric, with_clock, write_devices
 
 app = ServerApp()
-STAGES = ("given data", "collected data")
 
 
 @app.main()
@@ -111,39 +111,6 @@ def main(grid: Grid, context: Context) -> None:
         raise RefusedNodesError(refused)
 
 
-@dataclass
-class Recorder(Callback):
-    """Records each round in the run folder, if no other server has taken it over.
-
-    Parameters
-    ----------
-    folder : RunFolder
-    config : Config
-    method : str
-        The label of the method.
-    num_stages : int
-        ≥ 1, of the run.
-    last_round : int
-        ≥ 0, the round of the last checkpoint.
-    """
-
-    folder: RunFolder
-    config: Config
-    method: str
-    num_stages: int
-    last_round: int
-
-    def before_training(self, run: Run, server_round: int) -> None:
-        self.folder.check_owner()
-
-    def after_round(self, run: Run, report: RoundReport) -> None:
-        if report.round == self.last_round + 1:
-            write_devices(self.folder.path, run.grid)
-        row = report if self.config.run.timings else replace(report, timings={})
-        stage = stage_of(self.config.run, report.round, self.num_stages, self.config.begun.get(self.method, 0))
-        self.folder.record(self.method, stage_label(stage, self.num_stages), row)
-
-
 def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, tracking: Tracking) -> None:
     """Run the method of a label from its initial arrays or its last checkpoint to its line in the summary."""
     run = config.run
@@ -162,6 +129,11 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
     configs = RoundConfigs(config, method, folder.label)
+
+    def devices_known(report: RoundReport) -> None:
+        if report.round == last_round + 1:
+            write_devices(folder.path, grid)
+
     result = strategy.start(
         grid,
         started_arrays(config, strategy, initial),
@@ -172,9 +144,10 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_every=run.evaluate_every,
         callbacks=[
             *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
-            Recorder(folder, config, method, config.num_stages, last_round),
+            *([Each(devices_known)] if isinstance(grid, ClockGrid) else ()),
+            Recorder(folder, config, method, config.num_stages),
             *([releases] if run.dp != "none" else ()),
-            tracking,
+            *([tracking] if config.trackers else ()),
             Save(checkpoints, resume=True),  # a new run has no checkpoints yet
             RequireEvaluations(run.max_failed_evaluations, run.track_metric),
         ],
@@ -195,11 +168,6 @@ class _Reported(Callback):
         nodes = [node for node in run.strategy.registry.known.values() if not node.no_data]
         if server_round == 1 and nodes and all(node.unreported == self.config.run.track_metric for node in nodes):
             raise ValueError(self.config.unreported_text)
-
-
-def stage_label(stage: int, num_stages: int) -> str:
-    """What the records call a stage, counted from 0."""
-    return f"stage {stage + 1} of {num_stages}" if num_stages > 1 else STAGES[stage]
 
 
 def initial_arrays(config: Config, label: str = "") -> ArrayRecord:

@@ -22,6 +22,7 @@ from fedapps.base.options import matches
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.registry.tasks import task_class
+from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder, read_config, read_label, read_object
 from fedapps.strategies import BaseStrategy, Snapshot
 from fedapps.strategies.arrays import from_record, to_record
@@ -90,7 +91,7 @@ def _snapshot(config: Config, folder: RunFolder, label: str) -> Snapshot:
     if snapshot is None:
         raise ValueError(
             f"start-from = {config.run.start_from!r}: the run {folder.path} has no such checkpoint of {label}; a best "
-            "one needs track-metric"
+            "one needs track-metric, and `fedapps generation` removes those of old runs (keep-runs)"
         )
     if config.run.dp != "none":
         folder.releases(label).check(snapshot.round)
@@ -114,7 +115,7 @@ def begun(config: Config, folder: RunFolder) -> Config:
             facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}}
             folder.checkpoints(method).save(replace(snapshot, facts=facts, history={}), best=False)
         rounds = {method: snapshot.round for method, snapshot in snapshots.items()}
-        started = {"rounds": rounds, "lineage": [label, *with_begun(config, source).lineage]}
+        started = {"rounds": rounds, "lineage": _lineage(source)}
         write_whole(folder.path / STARTED, json.dumps(started).encode(), sync=True)
     return with_begun(config, folder.path)
 
@@ -122,7 +123,14 @@ def begun(config: Config, folder: RunFolder) -> Config:
 def with_begun(config: Config, path: Path) -> Config:
     """The config of the run in a folder with what came before it. Raises ``ValueError`` for a damaged file."""
     started = read_object(path / STARTED)
-    return replace(config, begun=started.get("rounds", {}), lineage=tuple(started.get("lineage", ())))
+    generations = Registry.read(Path(config.run.registry)).generations if config.run.registry else ()
+    champions = tuple(_lineage(Path(one.run)) for one in generations)
+    return replace(config, begun=started.get("rounds", {}), lineage=_lineage(path)[1:], champions=champions)
+
+
+def _lineage(path: Path) -> tuple[str, ...]:
+    """The label of the run in a folder, and those of the runs before it. Raises ``ValueError`` for a damaged file."""
+    return read_label(path / "label"), *read_object(path / STARTED).get("lineage", ())
 
 
 def carry_states(source: Path, label: str, target: Path, new_label: str, method: str) -> None:

@@ -162,10 +162,8 @@ def with_clock(grid: Grid, run: RunConfig) -> Grid:
     return ClockGrid(grid, devices, reading, lost=run.clock.clock_interrupted == "lose")
 
 
-def write_devices(folder: Path, grid: Grid) -> None:
+def write_devices(folder: Path, grid: ClockGrid) -> None:
     """Write the device of each node, once its nodes have been asked for their keys."""
-    if not isinstance(grid, ClockGrid):
-        return
     numbers, devices = grid.devices_by_key(), grid.devices
     rows = io.StringIO()
     writer = csv.writer(rows, lineterminator="\n")

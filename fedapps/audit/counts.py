@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor, nn
 
@@ -42,15 +43,13 @@ def label_counts(gradient: Tensor, answers: Tensor, count: int, *, scaled: bool 
     Tensor int64 [C]
         The sum is n.
     """
-    from scipy.optimize import nnls  # only audits need it
-
     system = (answers.T - torch.eye(len(answers))).double().numpy()
     right = gradient.double().numpy()
     if scaled:
         right = right / max(float(np.abs(right).max()), np.finfo(float).tiny)
     else:
         system, right = np.vstack([system, np.ones(len(answers))]), np.append(right, 1.0)
-    shares, _ = nnls(system, right)
+    shares, _ = scipy.optimize.nnls(system, right)
     shares = shares / shares.sum() if shares.sum() else np.full(len(answers), 1 / len(answers))
     whole = np.floor(shares * count + 1e-9).astype(int)
     largest = np.argsort(whole - shares * count, kind="stable")[: count - whole.sum()]  # largest remainders

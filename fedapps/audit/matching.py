@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
 from torch import Tensor
 
@@ -175,12 +176,10 @@ def errors(secret: Secret, true: Tensor, read: Tensor) -> Tensor:
     Tensor [n]
         Not a number where no value counts.
     """
-    from scipy.optimize import linear_sum_assignment  # only audits need it
-
     squares = _squares(secret, true, read)
     if secret.either_sign:
         squares = torch.minimum(squares, _squares(secret, true, -read))
-    first, second = map(torch.from_numpy, linear_sum_assignment(squares.nan_to_num()))
+    first, second = map(torch.from_numpy, scipy.optimize.linear_sum_assignment(squares.nan_to_num()))
     result = torch.empty(len(squares), dtype=torch.float64)
     result[first] = squares[first, second].sqrt()
     return result
@@ -197,11 +196,9 @@ def _squares(secret: Secret, true: Tensor, read: Tensor) -> Tensor:
 
 def _of_set(true: Tensor, read: Tensor) -> Tensor:
     """The mean squared error of the rows of one example, each beside the row read that is assigned to it."""
-    from scipy.optimize import linear_sum_assignment  # only audits need it
-
     gaps = true[~true.isnan().any(1), None].double() - read.nan_to_num(_ABSENT)
     costs = gaps.square().mean(2)
-    return costs[linear_sum_assignment(costs)].mean()
+    return costs[scipy.optimize.linear_sum_assignment(costs)].mean()
 
 
 def decibels(error: float) -> float:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import scipy
 import torch
 from torch import Tensor, nn
 
@@ -114,15 +115,13 @@ def explaining(update: Tensor, candidates: Tensor, count: int) -> Tensor:
     Tensor bool [k]
         The largest weights.
     """
-    from scipy.optimize import nnls  # only audits need it
-
     units = nn.functional.normalize(candidates.double(), dim=1)
     # With the eigenvectors V and eigenvalues d of C Cᵀ, |Cᵀ λ - u|² is |√d Vᵀ λ - √d⁻¹ Vᵀ C u|² and a constant.
     values, vectors = torch.linalg.eigh(units @ units.T)
     kept = values > 1e-10
     roots, rotation = values[kept].sqrt(), vectors[:, kept].T
     right = rotation @ (units @ nn.functional.normalize(update.double(), dim=0)) / roots
-    weights = torch.from_numpy(nnls((roots[:, None] * rotation).numpy(), right.numpy())[0])
+    weights = torch.from_numpy(scipy.optimize.nnls((roots[:, None] * rotation).numpy(), right.numpy())[0])
     named = torch.zeros(len(candidates), dtype=torch.bool)
     named[weights.topk(count).indices] = True
     return named

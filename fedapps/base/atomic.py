@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import listed
-from .processes import machine, still_runs
-from .processes import start_time as start_time_of
+from .processes import machine, start_time, still_runs
 
 MAX_BYTES = 180
 _QUOTED = frozenset("/\\%")
@@ -153,7 +152,7 @@ def temporary_name(path: Path) -> Path:
     """
     name = os.fsencode(path.name)[:MAX_BYTES].decode(errors="ignore")
     pid = os.getpid()
-    return path.with_name(f".{name}.fedapps-{_host()}-{pid}-{start_time_of(pid)}-{secrets.token_hex(4)}")
+    return path.with_name(f".{name}.fedapps-{_host()}-{pid}-{_start_of(pid)}-{secrets.token_hex(4)}")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -185,6 +184,9 @@ def remove_leftovers(folder: Path) -> None:
                     path.unlink(missing_ok=True)
 
 
+_start_of = lru_cache(maxsize=1)(start_time)  # a process that was forked has another number
+
+
 @lru_cache(maxsize=1)
 def _host() -> str:
     return hashlib.sha256(f"{socket.gethostname()} {machine()}".encode()).hexdigest()[:16]
@@ -202,6 +204,21 @@ def append_line(file: BinaryIO, line: bytes) -> None:
     file.write(line + b"\n")
     file.flush()
     os.fsync(file.fileno())
+
+
+def append_whole(path: Path, lines: bytes, *, sync: bool) -> None:
+    """Append lines to a file; with ``sync``, return when they are on the disk.
+
+    Raises
+    ------
+    UnwritableError
+        The file cannot be written. Its last line may be incomplete.
+    """
+    with naming_errors(path), path.open("ab") as file:
+        file.write(lines)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def synced(path: Path) -> None:

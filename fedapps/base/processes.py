@@ -152,7 +152,7 @@ def is_alive(pid: int) -> bool:
 
 def start_time(pid: int) -> str:
     """When a process of this machine started, in ticks since the machine did; empty if it has ended, or is hidden."""
-    facts = _facts(pid)
+    facts = process_facts(pid)
     return facts[19] if facts and facts[0] not in _ENDED else ""
 
 
@@ -161,7 +161,7 @@ def still_runs(pid: int, started: str) -> bool:
 
     Where the system does not tell when processes started, any process of this number counts.
     """
-    if facts := _facts(pid):
+    if facts := process_facts(pid):
         return facts[0] not in _ENDED and facts[19] == started
     try:
         os.kill(pid, 0)
@@ -172,7 +172,7 @@ def still_runs(pid: int, started: str) -> bool:
     return True
 
 
-def _facts(pid: int) -> list[str]:
+def process_facts(pid: int) -> list[str]:
     """What the system tells about a process, from its state on; empty if there is none, or if it is hidden."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

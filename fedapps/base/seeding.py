@@ -35,15 +35,12 @@ def torch_seed(seed: int, *labels: int | str) -> Iterator[None]:
     The parameters are those of :func:`derive_seed`. torch is imported only when the function is called.
     """
     number = derive_seed(seed, *labels)
-    states = _torch_states()
-    try:
+    with _torch().random.fork_rng(range(_torch().cuda.device_count()) if has_gpus() else []):
         # `torch.manual_seed` also queues seeds for the devices that are not there, with a formatted stack for each.
         _torch().default_generator.manual_seed(number)
         if has_gpus():
             _torch().cuda.manual_seed_all(number)
         yield
-    finally:
-        _set_torch_states(states)
 
 
 class TorchState:

@@ -13,9 +13,12 @@ from fedapps.base.errors import headline_of
 from fedapps.base.report.metrics import plot_styles
 from fedapps.report import ReportError, RunData, read_run
 from fedapps.report.evaluated import PairedCurve, notes, paired_curve
+from fedapps.report.generations import is_registry
 from fedapps.report.run_data import configured_methods
 from fedapps.runs.owner import OWNER_FILE, has_owner
 from fedapps.strategies.checks import LARGEST_COUNT
+
+from .fleets import FleetStatus, read_fleet_status
 
 _MOST_REASONS = 50
 #: What the board reads of a run, and its report.
@@ -250,6 +253,7 @@ class Board:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[Path, tuple[tuple[object, ...], RunStatus]] = {}
+        self._fleets: dict[Path, tuple[tuple[int, ...], FleetStatus]] = {}
 
     def runs(self, now: float | None = None) -> list[RunStatus]:
         """The state of all runs at a time in seconds since the epoch (default now), the last changed first."""
@@ -262,8 +266,21 @@ class Board:
         return self._reports().get(path)
 
     def values(self) -> dict[str, object]:
-        """The state as JSON values: the ``runs``, and the paths of all folders with ``reports``."""
-        return {"runs": [asdict(run) for run in self.runs()], "reports": sorted(self._reports())}
+        """The state as JSON values: ``runs``, registries as ``fleets``, and the paths of folders with ``reports``."""
+        states = {"runs": self.runs(), "fleets": self.fleets()}
+        return {name: list(map(asdict, of)) for name, of in states.items()} | {"reports": sorted(self._reports())}
+
+    def fleets(self) -> list[FleetStatus]:
+        """The registries of champions below the folder; one is read again only after its files have changed."""
+        for path in filter(is_registry, folders(self.folder)):
+            files = [path / name for name in ("registry.json", "decisions") if (path / name).exists()]
+            state = tuple(file.stat().st_mtime_ns for file in files)
+            if path not in self._fleets or self._fleets[path][0] != state:
+                read = [path / "registry.json", *(path / "decisions").glob("*")]
+                foreign = [file.name for file in read if not is_inside(file, self.folder)]
+                self._fleets[path] = (state, read_fleet_status(path, relative(path, self.folder), foreign))
+        known = {path: status for path, (_, status) in self._fleets.items() if is_registry(path)}
+        return sorted(known.values(), key=lambda fleet: fleet.path)
 
     def _reports(self) -> dict[str, Path]:
         reports = {relative(path, self.folder): path / "report.html" for path in folders(self.folder)}

@@ -23,18 +23,15 @@ def list_names(arguments: argparse.Namespace) -> int:
     """Print tasks, methods and recipes, or the keys of the run config, or what is known of one name."""
     if (arguments.task or arguments.methods) and not arguments.keys:
         raise ValueError("--task and --methods choose the keys to list: add --keys")
-    if arguments.name:
-        from .descriptions import described_name
+    if arguments.name or arguments.keys:
+        from .descriptions import described_name, keys_text
 
-        print(described_name(arguments.name))
+        named = described_name(arguments.name) if arguments.name else keys_text(arguments.task, arguments.methods)
+        print(named)
     elif arguments.for_task:
         from fedapps.launch.choice import choice_text
 
         print(choice_text(arguments.for_task))
-    elif arguments.keys:
-        from .descriptions import keys_text
-
-        print(keys_text(arguments.task, arguments.methods))
     else:
         print(overview())
     return 0

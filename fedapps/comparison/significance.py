@@ -21,6 +21,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fedapps.base.report.metrics import bare, describe
@@ -139,9 +140,7 @@ def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if differences.shape[-1] < 2:
         return np.ones(differences.shape[:-1])
-    from scipy.stats import permutation_test  # slow to import, and only comparisons test
-
-    result = permutation_test(
+    result = scipy.stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=_PATTERNS, axis=-1, random_state=0
     )
     return np.asarray(result.pvalue)

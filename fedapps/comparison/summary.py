@@ -22,19 +22,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import References, find_references
 from fedapps.registry.tasks import task_class
 from fedapps.report.comparison_tables import below_floors
-from fedapps.runs.comparisons import (
-    Compared,
-    ComparedRun,
-    Comparison,
-    Course,
-    Curve,
-    Estimates,
-    FailedRun,
-    HeldOutMeans,
-    Point,
-    VariedPart,
-    point_title,
-)
+from fedapps.runs import comparisons
 from fedapps.runs.continual import measure_names
 
 from .matrix import Plan
@@ -75,12 +63,16 @@ def complete_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["method"] not in lacking]
 
 
-def failures(rows: Sequence[Row]) -> list[FailedRun]:
+def failures(rows: Sequence[Row]) -> list[comparisons.FailedRun]:
     """The runs that failed."""
-    return [FailedRun(method=row["method"], seed=row["seed"], **row["failed"]) for row in rows if "failed" in row]
+    return [
+        comparisons.FailedRun(method=row["method"], seed=row["seed"], **row["failed"])
+        for row in rows
+        if "failed" in row
+    ]
 
 
-def with_counts(table: Estimates, rows: Sequence[Row]) -> dict[str, dict[str, Estimate]]:
+def with_counts(table: comparisons.Estimates, rows: Sequence[Row]) -> dict[str, dict[str, Estimate]]:
     """A table whose estimates of methods that lack seeds also say how many were planned."""
     planned = Counter(row["method"] for row in rows)
     lacking = {run.method for run in failures(rows)}
@@ -106,12 +98,14 @@ def about_failures(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def where(run: FailedRun) -> str:
+def where(run: comparisons.FailedRun) -> str:
     """The last round of a failed run and the reason, in some words."""
     return f"after round {run.round}: {shorten(run.reason, _LETTERS, placeholder=' ...')}"
 
 
-def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[Estimates]) -> Comparison:
+def summarise(
+    plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[comparisons.Estimates]
+) -> comparisons.Comparison:
     """The content of ``compare.json``.
 
     Parameters
@@ -144,18 +138,18 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         part = _compared(plan, task, rows, metrics, references[0], _paper_at(plan, {}, setting))
         notes = (*part.notes, *_about_paper(plan, setting, values))
         claims = tuple(checked_claims(plan.recipe, values, setting))
-        return Comparison(**vars(replace(part, claims=claims, notes=notes)), **about)
-    parts: list[VariedPart] = []
+        return comparisons.Comparison(**vars(replace(part, claims=claims, notes=notes)), **about)
+    parts: list[comparisons.VariedPart] = []
     at_values: dict[str, Mapping[str, Sequence[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
     for index, (point, of_point) in enumerate(zip(plan.points, references, strict=True)):
         own_rows = rows[index * size : (index + 1) * size]
         part = _compared(plan, task, own_rows, metrics, of_point, _paper_at(plan, point, setting))
-        parts.append(VariedPart(**vars(part), point=point))
+        parts.append(comparisons.VariedPart(**vars(part), point=point))
         at = ", ".join(map(str, point.values()))
         of_labels = _by_label(plan, seed_values(complete_rows(own_rows)))
         at_values |= {f"{label} at {at}": of for label, of in of_labels.items()}
-    return Comparison(
+    return comparisons.Comparison(
         **about,
         claims=tuple(checked_claims(plan.recipe, at_values, setting)),
         notes=tuple(_about_paper(plan, setting, at_values)),
@@ -163,7 +157,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     )
 
 
-def _paper_at(plan: Plan, point: Point, setting: Setting) -> Table:
+def _paper_at(plan: Plan, point: comparisons.Point, setting: Setting) -> Table:
     """The paper's numbers at a point: those for a value of a key if the recipe sets the others, or the recipe's own."""
     recipe_point = plan.own_point
     for key, value in point.items():
@@ -185,13 +179,13 @@ def _compared(
     task: str,
     rows: Sequence[Mapping[str, Any]],
     metrics: Sequence[str],
-    references: Estimates,
+    references: comparisons.Estimates,
     paper: Table,
-) -> Compared:
+) -> comparisons.Compared:
     """What follows from the runs at one point of the grid, or from all."""
     complete, profiles = complete_rows(rows), task_class(task)
     methods = [plan.shown(label) for label in plan.methods]
-    return Compared(
+    return comparisons.Compared(
         rows=tuple(map(_run, finished_rows(rows))),
         table=with_counts(table_of(finished_rows(rows)), rows),
         curves=curves_of(complete),
@@ -205,12 +199,12 @@ def _compared(
     )
 
 
-def _run(row: Mapping[str, Any]) -> ComparedRun:
-    held_out = HeldOutMeans(**row["held_out"]) if "held_out" in row else None
-    return ComparedRun(**{key: row[key] for key in _KEPT if key in row}, held_out=held_out)
+def _run(row: Mapping[str, Any]) -> comparisons.ComparedRun:
+    held_out = comparisons.HeldOutMeans(**row["held_out"]) if "held_out" in row else None
+    return comparisons.ComparedRun(**{key: row[key] for key in _KEPT if key in row}, held_out=held_out)
 
 
-def _means(table: Estimates) -> dict[str, dict[str, float]]:
+def _means(table: comparisons.Estimates) -> dict[str, dict[str, float]]:
     return {name: {metric: one.mean for metric, one in row.items()} for name, row in table.items()}
 
 
@@ -245,7 +239,7 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Estimate]
     }
 
 
-def curves_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Course]]:
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, comparisons.Course]]:
     """The course of the main metrics over rounds, by method and metric.
 
     Rounds in which not every seed was evaluated, as after an early stop, are omitted.
@@ -259,12 +253,12 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Course]]
     }
 
 
-def _course(name: str, rows: Sequence[Mapping[str, Any]]) -> Course:
+def _course(name: str, rows: Sequence[Mapping[str, Any]]) -> comparisons.Course:
     """The course of a metric, from the runs of a method."""
     curves = [dict(row["curves"].get(name, ())) for row in rows]
     rounds = _common_rounds(curves)
     estimates = [Estimate.of([curve[number] for curve in curves]) for number in rounds]
-    course = Course(
+    course = comparisons.Course(
         rounds=rounds,
         mean=[one.mean for one in estimates],
         half=[nan if one.half is None else one.half for one in estimates],
@@ -274,7 +268,7 @@ def _course(name: str, rows: Sequence[Mapping[str, Any]]) -> Course:
         return course
     pairs = [dict(of["points"]) if of else curve for of, curve in zip(changes, curves, strict=True)]
     same = _common_rounds(pairs)
-    paired = Curve(rounds=same, mean=[mean(pair[number] for pair in pairs) for number in same])
+    paired = comparisons.Curve(rounds=same, mean=[mean(pair[number] for pair in pairs) for number in same])
     return replace(course, changed=sorted({number for of in changes if of for number in of["changed"]}), paired=paired)
 
 
@@ -324,7 +318,7 @@ def worst_tenth(nodes: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> d
     return worst
 
 
-def references_of(plan: Plan, folder: Path) -> list[Estimates]:
+def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
     """The references at each of ``plan.points``, as :func:`table_of` has them.
 
     Recorded data are the same with every seed, unless a key such as the seed of a partition follows it; simulated data
@@ -332,11 +326,11 @@ def references_of(plan: Plan, folder: Path) -> list[Estimates]:
     """
     path = folder / REFERENCES
     known: dict[str, References] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    tables: list[Estimates] = []
+    tables: list[comparisons.Estimates] = []
     for point in plan.points:
         rows = []
         for seed in plan.seeds:
-            config, key = plan.config_of(point, seed), point_title({**point, "seed": seed})
+            config, key = plan.config_of(point, seed), comparisons.point_title({**point, "seed": seed})
             if key not in known:
                 known[key] = find_references(config)
                 write_whole(path, (json.dumps(known, indent=2) + "\n").encode())

@@ -13,19 +13,7 @@ from fedapps.base.options import key_of, option
 from fedapps.base.seeding import derive_seed
 from fedapps.base.tables import read_table
 from fedapps.registry.expressions import Expression, read_expression
-from fedapps.sim.devices import (
-    DISTRIBUTIONS,
-    AlwaysOn,
-    Availability,
-    Constant,
-    DayNight,
-    Devices,
-    Distribution,
-    OnOff,
-    Trace,
-    drawn,
-    from_table,
-)
+from fedapps.sim import devices
 from fedapps.strategies import Closing, Staleness
 
 #: a of the staleness functions in the papers.
@@ -187,7 +175,7 @@ def clock_conflicts(clock: SimulatedTime) -> Iterator[tuple[set[str], str]]:
         yield {"clock_availability"}, f"clock-availability = {clock.clock_availability!r}: {error}"
 
 
-def devices_of(clock: SimulatedTime, count: int, seed: int) -> Devices:
+def devices_of(clock: SimulatedTime, count: int, seed: int) -> devices.Devices:
     """The devices of ``count`` nodes.
 
     Raises
@@ -206,10 +194,10 @@ def devices_of(clock: SimulatedTime, count: int, seed: int) -> Devices:
             raise type(error)(f"clock-devices = {clock.clock_devices!r}: {error}") from error
     step_seconds, uplink, downlink = (read_distribution(getattr(clock, name)) for name in _SPEEDS)
     assert step_seconds is not None
-    return drawn(count, derive_seed(seed, "devices"), step_seconds, uplink, downlink, availability)
+    return devices.drawn(count, derive_seed(seed, "devices"), step_seconds, uplink, downlink, availability)
 
 
-def read_distribution(text: str) -> Distribution | None:
+def read_distribution(text: str) -> devices.Distribution | None:
     """A number, or a distribution such as ``lognormal(median=0.5,sigma=1)``; ``None`` for an empty text.
 
     Raises
@@ -220,18 +208,20 @@ def read_distribution(text: str) -> Distribution | None:
     if not text.strip():
         return None
     try:
-        return Constant(float(text))
+        return devices.Constant(float(text))
     except ValueError:
         if _is_number(text):
             raise
     expression = _expression(text)
-    if expression.name not in DISTRIBUTIONS:
-        raise ValueError(f"must be a number or one of {', '.join(DISTRIBUTIONS)}, such as uniform(low=0.1,high=1)")
-    kind = DISTRIBUTIONS[expression.name]
+    if expression.name not in devices.DISTRIBUTIONS:
+        raise ValueError(
+            f"must be a number or one of {', '.join(devices.DISTRIBUTIONS)}, such as uniform(low=0.1,high=1)"
+        )
+    kind = devices.DISTRIBUTIONS[expression.name]
     return kind(**_numbers(expression, [field.name for field in fields(kind)]))  # type: ignore[arg-type]
 
 
-def read_availability(text: str, count: int, seed: int, *, read_files: bool = True) -> Availability:
+def read_availability(text: str, count: int, seed: int, *, read_files: bool = True) -> devices.Availability:
     """The value of ``clock-availability`` for ``count`` devices; :class:`AlwaysOn` for an unread file.
 
     Raises
@@ -241,52 +231,38 @@ def read_availability(text: str, count: int, seed: int, *, read_files: bool = Tr
     """
     text = text.strip()
     if not text:
-        return AlwaysOn(count)
+        return devices.AlwaysOn(count)
     if Path(text).suffix and "(" not in text:
-        return _trace(Path(text), count) if read_files else AlwaysOn(count)
+        return _trace(Path(text), count) if read_files else devices.AlwaysOn(count)
     expression = _expression(text)
     if expression.name == "day-night":
-        return DayNight(count, **_numbers(expression, ["hours", "spread"]), seed=seed)
+        return devices.DayNight(count, **_numbers(expression, ["hours", "spread"]), seed=seed)
     if expression.name == "on-off":
         arguments = _arguments(expression, ["on", "off"])
         on, off = (read_distribution(arguments[name]) for name in ("on", "off"))
         if on is None or off is None:
             raise ValueError("on and off must not be empty")
-        return OnOff(count, _Hours(on), _Hours(off), seed)
+        return devices.OnOff(count, on, off, seed, unit=_HOUR)
     raise ValueError("must be day-night(hours=8,spread=24), on-off(on=2,off=uniform(low=1,high=3)) or a CSV file")
 
 
-@dataclass(frozen=True)
-class _Hours(Distribution):
-    """A distribution of hours, in seconds."""
-
-    name = "hours"
-    hours: Distribution
-
-    def __post_init__(self) -> None:
-        pass
-
-    def draw(self, seed: int, *counters: Any) -> Any:
-        return _HOUR * self.hours.draw(seed, *counters)
-
-
-def _listed(path: Path, count: int, availability: Availability) -> Devices:
+def _listed(path: Path, count: int, availability: devices.Availability) -> devices.Devices:
     table = read_table(path, ("device", "speed", "up", "down"))
     names = table.texts("device")
     if len(set(names)) < len(names):
         raise DataError(f"{path}: a device is listed twice; give each device one row")
     rates = {name: table.numbers(name, missing=np.inf) for name in ("up", "down")}
-    return from_table(count, {"speed": table.numbers("speed"), **rates}, availability)
+    return devices.from_table(count, {"speed": table.numbers("speed"), **rates}, availability)
 
 
-def _trace(path: Path, count: int) -> Trace:
+def _trace(path: Path, count: int) -> devices.Trace:
     table = read_table(path, ("device", "start", "end"))
     starts, ends = table.numbers("start"), table.numbers("end")
     intervals: dict[str, list[tuple[float, float]]] = {}
     for row in np.argsort(starts, kind="stable"):
         intervals.setdefault(table.texts("device")[row], []).append((float(starts[row]), float(ends[row])))
     order = dict.fromkeys(table.texts("device"))
-    return Trace([intervals[name] for name in order], count)
+    return devices.Trace([intervals[name] for name in order], count)
 
 
 def _is_number(text: str) -> bool:

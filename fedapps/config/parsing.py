@@ -53,6 +53,8 @@ class Config:
         By label, the rounds that came before those of this run; empty unless it starts from another one.
     lineage : tuple of str
         The labels of the runs before this one, from the last one on, under which nodes have private state.
+    champions : tuple of tuples of str
+        For each champion in the registry, the label of its run and those of the runs before it.
     """
 
     run: RunConfig
@@ -63,6 +65,7 @@ class Config:
     trackers: Mapping[str, Tracker] = field(default_factory=dict)
     begun: Mapping[str, int] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
+    champions: tuple[tuple[str, ...], ...] = ()
 
     def last_round(self, label: str) -> int:
         """The last round of a method."""

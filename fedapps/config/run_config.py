@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import cos, floor, isfinite, pi
+from math import floor, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,12 @@ class RunConfig:
     )
     gate_method: str = option("", "label of the challenger's method; empty = the first of methods")
     gate_nodes: str = option("", "keys of the nodes that go back, separated by commas; empty = all")
+    keep_runs: int = option(
+        4,
+        "runs with registry whose checkpoints `fedapps generation` keeps and whose private state a node keeps, beside "
+        "those of the last two champions; 0 = all",
+        minimum=0,
+    )
     newest: str = option(
         "all",
         "training examples of each node, where they are in the order of recording: all; new, those since its last run; "
@@ -335,16 +341,6 @@ class RunConfig:
     @property
     def _cache(self) -> Path:
         return Path(self.cache_dir or "~/fedapps/worlds").expanduser()
-
-    def rate_factor(self, server_round: int) -> float:
-        """What multiplies the local learning rate in a round t of T, counted from 1.
-
-        1, or ½ (1 + cos(π (t - 1) / T)) with the schedule "cosine" (Loshchilov and Hutter, SGDR, ICLR 2017, eq. 5,
-        without restarts).
-        """
-        if self.learning_rate_schedule == "constant":
-            return 1.0
-        return 0.5 * (1 + cos(pi * (server_round - 1) / self.rounds))
 
     @property
     def participants(self) -> int:

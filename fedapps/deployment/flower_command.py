@@ -2,13 +2,14 @@
 
     python -P -m fedapps.deployment.flower_command flwr-clientapp torch
 
-A fork server imports a command and its libraries once, and runs the command in forks of itself. Each line of its
-standard input is a JSON list with the arguments of one call. It ends with its standard input. The libraries are
-imported after the first call has started, so that a command that does not need them does not wait.
+A fork server imports a command once, and runs it in forks. Each line of its standard input is a JSON list with the
+arguments of one call. It ends with its standard input. The libraries, and after the first call the modules of its app,
+are imported in a fork of the server that serves the calls as long as the app stays the same. This fork starts with the
+first call and ends after a time without calls, so that an idle node has no libraries in memory. Without libraries,
+nothing is imported beforehand, and nothing stays in memory.
 
 A fork starts like a new process, and NumPy's global generator has a new seed. It ends with its exit functions, so calls
-have nothing in common but what is imported: the libraries, and after the first call the modules of its app. These are
-in a fork of the server that serves the calls as long as the app stays the same.
+have nothing in common but what is imported.
 
 A call whose process is killed by a signal is repeated once. A worker of Flower that is killed, as when memory is
 exhausted, thus starts its task, or fails at once if the first process has started it; the SuperNode learns of the
@@ -20,16 +21,18 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,10 +88,16 @@ def load_command(command: str) -> Callable[[], object]:
     RuntimeError
         If the command is not installed.
     """
-    for entry in entry_points(group="console_scripts", name=command):
+    for entry in _commands().select(name=command):
         function: Callable[[], object] = entry.load()
         return function
     raise RuntimeError(f"{command} is not installed: pip install 'fedapps[apps]'")
+
+
+@cache
+def _commands() -> EntryPoints:
+    """All console commands; the metadata of every installed package is read for them."""
+    return entry_points(group="console_scripts")
 
 
 @contextmanager
@@ -195,7 +204,13 @@ class Fork:
 LastApp = Callable[[], tuple[Path, Callable[[], object]] | None]
 
 
-def serve(command: str, libraries: Sequence[str], last_app: LastApp = lambda: None) -> None:
+#: Seconds without a call after which libraries and app leave memory. To import them again takes about two.
+_RELEASE_AFTER = 300.0
+
+
+def serve(
+    command: str, libraries: Sequence[str], last_app: LastApp = lambda: None, release_after: float = _RELEASE_AFTER
+) -> None:
     """Serve until the standard input ends. Returns in the server and in every fork.
 
     Parameters
@@ -203,44 +218,63 @@ def serve(command: str, libraries: Sequence[str], last_app: LastApp = lambda: No
     command : str
         Name of the command.
     libraries : sequence of str
-        Modules to import; those that are not installed are skipped.
+        Modules to import; those that are not installed are skipped. Without any, each call imports what it needs.
     last_app : callable
         Asked before each call.
+    release_after : float
+        Seconds without a call after which the process that has imported libraries and app ends.
     """
     name_process("fork-server")
-    function, waiting = load_command(command), list(libraries)
+    function = load_command(command)
     signal.signal(signal.SIGCHLD, _reap)
     app: Path | None = None
     with_app: Fork | None = None
-    for line in sys.stdin:
-        if (last := last_app()) and last[0] != app:
-            if with_app:
-                with_app.close()
-            app, with_app = last[0], Fork(command, partial(_serve_with_app, command, function, last[1]))
+    calls = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - select does not see what a buffer has read ahead
+    while True:
+        if with_app and not select.select([calls], [], [], release_after)[0]:
+            with_app.close()
+            with_app = None
+        if not (line := calls.readline()):
+            return
+        last = last_app()
+        folder = last[0] if last else None
+        if with_app and app and folder != app:
+            with_app.close()
+            with_app = None
+        app = folder
+        if libraries and not with_app:
+            with_app = Fork(command, partial(_serve_with_app, command, function, libraries, last_app))
         if with_app and with_app.start(json.loads(line)) is None:
             continue
+        if with_app:  # it was killed
+            with_app.close()
+            with_app = None
         if os.fork() == 0:
             _forget_this_package()
             _call(command, function, json.loads(line))
             return
-        with quick_imports():
-            while waiting:
-                with suppress(ImportError):
-                    import_module(waiting.pop(0))
 
 
-def _serve_with_app(command: str, function: Callable[[], object], import_app: Callable[[], object]) -> None:
-    """Serve calls of one app, whose modules are imported before each call as far as they are known."""
+def _serve_with_app(command: str, function: Callable[[], object], libraries: Sequence[str], last_app: LastApp) -> None:
+    """Serve calls of one app; the libraries, and before each call what is known of the app, are imported first."""
     _forget_this_package()
+    with quick_imports():
+        for name in libraries:
+            with suppress(ImportError):
+                import_module(name)
     for line in sys.stdin:
         try:
-            with quick_imports():
-                import_app()
+            if last := last_app():
+                with quick_imports():
+                    last[1]()
         except Exception:  # the worker imports the module again, and tells its server why it failed
             traceback.print_exc()
         if os.fork() == 0:
             _call(command, function, json.loads(line))
             return
+    with suppress(ChildProcessError):  # a worker that is left stays below its node
+        while True:
+            os.wait()
 
 
 def _reap(*_: object) -> None:
@@ -268,6 +302,8 @@ def _call(command: str, function: Callable[[], object], arguments: Sequence[str]
         signal.signal(signal.SIGINT, signal.default_int_handler)
     name_process(command)
     sys.argv = [command, *arguments]
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # what was there before the fork is not for its end, such as all operators of torch
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     function()

@@ -1,23 +1,43 @@
 """``fedapps gate`` and ``fedapps rollback``: runs that change the model in use, on a federation or simulated nodes."""
 
-from collections.abc import Mapping
-from itertools import count
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.parsing import parse
+from flwr.common import log
+
+from fedapps.base.atomic import UnwritableError, remove_leftovers, temporary_name
+from fedapps.base.errors import RunFailedError
+from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
+from fedapps.report import write_report
 from fedapps.runs.champions import Registry
-from fedapps.runs.run_folder import read_config
+from fedapps.runs.run_folder import RunFolder, begun, read_config
+from fedapps.runs.tables import RefusedNodesError
+from fedapps.strategies import RunEndedError
 
 from .fleet import check_deployable, submit
 
 #: What stands for the default connection of Flower's config.
 DEFAULT = "-"
+#: Runs a config on simulated nodes.
+Simulate = Callable[[Config], object]
+_inline: Simulate = partial(execute, engine="inline")
 
 
-def steer(registry: Path, run: Path | None, action: str, federation: str, overrides: Mapping[str, Any]) -> None:
+def steer(
+    registry: Path,
+    run: Path | None,
+    action: str,
+    federation: str,
+    overrides: Mapping[str, Any],
+    simulate: Simulate = _inline,
+) -> None:
     """Let the nodes do what the key ``gate`` says.
 
     Parameters
@@ -31,13 +51,15 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
         The name of a connection; empty for simulated nodes.
     overrides : mapping
         Keys that replace those of the run.
+    simulate : function of a config
+        Runs it without a federation, by default on as many nodes as it says in this process.
 
     Raises
     ------
     ValueError
         There is no champion yet, or the run folder or a key is invalid.
     RunFailedError
-        The run on the federation failed.
+        The run failed.
     """
     folder = registry.expanduser().absolute()
     if run is None:
@@ -48,12 +70,23 @@ def steer(registry: Path, run: Path | None, action: str, federation: str, overri
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")
     paths = {"name": path.name, "output-dir": str(path.parent), "start": str(path), "registry": str(folder)}
-    keys = {**read_config(path), "resume": False, "trackers": "", **paths, "gate": action, **overrides}
-    _run(keys, federation)
+    keys = {**read_config(path), "resume": False, **paths, "gate": action, **overrides}
+    _run(keys, federation, simulate)
 
 
-def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs") -> Path:
+def generation(
+    recipe: Path,
+    federation: str,
+    overrides: Mapping[str, Any],
+    output_dir: str = "runs",
+    simulate: Simulate = _inline,
+) -> Path:
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
+
+    A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
+    one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
+    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of
+    all generations is then ``report.html`` in the registry.
 
     Parameters
     ----------
@@ -66,6 +99,8 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
         Keys that override the recipe.
     output_dir : str
         The folder of the runs, unless the recipe has ``output-dir``.
+    simulate : function of a config
+        As in :func:`steer`.
 
     Returns
     -------
@@ -75,9 +110,9 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     Raises
     ------
     ValueError
-        A key is missing or invalid.
+        A key is missing or invalid, or a decision of the registry is damaged.
     RunFailedError
-        A run on the federation failed.
+        A run failed.
     """
     keys = read_recipe(recipe, overrides)
     if missing := [key for key in ("registry", "track-metric") if not keys.get(key)]:
@@ -85,20 +120,71 @@ def generation(recipe: Path, federation: str, overrides: Mapping[str, Any], outp
     registry = Path(str(keys["registry"])).expanduser().absolute()
     output = Path(str(keys.get("output-dir") or output_dir)).expanduser().absolute()
     stem = str(keys.get("name") or recipe.stem)
-    number = next(number for number in count(1) if not (output / f"{stem}-{number}").exists())
-    champions = Registry.read(registry)
-    start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
     gate_keys = {key: value for key, value in keys.items() if key.startswith("gate-")}
-    run = {"name": f"{stem}-{number}", "output-dir": str(output), "start": start, "registry": str(registry)}
-    _run(keys | run, federation)
-    steer(registry, output / f"{stem}-{number}", "compare", federation, gate_keys)
-    return output / f"{stem}-{number}"
+    path = output / f"{stem}-{max(_numbers(output, stem), default=0)}"
+    left = begun(path) and not Registry.read(registry).decided(path)
+    unfinished = left and not _finished(path)
+    if unfinished:
+        place = {"name": path.name, "output-dir": str(output), "resume": True}
+        _train(path, read_config(path) | place, federation, simulate)
+    if left:
+        steer(registry, path, "compare", federation, gate_keys, simulate)
+    if not unfinished:
+        champions = Registry.read(registry)
+        start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
+        path = output / f"{stem}-{max(_numbers(output, stem), default=0) + 1}"
+        place = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
+        _train(path, keys | place, federation, simulate)
+        steer(registry, path, "compare", federation, gate_keys, simulate)
+    _remove_old(path, stem, Registry.read(registry))
+    log(INFO, "report of the generations: %s", write_report(registry))
+    return path
 
 
-def _run(keys: Mapping[str, Any], federation: str) -> None:
+def _train(path: Path, keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
+    """Run what trains. A node of which nothing can be used keeps no other from the better model."""
+    try:
+        _run(keys, federation, simulate)
+    except (RefusedNodesError, RunFailedError) as error:
+        if not (begun(path) and _finished(path)):
+            raise
+        log(WARNING, "the run has finished, and its model is compared: %s", error)
+
+
+def _numbers(output: Path, stem: str) -> list[int]:
+    """The numbers of the runs of a recipe, ascending."""
+    names = (re.fullmatch(re.escape(stem) + r"-([1-9]\d*)", path.name) for path in output.glob("*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def _finished(path: Path) -> bool:
+    """Whether a run has completed all of its methods."""
+    methods = parse(read_config(path), on_node=True).methods
+    return all(RunFolder(path, "").finished(label) for label in methods)
+
+
+def _remove_old(last: Path, stem: str, registry: Registry) -> None:
+    """Remove the checkpoints and the state of simulated nodes of the finished runs before, as ``keep-runs`` says."""
+    keep = parse(read_config(last), on_node=True).run.keep_runs
+    champions = [Path(one.run) for one in registry.generations]
+    paths = [last.with_name(f"{stem}-{number}") for number in _numbers(last.parent, stem)]
+    for path in [path for path in paths if path not in champions][:-keep] if keep else ():
+        if (path / "config.toml").exists() and _finished(path):
+            remove_leftovers(path)
+            for folder in (path / "checkpoints", path / "nodes"):
+                if folder.exists():
+                    aside = temporary_name(folder)  # a folder of this name is always whole
+                    folder.replace(aside)
+                    shutil.rmtree(aside)
+
+
+def _run(keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
     config = parse(keys)
     if federation:
         check_deployable(config)
         submit(keys, "" if federation == DEFAULT else federation, stream=True)
         return
-    execute(config, "inline")
+    try:
+        simulate(config)
+    except (RunEndedError, UnwritableError) as error:
+        raise RunFailedError(str(error)) from error

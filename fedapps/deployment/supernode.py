@@ -2,8 +2,9 @@
 
 For every message, Flower starts a new process ``flwr-clientapp``, which imports Flower and torch before it does
 anything. That takes seconds of processor time, on a small computer more than training. With this command, Flower is
-imported once: the SuperExec of the node is a fork of the SuperNode, and so is the process that imports torch once. Each
-worker is a fork of the latter, handles one message and ends. The SuperNode wakes the SuperExec for each message.
+imported once: the SuperExec of the node is a fork of the SuperNode, and so is the process that imports torch once
+messages come. Each worker is a fork of the latter, handles one message and ends. The SuperNode wakes the SuperExec for
+each message.
 """
 
 import json
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,17 @@ from fedapps.sim.flower_internals import (
 )
 from fedapps.strategies import SecureRules
 
-from .flower_command import LIBRARIES, POLL_INTERVAL, Fork, load_command, name_process, run_and_exit, run_flower, serve
+from .flower_command import (
+    LIBRARIES,
+    POLL_INTERVAL,
+    Fork,
+    load_command,
+    name_process,
+    quick_imports,
+    run_and_exit,
+    run_flower,
+    serve,
+)
 
 _KEY, _TRUSTED = "--auth-supernode-private-key", "--root-certificates"
 _CONFIG, _HOST, _PORT = "--node-config", "--host", "--port"
@@ -148,8 +160,8 @@ _NODE_CONFIG = "--node-config"
 #: What Flower takes for a key: it leaves out others without an error, such as ``#`` and an empty one.
 _CONFIG_KEY = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
-#: Memory of the process that has imported them, with the CUDA build of torch.
-_PRELOADED_BYTES = 800_000_000
+#: Memory of the process that has imported them and the app, with the CUDA build of torch.
+_PRELOADED_BYTES = 400_000_000
 
 
 @dataclass(frozen=True)
@@ -159,9 +171,10 @@ class SuperNode:
     Parameters
     ----------
     libraries : sequence of str
-        Modules that workers need; those that are not installed are skipped.
+        Modules that workers need; those that are not installed are skipped. They and the app stay in memory between
+        messages; without any, every worker imports what it needs.
     poll_interval : float
-        Seconds between two polls for messages, above 0 and at most Flower's 3.
+        Seconds between two polls for messages while these come, above 0 and at most Flower's 3.
     plain : bool
         Run Flower's own command, which has neither.
 
@@ -186,10 +199,11 @@ class SuperNode:
         """The settings of each of ``count`` nodes of one machine, whose workers need ``libraries``.
 
         A few nodes poll more often than Flower's, which suit remote machines; the polling of many would take CPU time
-        from those that train. Libraries are imported once per node if they fill at most a quarter of the memory.
+        from those that train. Libraries are imported once per node, and not for every message, if those of all nodes
+        fill at most half of the memory.
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        preloaded = libraries if count * _PRELOADED_BYTES <= memory / 4 else ()
+        preloaded = libraries if count * _PRELOADED_BYTES <= memory / 2 else ()
         return cls(preloaded, min(1.0, max(0.2, 0.05 * count)), plain)
 
     def command(self, options: Sequence[str]) -> list[str]:
@@ -244,7 +258,10 @@ def _quoted(text: str) -> str:
 def main() -> None:
     """Run the SuperNode until it is stopped."""
     interval, libraries, *options = sys.argv[1:]
-    command = load_command(_SUPERNODE)  # before the fork, which then has what the command imports
+    with quick_imports():  # before the forks, which then share its memory
+        command, *_ = map(load_command, (_SUPERNODE, _SUPEREXEC, _WORKER))
+        with suppress(ImportError):
+            import_module("httpcore")  # Flower imports it with the first request of a process
     if line := fallback("supernode"):
         print(line, file=sys.stderr, flush=True)
         os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from pathlib import Path
 
-import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from fedapps.app.client_app import app
 from fedapps.app.disclosure import SEND_ERRORS
-from fedapps.app.node import choose_device
 from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
@@ -330,8 +328,7 @@ def faster_engine(config: Config) -> tuple[str, str]:
         return "ray", f"{RAY_ADDRESS} names the cluster {address}"
     if run.node_batch > 1:
         return "inline", f"node-batch = {run.node_batch} trains nodes at once in one process"
-    on_gpu = choose_device(run.device).type == "cuda"
-    workers = torch.cuda.device_count() if on_gpu else usable_cores() // run.node_cpus
+    workers = usable_cores() // run.node_cpus  # as many share the GPUs
     at_once = min(workers, ceil(run.fraction_train * run.num_nodes), run.in_flight or run.num_nodes)
     if at_once < 2:
         return "inline", "nodes cannot work at once on this machine" if workers < 2 else "nodes work one after another"
@@ -344,8 +341,7 @@ def faster_engine(config: Config) -> tuple[str, str]:
     inline = len(config.methods) * estimate.run_seconds
     messages = len(config.methods) * estimate.messages
     in_ray = _RAY_START + (inline + messages * _RAY_MESSAGE) / at_once
-    times = f"about {format_duration(inline)} in this process, {format_duration(in_ray)} in Ray on {at_once} "
-    times += "GPUs" if on_gpu else "cores"
+    times = f"about {format_duration(inline)} in this process, {format_duration(in_ray)} in Ray with {at_once} at once"
     return "ray" if in_ray * _SLOWER < inline else "inline", times
 
 

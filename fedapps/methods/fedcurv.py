@@ -21,14 +21,7 @@ from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.settings import read_arrays
 from fedapps.config.run_config import RunConfig
-from fedapps.strategies import BaseStrategy, FisherExchange
-from fedapps.strategies.wire import (
-    FISHER,
-    FISHER_ESTIMATOR,
-    FISHER_PRECISION,
-    FISHER_PRIOR_LINEAR,
-    FISHER_PRIOR_PRECISION,
-)
+from fedapps.strategies import BaseStrategy, FisherExchange, wire
 from fedapps.tasks.base import Task
 
 from .base import Conflict, Method, StrategyParts
@@ -109,21 +102,23 @@ class FisherPrior(LocalPart):
         ValueError
             The estimator is unknown, one of the two records of the prior is missing, or a value is out of range.
         """
-        order = content.get(FISHER)
+        order = content.get(wire.FISHER)
         if not isinstance(order, ConfigRecord):
             return self
-        estimator = order.get(FISHER_ESTIMATOR)
+        estimator = order.get(wire.FISHER_ESTIMATOR)
         if estimator not in get_args(Estimator):
             allowed = ", ".join(map(repr, get_args(Estimator)))
-            raise ValueError(f"{FISHER} {FISHER_ESTIMATOR} = {estimator!r}: must be one of {allowed}")
-        precision, linear = content.get(FISHER_PRIOR_PRECISION), content.get(FISHER_PRIOR_LINEAR)
+            raise ValueError(f"{wire.FISHER} {wire.FISHER_ESTIMATOR} = {estimator!r}: must be one of {allowed}")
+        precision, linear = content.get(wire.FISHER_PRIOR_PRECISION), content.get(wire.FISHER_PRIOR_LINEAR)
         prior = None
         if isinstance(precision, ArrayRecord) and isinstance(linear, ArrayRecord):
             prior = QuadraticPrior(
-                _tensors(FISHER_PRIOR_PRECISION, precision, least=0.0), _tensors(FISHER_PRIOR_LINEAR, linear)
+                _tensors(wire.FISHER_PRIOR_PRECISION, precision, least=0.0), _tensors(wire.FISHER_PRIOR_LINEAR, linear)
             )
         elif precision is not None or linear is not None:
-            raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must come together, as ArrayRecords")
+            raise ValueError(
+                f"{wire.FISHER_PRIOR_PRECISION} and {wire.FISHER_PRIOR_LINEAR} must come together, as ArrayRecords"
+            )
         return replace(self, estimator=cast(Estimator, estimator), received_prior=prior)
 
     def check(self, node_round: NodeRound) -> None:
@@ -150,7 +145,9 @@ class FisherPrior(LocalPart):
             for name, array in trained.items()
             if np.issubdtype(array.dtype, np.floating)
         }
-        return {FISHER_PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in precision.items()})}
+        return {
+            wire.FISHER_PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in precision.items()})
+        }
 
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         prior = self.received_prior
@@ -165,11 +162,11 @@ def _tensors(record_name: str, record: ArrayRecord, least: float = -inf) -> dict
 
 
 def _check_fit(prior: QuadraticPrior, received: Arrays) -> None:
-    for record, tensors in ((FISHER_PRIOR_PRECISION, prior.precision), (FISHER_PRIOR_LINEAR, prior.linear)):
+    for record, tensors in ((wire.FISHER_PRIOR_PRECISION, prior.precision), (wire.FISHER_PRIOR_LINEAR, prior.linear)):
         for name, tensor in tensors.items():
             if name not in received:
                 raise ValueError(f"{record}: {name!r} is not among the received parameters")
             if tuple(tensor.shape) != received[name].shape:
                 raise ValueError(f"{record}: {name!r} is {list(tensor.shape)}, not {list(received[name].shape)}")
     if prior.precision.keys() != prior.linear.keys():
-        raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must have the same names")
+        raise ValueError(f"{wire.FISHER_PRIOR_PRECISION} and {wire.FISHER_PRIOR_LINEAR} must have the same names")

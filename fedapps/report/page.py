@@ -21,8 +21,9 @@ from fedapps.registry import plugins
 from fedapps.registry.tasks import own_modules
 
 from .evaluated import unlike_nodes
+from .generations import Fleet
 from .run_data import RunData, configured_methods
-from .sections import FOLDER, clusters, comparison, curves, details, headline, heat_maps, simulated_time
+from .sections import FOLDER, clusters, comparison, curves, details, generations, headline, heat_maps, simulated_time
 
 GROUP = "fedapps.sections"
 Render: TypeAlias = Callable[[RunData], Markup | None]
@@ -73,8 +74,21 @@ def page(run: RunData) -> str:
     shown = [markup for section in sections() if (markup := section.render(run))]
     started = bool(shown) and bool(run.rounds or run.summary or run.comparison)
     return render_template(
-        FOLDER, "page.html.md", run=run, facts=_facts(run), warnings=_warnings(run), started=started, sections=shown
+        FOLDER,
+        "page.html.md",
+        name=run.name,
+        facts=_facts(run),
+        warnings=_warnings(run),
+        started=started,
+        sections=shown,
     )
+
+
+def fleet_page(fleet: Fleet) -> str:
+    """The report of the generations of a registry as one HTML document."""
+    facts, sections = [counted(len(fleet.generations), "decision"), *fleet.facts()], [generations.generations(fleet)]
+    name = fleet.registry.folder.resolve().name
+    return render_template(FOLDER, "page.html.md", name=name, facts=facts, warnings=(), started=True, sections=sections)
 
 
 def drawings(run: RunData) -> dict[str, tuple[Drawing, ...]]:

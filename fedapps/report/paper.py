@@ -15,7 +15,7 @@ from fedapps.base.report.numbers import Estimate, counted
 from fedapps.base.report.tables import Cell, Row, Table, best_methods, metric_columns, reference_label, text_columns
 from fedapps.runs.comparisons import Compared, VariedPart
 
-from . import write_report
+from . import is_registry, write_report
 from .comparison_tables import SIGNIFICANT
 from .run_data import RunData, read_run
 
@@ -40,7 +40,7 @@ def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
     Parameters
     ----------
     folder : Path
-        The folder of a run or a comparison.
+        The folder of a run or a comparison; or a registry of champions, which has no format but ``html``.
     formats : sequence of str
         Of :data:`FORMATS`. ``tex`` is a booktabs table with the mean and the 95 % interval over seeds; the best mean is
         bold, and an asterisk marks methods that differ from it, or from the
@@ -60,6 +60,10 @@ def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
     """
     if unknown := [name for name in formats if name not in FORMATS]:
         raise ReportError(f"format {unknown[0]!r}: must be one of {', '.join(FORMATS)}")
+    if is_registry(folder):
+        if list(formats) != ["html"]:
+            raise ReportError(f"format {','.join(formats)!r}: must be html for {folder}, a registry of champions")
+        return [write_report(folder)]
     run = read_run(folder)
     return [path for name in formats for path in FORMATS[name](run, folder)]
 

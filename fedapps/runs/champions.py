@@ -7,6 +7,7 @@ whole: a server that is killed has decided, or it has not.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.base.report.numbers import mean_and_interval, number
 from fedapps.base.report.tables import text_table
 
+from .records import parsed
 from .run_folder import read_object
 
 #: The group of the nodes that lose most.
@@ -51,12 +53,25 @@ class Registry:
     champion: int = 0
     nodes: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        known = [0, *(one.generation for one in self.generations)]
+        if missing := {self.champion, *self.nodes.values()}.difference(known):
+            raise ValueError(f"generation {min(missing)} is in use, and is not among the generations")
+
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read a registry; an empty one if there is none. Raises ``ValueError`` for a damaged file."""
-        stored = read_object(folder / "registry.json")
-        generations = tuple(Candidate(**one) for one in stored.pop("generations", ()))
-        return cls(folder, generations, **stored)
+        """Read a registry; an empty one if there is none. Raises ``ValueError`` for a damaged file.
+
+        A promotion or a rollback that was decided counts, also if the server was killed before it wrote the registry.
+        """
+        stored = read_object(folder / "registry.json") | {"folder": str(folder)}
+        registry = parsed(json.dumps(stored).encode(), str(folder / "registry.json"), cls)
+        last: dict[str, Any] = read_object(registry.decisions()[-1]) if registry.decisions() else {"promote": False}
+        if (back := last.get("rollback")) and back["before"] == registry.champion:
+            return registry.rolled_back(back["nodes"])
+        decided = Candidate(**last["challenger"]) if last["promote"] else None
+        newest = max((one.generation for one in registry.generations), default=0)
+        return registry.promoted(decided) if decided and decided.generation > newest else registry
 
     def write(self) -> None:
         """Replace the file."""
@@ -99,11 +114,22 @@ class Registry:
             return replace(self, nodes={**self.nodes, **dict.fromkeys(nodes, earlier[-1])})
         return replace(self, champion=earlier[-1], nodes={})
 
+    def decisions(self) -> list[Path]:
+        """The files of all decisions, from the first one on."""
+        return sorted((self.folder / "decisions").glob("*.json"))
+
+    def decided(self, run: Path) -> bool:
+        """Whether there is a decision about the models of a run."""
+        decisions = map(read_object, reversed(self.decisions()))
+        return any(one["challenger"]["run"] == str(run) for one in decisions if "challenger" in one)
+
     def record(self, decision: Mapping[str, Any]) -> Path:
-        """Write a decision with all its numbers, and return the file."""
-        path = self.folder / "decisions" / f"{len(list((self.folder / 'decisions').glob('*.json'))) + 1:06d}.json"
+        """Write a decision with its date and all its numbers, which now holds, and return the file."""
+        number = max((int(path.stem) for path in self.decisions()), default=0) + 1
+        path = self.folder / "decisions" / f"{number:06d}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(decision, indent=2) + "\n").encode(), sync=True)
+        dated = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **decision}
+        write_whole(path, (json.dumps(dated, indent=2) + "\n").encode(), sync=True)
         return path
 
 
@@ -136,8 +162,8 @@ def decide(
     Returns
     -------
     dict
-        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``groups`` (the mean gain of each) and ``nodes``
-        (champion, challenger and gain of each).
+        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``groups`` (the mean gain of each), ``members`` (the
+        nodes of each group) and ``nodes`` (champion, challenger and gain of each).
     """
     sign = -1.0 if mode == "min" else 1.0
     both = sorted(champion.keys() & challenger.keys())
@@ -146,10 +172,10 @@ def decide(
     decision["nodes"] = {
         node: {"champion": champion[node], "challenger": challenger[node], "gain": gains[node]} for node in both
     }
+    decision["members"] = {name: [node for node in nodes if node in gains] for name, nodes in groups.items()}
     if len(both) < 2:
         return decision | {"reason": f"{len(both)} nodes evaluated both models; an interval needs 2", "groups": {}}
-    members = {name: [node for node in nodes if node in gains] for name, nodes in groups.items()}
-    members[WORST] = sorted(both, key=gains.__getitem__)[: ceil(len(both) / 10)]
+    members = {**decision["members"], WORST: sorted(both, key=gains.__getitem__)[: ceil(len(both) / 10)]}
     means = {name: sum(gains[node] for node in of) / len(of) for name, of in sorted(members.items()) if of}
     gain = mean_and_interval(list(gains.values()))
     losing = [name for name, mean in means.items() if not mean >= -group_margin]

@@ -16,12 +16,12 @@ from flwr.common import log
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapps.base.atomic import write_whole
+from fedapps.base.atomic import append_whole, write_whole
 from fedapps.base.errors import listed
 from fedapps.strategies import Snapshot
 from fedapps.strategies.records import History
 
-from .lines import SHOWN, append_whole, keep_copy, whole_lines
+from .lines import SHOWN, keep_copy, whole_lines
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
@@ -46,14 +46,16 @@ class DiskCheckpoints:
         self._durable = durable
         self._recorded: int | None = None  # the last round in the history; None before the first snapshot
 
-    def save(self, snapshot: Snapshot, *, best: bool) -> None:
+    def save(self, snapshot: Snapshot, *, best: bool) -> int:
         """Store a snapshot; see :class:`fedapps.strategies.records.Checkpoints`."""
+        rounds = sorted({*self.rounds(), snapshot.round})
         self._record(snapshot)
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
-        for version in self.rounds()[:-KEPT_SNAPSHOTS]:
+        for version in rounds[:-KEPT_SNAPSHOTS]:
             self._path(version).unlink()
+        return rounds[-KEPT_SNAPSHOTS:][0]
 
     def last(self) -> Snapshot | None:
         """The snapshot of the last round, for those who read results; None if there is none.
@@ -114,11 +116,14 @@ class DiskCheckpoints:
 
     def of_round(self, server_round: int) -> Snapshot | None:
         """The snapshot of a round; None if it is not kept. Raises as :meth:`latest`."""
+        path = self.file_of(server_round)
+        snapshot = read_snapshot(path) if path.exists() else None
+        return snapshot if snapshot and snapshot.round == server_round else None
+
+    def file_of(self, server_round: int) -> Path:
+        """The file that has the snapshot of a round if it is kept: that of the round, or else of the best round."""
         path = self._path(server_round)
-        if path.exists():
-            return read_snapshot(path)
-        best = self.best()
-        return best if best and best.round == server_round else None
+        return path if path.exists() else self.folder / "best.safetensors"
 
     def rounds(self) -> list[int]:
         """The rounds whose snapshots are kept, without that of the best round, ascending."""

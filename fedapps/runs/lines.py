@@ -4,7 +4,6 @@ Whole lines are read, damaged ones are named, and nothing is deleted.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -105,21 +104,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
     kinds = {"method": str, "round": int, "number": int}
     whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
     return row if whole else None
-
-
-def append_whole(path: Path, lines: bytes, *, sync: bool) -> None:
-    """Append lines to a file; with ``sync``, return when they are on the disk.
-
-    Raises
-    ------
-    UnwritableError
-        The file cannot be written. Its last line may be incomplete.
-    """
-    with naming_errors(path), path.open("ab") as file:
-        file.write(lines)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> tuple[list[Any], list[int]]:

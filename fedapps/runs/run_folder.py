@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 from flwr.common import log
 
-from fedapps.base.atomic import entries, path_name, remove_leftovers, write_whole
+from fedapps.base.atomic import append_whole, entries, path_name, remove_leftovers, write_whole
 from fedapps.base.errors import listed
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
@@ -23,7 +23,7 @@ from fedapps.registry import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .lines import SHOWN, ReleaseLedger, append_whole, keep_copy, whole_lines
+from .lines import SHOWN, ReleaseLedger, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
@@ -42,6 +42,7 @@ _ABSENT: dict[str, Any] = {
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"} | {
     "max-failed-evaluations",
+    "keep-runs",
     "device",  # a run that began on a GPU goes on where there is none
 }
 

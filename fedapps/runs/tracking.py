@@ -1,9 +1,12 @@
-"""Trackers of a running method: they get every round once, and none of them can stop the run."""
+"""What is kept of each round of a running method: its records in the run folder, and those of the trackers.
+
+Trackers get every round once, and none of them can stop the run.
+"""
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 from flwr.common import log
 
 from fedapps.config.parsing import Config
+from fedapps.config.run_config import RunConfig
 from fedapps.strategies import Callback, RoundReport, Run
 from fedapps.strategies.checks import truncate
 from fedapps.trackers import TrackedRecord, TrackedRun, Tracker
@@ -19,6 +23,49 @@ from .run_folder import RunFolder
 
 _LONGEST = 60
 _COSTS = ("replies", "bytes_down", "bytes_up", "clock", "seconds")
+
+
+STAGES = ("given data", "collected data")
+
+
+def stage_of(run: RunConfig, server_round: int, num_stages: int = 1, begun: int = 0) -> int:
+    """The stage of a round, counted from 0.
+
+    Stages of the data share the rounds of the run equally, which come after ``begun`` others; without them stage 1
+    begins after nodes have collected data.
+    """
+    if num_stages > 1:
+        return (server_round - begun - 1) * num_stages // run.rounds
+    return int(0 < run.collect_after < server_round)
+
+
+@dataclass
+class Recorder(Callback):
+    """Records each round in the run folder, if no other server has taken it over.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    config : Config
+    method : str
+        The label of the method.
+    num_stages : int
+        ≥ 1, of the run.
+    """
+
+    folder: RunFolder
+    config: Config
+    method: str
+    num_stages: int
+
+    def before_training(self, run: Run, server_round: int) -> None:
+        self.folder.check_owner()
+
+    def after_round(self, run: Run, report: RoundReport) -> None:
+        row = report if self.config.run.timings else replace(report, timings={})
+        stage = stage_of(self.config.run, report.round, self.num_stages, self.config.begun.get(self.method, 0))
+        label = f"stage {stage + 1} of {self.num_stages}" if self.num_stages > 1 else STAGES[stage]
+        self.folder.record(self.method, label, row)
 
 
 class Tracking(Callback):
@@ -72,6 +119,11 @@ class Tracking(Callback):
             tracker.record.finish(values)
 
         self._each(end)
+
+    def register(self, registry: str, alias: str, server_round: int) -> None:
+        """Give the model after a round an alias in the registries of models; see :meth:`TrackedRecord.register`."""
+        model = self._folder.checkpoints(self.method).file_of(server_round)
+        self._each(lambda tracker: tracker.record.register(plain(registry), alias, server_round, model))
 
     def report(self, path: Path) -> None:
         """Add the report of the run."""

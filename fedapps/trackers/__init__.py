@@ -66,6 +66,23 @@ class TrackedRecord(ABC):
     def add_report(self, report: Path) -> None:  # noqa: B027
         """Add the HTML report of the whole run, which may have several methods."""
 
+    def register(self, registry: str, alias: str, server_round: int, model: Path) -> None:  # noqa: B027
+        """Give a model of the run an alias in the service's registry of models, which it enters once.
+
+        Only a tracker that :attr:`Tracker.registers` models is asked.
+
+        Parameters
+        ----------
+        registry : str
+            The name of the fleet's registry.
+        alias : "champion" or "challenger"
+            The model in use, or the newest one that was compared with it. Another model loses the alias.
+        server_round : int
+            The round after which the model was so.
+        model : Path
+            Its checkpoint.
+        """
+
     def close(self) -> None:  # noqa: B027
         """Write what is buffered. A run without :meth:`finish` has failed or was interrupted."""
 
@@ -89,6 +106,8 @@ class Tracker(ABC):
     #: A frozen dataclass of ``fedapps.base.options.option`` fields, which are the keys ``NAME.OPTION`` of the run
     # config.
     Options: ClassVar[type] = NoOptions
+    #: Whether the service has a registry of models.
+    registers: ClassVar[bool] = False
     #: The module that must be installed where the server runs.
     package: ClassVar[str] = ""
     #: What ``pip install`` needs to install it.

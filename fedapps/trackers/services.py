@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Limits of MLflow's requests.
 _METRICS, _PARAMETERS, _CHARACTERS = 1000, 100, 6000
 _ID = "fedapps.id"
+_ROUND = "fedapps.round"
 _MARKER = "round/seconds"
 
 
@@ -94,9 +95,13 @@ class MlflowOptions:
 
 
 class Mlflow(Tracker):
-    """A run of MLflow for each method: parameters, metrics with rounds as steps, the report as an artifact."""
+    """A run of MLflow for each method: parameters, metrics with rounds as steps, the report as an artifact.
+
+    The models of a fleet are versions of the registered model ``EXPERIMENT-REGISTRY``.
+    """
 
     name = "mlflow"
+    registers = True
     line = "MLflow: a local SQLite store or a tracking server"
     Options = MlflowOptions
     package = "mlflow"
@@ -114,16 +119,16 @@ class Mlflow(Tracker):
         known_runs = client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'")
         if known_runs:
             client.update_run(known_runs[0].info.run_id, status="RUNNING")
-            return _Run(client, known_runs[0].info.run_id)
+            return _Run(client, known_runs[0].info.run_id, self.options.experiment)
         tags = {_ID: run.id, "fedapps.run": run.name, "fedapps.method": run.method, "fedapps.task": run.task}
         made = client.create_run(experiment, tags=tags, run_name=f"{run.name}/{run.method}").info.run_id
         _log_parameters(client, made, run.config)
-        return _Run(client, made)
+        return _Run(client, made, self.options.experiment)
 
 
 class _Run(TrackedRecord):
-    def __init__(self, client: MlflowClient, run_id: str) -> None:
-        self._client, self._run_id, self._finished = client, run_id, False
+    def __init__(self, client: MlflowClient, run_id: str, experiment: str) -> None:
+        self._client, self._run_id, self._experiment, self._finished = client, run_id, experiment, False
         # The marker is in the last batch of a round, so a round with a marker is complete.
         self._last: int = max((point.step for point in client.get_metric_history(run_id, _MARKER)), default=0)
 
@@ -142,6 +147,24 @@ class _Run(TrackedRecord):
 
     def add_report(self, report: Path) -> None:
         self._client.log_artifact(self._run_id, str(report))
+
+    def register(self, registry: str, alias: str, server_round: int, model: Path) -> None:
+        from mlflow.exceptions import MlflowException
+
+        name, tags = f"{self._experiment}-{registry}", {_ROUND: str(server_round)}
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        of_run = self._client.search_model_versions(f"run_id = '{self._run_id}'")
+        versions = [one for one in of_run if (one.name, one.tags.get(_ROUND)) == (name, tags[_ROUND])]
+        if not versions:
+            # A server takes no file but an artifact of the run as the source of a version.
+            self._client.log_artifact(self._run_id, str(model), f"model-{server_round}")
+            source = f"{self._client.get_run(self._run_id).info.artifact_uri}/model-{server_round}"
+            versions = [self._client.create_model_version(name, source, self._run_id, tags=tags)]
+        self._client.set_registered_model_alias(name, alias, versions[0].version)
 
     def close(self) -> None:
         self._client.set_terminated(self._run_id, "FINISHED" if self._finished else "FAILED")

@@ -15,7 +15,6 @@ from torch import nn
 
 from fedapps.app.node import Node, choose_device
 from fedapps.app.privacy import guarantee
-from fedapps.app.round_config import stage_of
 from fedapps.app.server_app import initial_model
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
@@ -23,6 +22,7 @@ from fedapps.clients.local_part import LocalPart
 from fedapps.clients.settings import received_arrays
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
+from fedapps.runs.tracking import stage_of
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import Snapshot
 from fedapps.strategies.arrays import from_record

@@ -21,7 +21,7 @@ from .. import wire
 from ..aggregation import Aggregate, IntegerPolicy, RunningMean, StreamingMean
 from ..arrays import Arrays, check_alike, from_record, is_float, to_record
 from ..base import BaseStrategy
-from ..checks import truncate
+from ..checks import stage_of, truncate
 from ..profiles import Profile
 from ..records import Refusal, RoundStep
 from ..replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
@@ -234,7 +234,7 @@ class FedWeIT(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = wire.stage_of(config)
+        stage = stage_of(config)
         if stage != self.stage:
             ended = {**config, wire.SERVER_ROUND: server_round, wire.STAGE: self.stage or 0}
             exchange = self.stage is not None and stage > 0

@@ -27,6 +27,7 @@ from .. import wire
 from ..aggregation import Aggregate
 from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
+from ..checks import stage_of
 from ..profiles import Profile
 from ..records import RoundStep
 from ..replies import Reply, read_arrays
@@ -144,7 +145,7 @@ class FisherExchange(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = wire.stage_of(config)
+        stage = stage_of(config)
         if stage != self.stage:
             self._close_stage()
             self.stage = stage

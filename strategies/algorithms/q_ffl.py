@@ -14,7 +14,7 @@ from ..aggregation import Aggregate, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..bounds import SizeBound
-from ..checks import require_positive
+from ..checks import require_positive, stage_of
 from ..replies import Reply
 from ..wire import Q_FFL_LOSS
 
@@ -67,7 +67,7 @@ class QFedAvg(BaseStrategy):
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._weights = self._curvature = 0.0
-        self._losses.begin_round()
+        self._losses.begin_round(stage_of(config))
 
     def refusal_reason(self, reply: Reply) -> str | None:
         loss = reply.metrics.get(Q_FFL_LOSS)

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
+from . import planner
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, simulate_world, traces
 from .data import SPLITS, Recording, cut, files_of, read_folder, read_sessions, with_validation
 from .options import SETTINGS
@@ -22,16 +23,6 @@ from .options import Options as DrivingOptions
 from .pedestrians import batch_of, left_out, read_pedestrians
 from .pedestrians import constant_velocity as same_step
 from .pedestrians import scores as walking_scores
-from .planner import (
-    ConstantVelocity,
-    Forecast,
-    Forecaster,
-    HoldLastControl,
-    Predictor,
-    constant_velocity,
-    elbo_parts,
-    scores,
-)
 
 #: The floor of a comparison: the human keeps its velocity.
 CONSTANT_VELOCITY = "constant velocity"
@@ -183,8 +174,8 @@ class DrivingTask(Task):
         met = tuple(replace(who, test=who.test[:0]) for who in _encounters(data))
         return super().without_test(replace(data, extra={**data.extra, "encounters": met}))
 
-    def build_model(self) -> Forecaster:
-        return Forecaster(
+    def build_model(self) -> planner.Forecaster:
+        return planner.Forecaster(
             self.setting.features,
             hidden=self.options.hidden,
             latent=self.options.latent,
@@ -206,7 +197,7 @@ class DrivingTask(Task):
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
         """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.planner.Forecaster`)."""
-        reconstruction, divergence = elbo_parts(_forecaster(model), batch)
+        reconstruction, divergence = planner.elbo_parts(_forecaster(model), batch)
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     @property
@@ -258,12 +249,12 @@ class DrivingTask(Task):
         for split in ("validation", "test"):
             with torch_seed(seed, "driving", split), torch.no_grad():
                 if data.count(split):
-                    metrics |= scores(forecaster, self.setting, self.options, data.splits[split], split)
+                    metrics |= planner.scores(forecaster, self.setting, self.options, data.splits[split], split)
         if final and (met := [who for who in _encounters(data) if len(who.test)]):
-            forecast = Forecast(forecaster, self.setting, self.options)
-            naive: Predictor = ConstantVelocity()
+            forecast = planner.Forecast(forecaster, self.setting, self.options)
+            naive: planner.Predictor = planner.ConstantVelocity()
             if self.options.non_proactive == "hold-control":
-                naive = HoldLastControl(self.setting)
+                naive = planner.HoldLastControl(self.setting)
             with torch_seed(seed, "driving", "closed-loop"):
                 driven = [drive(self.setting, self.options, forecast, who, who.test) for who in met]
                 drawn = traces(self.setting, forecast, driven[0])
@@ -277,7 +268,9 @@ class DrivingTask(Task):
         if self.walking:
             return {CONSTANT_VELOCITY: [self._unmoved(data) for data in self.nodes_in(folder, num_nodes)]}
         tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
-        floor: list[Metrics] = [{**constant_velocity(test, self.options, "test")} if test else {} for test in tested]
+        floor: list[Metrics] = [
+            {**planner.constant_velocity(test, self.options, "test")} if test else {} for test in tested
+        ]
         return {CONSTANT_VELOCITY: floor}
 
     def _unmoved(self, data: NodeData) -> Metrics:
@@ -292,7 +285,7 @@ class DrivingTask(Task):
         met = _encounters(data)
         if not met:
             raise NotImplementedError("recorded trials cannot be simulated again: there is no driver to simulate")
-        forecast = Forecast(_forecaster(model), self.setting, self.options)
+        forecast = planner.Forecast(_forecaster(model), self.setting, self.options)
         with torch_seed(seed, "driving", "collect"):
             driven = [drive(self.setting, self.options, forecast, who, who.train) for who in met]
         sessions = [session for run in driven for session in as_sessions(run, "train")]
@@ -326,8 +319,8 @@ class DrivingTask(Task):
         )
 
 
-def _forecaster(model: torch.nn.Module) -> Forecaster:
-    return cast(Forecaster, model)
+def _forecaster(model: torch.nn.Module) -> planner.Forecaster:
+    return cast(planner.Forecaster, model)
 
 
 def _encounters(data: NodeData) -> tuple[Encounters, ...]:

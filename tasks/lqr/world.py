@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fedapps.base.errors import DataError
@@ -47,9 +48,7 @@ def optimal_gain(control_weight: float) -> tuple[float, float]:
 
     R = 1, 50 and 100 give (0.422, 1.244), (0.107, 0.532) and (0.079, 0.448).
     """
-    from scipy.linalg import solve_discrete_are  # slow to import, and a profile needs no gain
-
-    P = solve_discrete_are(A, B, np.eye(2), np.array([[control_weight]]))
+    P = scipy.linalg.solve_discrete_are(A, B, np.eye(2), np.array([[control_weight]]))
     gain = np.linalg.solve(control_weight + B.T @ P @ B, B.T @ P @ A)
     return float(gain[0, 0]), float(gain[0, 1])
 

@@ -22,18 +22,8 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from . import leaks
 from .inversion import Inversion, Progress, invert
-from .leaks import (
-    first_gradient,
-    first_noise,
-    leaked_tokens,
-    most_frequent,
-    span_of_inputs,
-    word_frequencies,
-    words_by_power,
-    words_by_power_and_frequency,
-    words_in_span,
-)
 from .sharing import Observation, Sharing, Victim
 from .tokens import Recovery, TokenTable, pair
 
@@ -122,17 +112,17 @@ def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress
 
 def _subspace(observation: Observation, body: nn.Module) -> Found:
     tokens = int(observation.lengths.sum())
-    basis = span_of_inputs(first_gradient(observation), tokens, first_noise(observation))
+    basis = leaks.span_of_inputs(leaks.first_gradient(observation), tokens, leaks.first_noise(observation))
     length = int(observation.lengths.max())
-    return Found(lambda table: [words_in_span(basis, body, table, length)])
+    return Found(lambda table: [leaks.words_in_span(basis, body, table, length)])
 
 
 def _rows(observation: Observation, body: nn.Module) -> Found:
-    return Found(lambda table: leaked_tokens(observation, table))
+    return Found(lambda table: leaks.leaked_tokens(observation, table))
 
 
 def _sparse(observation: Observation, body: nn.Module) -> Found:
-    return Found(lambda table: [words_by_power(observation, body, table)])
+    return Found(lambda table: [leaks.words_by_power(observation, body, table)])
 
 
 def sparse_prior(counts: Mapping[str, int]) -> Attack:
@@ -140,7 +130,7 @@ def sparse_prior(counts: Mapping[str, int]) -> Attack:
 
     def run(observation: Observation, body: nn.Module) -> Found:
         def read(table: TokenTable) -> list[list[str]]:
-            return [words_by_power_and_frequency(observation, body, table, word_frequencies(counts, table))]
+            return [leaks.words_by_power_and_frequency(observation, body, table, leaks.word_frequencies(counts, table))]
 
         return Found(read)
 
@@ -151,7 +141,7 @@ def frequency(counts: Mapping[str, int]) -> Attack:
     """Return the guess of the most frequent words of public text, which uses nothing that is shared."""
 
     def run(observation: Observation, body: nn.Module) -> Found:
-        return Found(lambda table: [most_frequent(observation, table, word_frequencies(counts, table))])
+        return Found(lambda table: [leaks.most_frequent(observation, table, leaks.word_frequencies(counts, table))])
 
     return Attack("frequency", run)
 

@@ -36,6 +36,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import scipy
 import torch
 from torch import Tensor, nn
 
@@ -203,9 +204,7 @@ def longest_noise(observation: Observation) -> float:
     rows, width = observation.rows.shape
     if not rows or not observation.noise:
         return 0.0
-    from scipy.special import chdtri  # slow to import, and only audits of noised updates need it
-
-    quantile = float(chdtri(width, 0.5 / rows))
+    quantile = float(scipy.special.chdtri(width, 0.5 / rows))
     return observation.noise * math.sqrt(quantile)
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from statistics import fmean
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -172,11 +173,12 @@ def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
         return [Recovery(tuple(word for text in targets for word in text), tuple(recovered[0]))]
     if len(recovered) != len(targets):
         raise ValueError(f"{len(recovered)} recovered texts for {len(targets)} targets: must be 1 or the same number")
-    from scipy.optimize import linear_sum_assignment  # slow to import, and only audits pair texts
-
     table = [[Recovery(tuple(target), tuple(text)) for text in recovered] for target in targets]
     gains = np.array([[one.precision + one.recall for one in row] for row in table])
-    return [table[row][column] for row, column in zip(*linear_sum_assignment(gains, maximize=True), strict=True)]
+    return [
+        table[row][column]
+        for row, column in zip(*scipy.optimize.linear_sum_assignment(gains, maximize=True), strict=True)
+    ]
 
 
 def _share_found(words: Text, among: Text) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
-from fedapps.tasks.answers import Network, finite_answer, several
+from fedapps.tasks.answers import Network, finite_answer, finite_numbers, several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.trained import TrainedModel
 
@@ -34,7 +34,9 @@ class SocialTrained(TrainedModel):
 
     pipeline_tag: ClassVar[str] = "robotics"
 
-    def score(self, scenes: Scene | str | Path | Sequence[Scene], *, batch_size: int = CHUNK) -> np.ndarray:
+    def score(
+        self, scenes: Scene | str | Path | Sequence[Scene], *, batch_size: int = CHUNK, limit: float = np.inf
+    ) -> np.ndarray:
         """Return the score of each of n scenes, float32 ``[n]``.
 
         The scale is that of the ratings: 100 disturbs nobody, 0 is the worst. The network is not clipped, so that a
@@ -49,11 +51,14 @@ class SocialTrained(TrainedModel):
             file of such lines. ``score`` and ``identifier`` may be missing.
         batch_size : int
             The number of graphs in memory at a time.
+        limit : float
+            ≥ 0, the largest absolute value of a score.
 
         Raises
         ------
         DataError
-            A scene is malformed or no scene, there is no such file, or the model has no finite answer.
+            A scene is malformed or no scene, or a number of it is not finite; there is no such file; or a score is not
+            finite, or beyond the limit.
         """
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
@@ -66,9 +71,12 @@ class SocialTrained(TrainedModel):
             scene if isinstance(scene, RatedScene) else scene_of(scene, f"scene {index}")
             for index, scene in enumerate(scene_list)
         ]
+        for index, scene in enumerate(rated):
+            for name in ("humans", "objects", "room"):
+                finite_numbers(getattr(scene, name), f"scene {index}, {name}")
         parts = [rated[start : start + batch_size] for start in range(0, len(rated), batch_size)]
         scored = [cast(SocialTask, self.task).rated(self.module, part, batch_size) for part in parts]
-        return finite_answer(100 * np.concatenate([np.empty(0, dtype=np.float32), *scored]), "score")
+        return finite_answer(100 * np.concatenate([np.empty(0, dtype=np.float32), *scored]), "score", limit)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
         """Yield the score of each scene.

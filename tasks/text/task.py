@@ -22,21 +22,10 @@ from fedapps.base.errors import DataError, listed
 from fedapps.base.options import label_keys, parse_options
 from fedapps.base.tables import find_tables
 
+from . import nodes, transformer
 from .corpus import Corpus, labels_in, missing, read_corpus
 from .evaluation import CHUNK, FREQUENT, PROBE, TFIDF, accuracy, by_length, logits_of, node_floors, on_common, trimmed
 from .networks import PUBLIC, TextClassifier, keep_own_rows, recurrent_model, shaped_lstm
-from .nodes import (
-    CommonTest,
-    Words,
-    check_encoder,
-    groups_of,
-    node_data,
-    node_key,
-    partitions,
-    shared_vocabulary,
-    splits_of,
-    whole_data,
-)
 from .options import (
     MADE,
     PrivateWords,
@@ -47,16 +36,6 @@ from .options import (
 )
 from .options import Options as TextOptions
 from .sources import fetch
-from .transformer import (
-    digest_of,
-    facts_of,
-    frozen_below,
-    frozen_of,
-    load_tokenizer,
-    longest_of,
-    shaped,
-    transformer_model,
-)
 from .vocabulary import (
     DIGITS,
     RESERVED,
@@ -270,8 +249,8 @@ class TextTask(Task):
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         corpus = self.corpus(folder, partition, num_partitions)
-        train, _ = partitions(corpus, self.options, num_partitions)
-        return self._profile(corpus, train[partition], node_key(partition))
+        train, _ = nodes.partitions(corpus, self.options, num_partitions)
+        return self._profile(corpus, train[partition], nodes.node_key(partition))
 
     def own_profile(self, folder: Path) -> NodeProfile:
         self.check_own_words()
@@ -279,7 +258,7 @@ class TextTask(Task):
         return self._profile(corpus, np.arange(len(corpus.train.texts)), folder_key(folder))
 
     def _profile(self, corpus: Corpus, train: Part, key: str) -> NodeProfile:
-        return NodeProfile(key, len(splits_of(train, self.options, key)["train"]), groups_of(corpus, train))
+        return NodeProfile(key, len(nodes.splits_of(train, self.options, key)["train"]), nodes.groups_of(corpus, train))
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -298,7 +277,7 @@ class TextTask(Task):
         return self._model(_vocabulary(data), data.key)
 
     def _model(self, vocabulary: Vocabulary, key: str | None) -> TextClassifier:
-        build = recurrent_model if self.options.recurrent else transformer_model
+        build = recurrent_model if self.options.recurrent else transformer.transformer_model
         return build(self.options, self.privacy, self.layout.classes, vocabulary, key)
 
     @property
@@ -325,15 +304,15 @@ class TextTask(Task):
         """
         if self.options.recurrent:
             return ()
-        below = frozen_below(self.options, self.privacy) if self.options.adapter else ()
-        return (PUBLIC, *frozen_of(self.options), *below)
+        below = transformer.frozen_below(self.options, self.privacy) if self.options.adapter else ()
+        return (PUBLIC, *transformer.frozen_of(self.options), *below)
 
     @property
     def fixed_digest(self) -> str:
         """The digest of the pretrained encoder, if a shared part of it is frozen."""
         options = self.options
         frozen = options.adapter or options.frozen_layers or options.frozen_embedding
-        return digest_of(options.model) if frozen and options.weights == "pretrained" else ""
+        return transformer.digest_of(options.model) if frozen and options.weights == "pretrained" else ""
 
     @property
     def fixed_source(self) -> str:
@@ -359,9 +338,9 @@ class TextTask(Task):
         if isinstance(vocabulary, WordVocabulary):
             facts["words"] = list(vocabulary.words)
         if not self.options.recurrent:
-            facts["encoder"] = facts_of(self.options.model)
+            facts["encoder"] = transformer.facts_of(self.options.model)
             if data is not None and (dealt := assigned_start(self.options, self.privacy, data.key)):
-                facts |= {"embedding": facts_of(dealt), "tokenizer": dealt}
+                facts |= {"embedding": transformer.facts_of(dealt), "tokenizer": dealt}
         return facts
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> TextClassifier:
@@ -372,7 +351,7 @@ class TextTask(Task):
             return shaped_lstm(self.options, self.privacy, classes, words.words)
         embedding = field_of(facts, "embedding", dict) if "embedding" in facts else None
         encoder = field_of(facts, "encoder", dict)
-        model = shaped(encoder, embedding, words.words, self.options, self._kept, classes)
+        model = transformer.shaped(encoder, embedding, words.words, self.options, self._kept, classes)
         if "pieces" in facts:
             pieces = field_of(facts, "pieces", list)
             if not all(type(piece) is int and 0 <= piece < len(words.words) for piece in pieces):
@@ -405,11 +384,13 @@ class TextTask(Task):
         DataError
             As :meth:`load_node`, or a label is none of the classes.
         """
-        words, layout = Words(vocabulary, PrivateWords.NONE), replace(self.layout, labels=classes)
+        words, layout = nodes.Words(vocabulary, PrivateWords.NONE), replace(self.layout, labels=classes)
         if partition is None:
-            return whole_data(read_corpus(folder, layout, only_test=True), self.options, words, folder_key(folder))
+            return nodes.whole_data(
+                read_corpus(folder, layout, only_test=True), self.options, words, folder_key(folder)
+            )
         check_partition(partition, num_partitions)
-        return node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
+        return nodes.node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 
     # -- data ----------------------------------------------------------------------------------------------
 
@@ -418,29 +399,31 @@ class TextTask(Task):
         (:func:`~fedapps.tasks.text.nodes.check_encoder`)."""
         if not self.options.recurrent:
             _tokens(self.options.model, self.options.length)
-            check_encoder(self.options)
+            nodes.check_encoder(self.options)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         corpus = self.corpus(folder, partition, num_partitions)
-        return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
+        return nodes.node_data(
+            corpus, self.options, self._words(corpus, nodes.node_key(partition)), partition, num_partitions
+        )
 
     def load_all(self, folder: Path) -> NodeData:
         """Read the whole folder, whose name is the key. A node's own folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
         key = folder_key(folder)
-        return whole_data(corpus, self.options, self._words(corpus, key), key)
+        return nodes.whole_data(corpus, self.options, self._words(corpus, key), key)
 
     def load_own(self, folder: Path) -> NodeData:
         """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which is unknown."""
         self.check_own_words()
         return self.load_all(folder)
 
-    def _words(self, corpus: Corpus, key: str) -> Words:
+    def _words(self, corpus: Corpus, key: str) -> nodes.Words:
         options = self.options
         if vocabulary_source(options, self.privacy) == "shared":
-            shared = shared_vocabulary(corpus, options.vocabulary_size, options.min_count)
-            return Words(shared, self._kept, self.known)
-        return Words(self._public_vocabulary(key), self._kept, self.known)
+            shared = nodes.shared_vocabulary(corpus, options.vocabulary_size, options.min_count)
+            return nodes.Words(shared, self._kept, self.known)
+        return nodes.Words(self._public_vocabulary(key), self._kept, self.known)
 
     @property
     def validation_metric(self) -> str:
@@ -496,7 +479,7 @@ class TextTask(Task):
         metrics: Metrics = {}
         if isinstance(pieces := data.extra["vocabulary"], PieceVocabulary):
             metrics["vocabulary.words"] = float(len(pieces.own))
-        if isinstance(common := data.extra.get("common_test"), CommonTest):
+        if isinstance(common := data.extra.get("common_test"), nodes.CommonTest):
             metrics |= on_common(model, common, private=self._kept is not PrivateWords.NONE)
         with own_label_shares(model):
             for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
@@ -516,10 +499,10 @@ def _vocabulary(data: NodeData) -> Vocabulary:
 
 
 def _tokens(encoder: str, length: int) -> Vocabulary:
-    longest = longest_of(encoder)
+    longest = transformer.longest_of(encoder)
     if longest is not None and length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
-    return load_tokenizer(encoder)
+    return transformer.load_tokenizer(encoder)
 
 
 def folder_key(folder: Path) -> str:

@@ -18,20 +18,9 @@ from torch.nn.functional import cross_entropy
 
 from fedapps.base.errors import DivergedError
 
+from . import layers
 from .houses import Houses
 from .instructions import PAD, Vocabulary, in_folder
-from .layers import (
-    ANGLE_WIDTH,
-    BiLSTM,
-    DirectedQuery,
-    PretrainedWords,
-    ViewAttention,
-    WordAttention,
-    copied,
-    environment,
-    language_model,
-    mask_of,
-)
 from .options import Options, Sizes
 from .walks import Observation, Walks
 
@@ -42,17 +31,17 @@ class LanguageEncoder(nn.Module):
     The words are learned vectors or ``pretrained``.
     """
 
-    def __init__(self, sizes: Sizes, drop: float, pretrained: PretrainedWords | None = None) -> None:
+    def __init__(self, sizes: Sizes, drop: float, pretrained: layers.PretrainedWords | None = None) -> None:
         super().__init__()
         self.embedding: nn.Module = pretrained or nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
-        self.lstm = BiLSTM(pretrained.model.width if pretrained else sizes.words, sizes.hidden // 2)
+        self.lstm = layers.BiLSTM(pretrained.model.width if pretrained else sizes.words, sizes.hidden // 2)
         self.to_decoder = nn.Linear(sizes.hidden, sizes.hidden)
         self.drop = nn.Dropout(drop)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The words in context, ``[n, L, hidden]``, and the decoder's start, ``[n, hidden]``."""
         context = self.lstm(self.drop(self.embedding(tokens)), lengths)
-        used = mask_of(lengths, tokens.shape[1]).unsqueeze(2)
+        used = layers.mask_of(lengths, tokens.shape[1]).unsqueeze(2)
         start = torch.tanh(self.to_decoder(context.masked_fill(~used, -torch.inf).amax(dim=1)))
         return self.drop(context), start
 
@@ -84,11 +73,11 @@ class ActionDecoder(nn.Module):
 
     def __init__(self, sizes: Sizes, drop: float) -> None:
         super().__init__()
-        self.action = nn.Linear(ANGLE_WIDTH, sizes.action)
-        self.views = ViewAttention(sizes.hidden, sizes.features)
-        self.lstm = nn.LSTMCell(sizes.action + sizes.features + ANGLE_WIDTH, sizes.hidden)
-        self.words = WordAttention(sizes.hidden)
-        self.candidates = DirectedQuery(sizes.hidden, sizes.features)
+        self.action = nn.Linear(layers.ANGLE_WIDTH, sizes.action)
+        self.views = layers.ViewAttention(sizes.hidden, sizes.features)
+        self.lstm = nn.LSTMCell(sizes.action + sizes.features + layers.ANGLE_WIDTH, sizes.hidden)
+        self.words = layers.WordAttention(sizes.hidden)
+        self.candidates = layers.DirectedQuery(sizes.hidden, sizes.features)
         self.drop = nn.Dropout(drop)
 
     def forward(self, seen: Observation, memory: Memory) -> tuple[Tensor, Memory]:
@@ -108,7 +97,7 @@ class ActionDecoder(nn.Module):
         memory : Memory
             Of this step, with the move of the step before.
         """
-        turned = self.drop(torch.tanh(self.action(copied(memory.move))))
+        turned = self.drop(torch.tanh(self.action(layers.copied(memory.move))))
         looked = self.views(self.drop(memory.attended), seen.views, seen.view_angles, memory.shown)
         hidden, cell = self.lstm(torch.cat([turned, looked], dim=1), (memory.attended, memory.cell))
         attended = self.words(self.drop(hidden).unsqueeze(1), memory.context, memory.mask).squeeze(1)
@@ -131,7 +120,7 @@ class Agent(nn.Module):
         *,
         drop: float = 0.5,
         feature_drop: float = 0.3,
-        pretrained: PretrainedWords | None = None,
+        pretrained: layers.PretrainedWords | None = None,
     ) -> None:
         super().__init__()
         self.sizes, self.feature_drop = sizes, feature_drop
@@ -144,14 +133,14 @@ class Agent(nn.Module):
 
     def learn_words(self, words: Vocabulary) -> None:
         """Take the words that numbers stand for, which only an agent with pretrained words needs."""
-        if isinstance(self.encoder.embedding, PretrainedWords):
+        if isinstance(self.encoder.embedding, layers.PretrainedWords):
             self.encoder.embedding.learn(words)
 
     def begin(self, tokens: Tensor, lengths: Tensor) -> Memory:
         """Read instructions, tokens ``[n, L]`` of ``lengths [n]``, before the first step."""
         context, start = self.encoder(tokens.long(), lengths)
-        shown = environment(tokens.shape[0], self.sizes.features, self.feature_drop, self.training, start)
-        mask = mask_of(lengths, tokens.shape[1])
+        shown = layers.environment(tokens.shape[0], self.sizes.features, self.feature_drop, self.training, start)
+        mask = layers.mask_of(lengths, tokens.shape[1])
         return Memory(start, torch.zeros_like(start), start, start.new_zeros(start.shape[0], 4), context, mask, shown)
 
     def value(self, hidden: Tensor) -> Tensor:
@@ -164,7 +153,7 @@ def agent_of(options: Options, folder: Path | None = None) -> Agent:
     """The agent of the options with drawn weights; a language model may lie in the node's ``folder``."""
     pretrained = None
     if options.language_model:
-        pretrained = PretrainedWords(language_model(in_folder(options.language_model, folder)))
+        pretrained = layers.PretrainedWords(layers.language_model(in_folder(options.language_model, folder)))
     return Agent(options.sizes, drop=options.dropout, feature_drop=options.feature_dropout, pretrained=pretrained)
 
 

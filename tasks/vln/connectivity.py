@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import scipy
 
 from fedapps.base.errors import DataError
 from fedapps.base.text_files import UNREADABLE, found_in, from_json, is_made
@@ -198,12 +199,10 @@ class ShortestPaths:
 
 def shortest_paths(graph: Graph) -> ShortestPaths:
     """Shortest paths of a graph whose edges are as long as the straight line between their viewpoints."""
-    from scipy.sparse import csgraph, csr_matrix  # slow to import, and most profiles need no shortest paths
-
     rows, columns = np.nonzero(graph.navigable)
     lengths = np.linalg.norm(graph.positions[rows] - graph.positions[columns], axis=1)
     size = len(graph.viewpoints)
-    edges = csr_matrix((np.maximum(lengths, 1e-9), (rows, columns)), shape=(size, size))
-    distance, before = csgraph.shortest_path(edges, method="D", directed=False, return_predecessors=True)
+    edges = scipy.sparse.csr_matrix((np.maximum(lengths, 1e-9), (rows, columns)), shape=(size, size))
+    distance, before = scipy.sparse.csgraph.shortest_path(edges, method="D", directed=False, return_predecessors=True)
     # The path from i to j is that from j to i backwards: what comes before i from j comes after i towards j.
     return ShortestPaths(distance, np.where(before < 0, -1, before).T)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import scipy
 
 from fedapps.base.errors import DataError, listed, need
 from fedapps.base.tables import read_table
@@ -292,8 +293,6 @@ class RoomClassifier:
 
 def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:
     """Fit the classifier by L-BFGS from zero weights, which draws no random number."""
-    from scipy import optimize, special  # slow to import, and a profile needs only the options
-
     labels = {label: row for row, label in enumerate(sorted({label for each in amounts for label in each}))}
     shape = len(labels) + 1, len(ROOMS)  # the last row is the bias
     inputs = np.hstack([_table(amounts, labels), np.ones((len(amounts), 1))])
@@ -302,12 +301,12 @@ def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weight = flat.reshape(shape)
         logits = inputs @ weight
-        log_posterior = logits - special.logsumexp(logits, axis=1, keepdims=True)
+        log_posterior = logits - scipy.special.logsumexp(logits, axis=1, keepdims=True)
         penalised = np.vstack([weight[:-1], np.zeros((1, len(ROOMS)))])
         gradient = inputs.T @ (np.exp(log_posterior) - targets) / len(targets) + 2 * RIDGE * penalised
         return float(RIDGE * (penalised**2).sum() - (targets * log_posterior).sum() / len(targets)), gradient.ravel()
 
-    fitted = optimize.minimize(
+    fitted = scipy.optimize.minimize(
         loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
     )
     weight = fitted.x.reshape(shape)

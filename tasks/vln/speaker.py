@@ -15,20 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from . import layers
 from .connectivity import HEADINGS
 from .houses import Houses
 from .instructions import BEGIN, END, PAD, UNKNOWN, Vocabulary, in_folder
-from .layers import (
-    ANGLE_WIDTH,
-    BiLSTM,
-    PretrainedVectors,
-    ViewAttention,
-    WordAttention,
-    copied,
-    environment,
-    language_model,
-    mask_of,
-)
 from .options import Options, Sizes
 from .walks import observe
 
@@ -38,9 +28,9 @@ class PathEncoder(nn.Module):
 
     def __init__(self, sizes: Sizes, drop: float) -> None:
         super().__init__()
-        self.moves = BiLSTM(sizes.features + ANGLE_WIDTH, sizes.hidden // 2)
-        self.views = ViewAttention(sizes.hidden, sizes.features)
-        self.lstm = BiLSTM(sizes.features + ANGLE_WIDTH, sizes.hidden // 2)
+        self.moves = layers.BiLSTM(sizes.features + layers.ANGLE_WIDTH, sizes.hidden // 2)
+        self.views = layers.ViewAttention(sizes.hidden, sizes.features)
+        self.lstm = layers.BiLSTM(sizes.features + layers.ANGLE_WIDTH, sizes.hidden // 2)
         self.drop = nn.Dropout(drop)
 
     def forward(self, houses: Houses, episodes: Batch, shown: Tensor) -> Tensor:
@@ -71,7 +61,7 @@ class PathEncoder(nn.Module):
         shown : Tensor [n, D]
             Which features are shown.
         """
-        moves = torch.cat([taken * shown.unsqueeze(1), copied(angles)], dim=2)
+        moves = torch.cat([taken * shown.unsqueeze(1), layers.copied(angles)], dim=2)
         context = self.drop(self.moves(moves, lengths))
         seen = (each.flatten(0, 1) for each in (context, views, view_angles))
         looked = self.views(*seen, shown.unsqueeze(1).expand(-1, taken.shape[1], -1).flatten(0, 1))
@@ -84,7 +74,7 @@ def moves_of(houses: Houses, path: Tensor, lengths: Tensor, facing: Tensor) -> t
 
     The candidate at the last viewpoint is STOP. After the end of a path one stays there.
     """
-    used = mask_of(lengths, path.shape[1])
+    used = layers.mask_of(lengths, path.shape[1])
     last = path.gather(1, lengths.unsqueeze(1) - 1)
     visited = torch.where(used, path, last)
     following = torch.cat([visited[:, 1:], last], dim=1)
@@ -99,11 +89,11 @@ def moves_of(houses: Houses, path: Tensor, lengths: Tensor, facing: Tensor) -> t
 class WordDecoder(nn.Module):
     """An LSTM over words that attends to the path. The words are learned vectors or ``pretrained``."""
 
-    def __init__(self, sizes: Sizes, drop: float, pretrained: PretrainedVectors | None = None) -> None:
+    def __init__(self, sizes: Sizes, drop: float, pretrained: layers.PretrainedVectors | None = None) -> None:
         super().__init__()
         self.embedding: nn.Module = pretrained or nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
         self.lstm = nn.LSTM(pretrained.model.width if pretrained else sizes.words, sizes.hidden, batch_first=True)
-        self.path = WordAttention(sizes.hidden)
+        self.path = layers.WordAttention(sizes.hidden)
         self.output = nn.Linear(sizes.hidden, sizes.vocabulary)
         self.drop = nn.Dropout(drop)
 
@@ -134,7 +124,7 @@ class Speaker(nn.Module):
         *,
         drop: float = 0.5,
         feature_drop: float = 0.3,
-        pretrained: PretrainedVectors | None = None,
+        pretrained: layers.PretrainedVectors | None = None,
     ) -> None:
         super().__init__()
         self.sizes, self.feature_drop = sizes, feature_drop
@@ -144,15 +134,15 @@ class Speaker(nn.Module):
 
     def learn_words(self, words: Vocabulary) -> None:
         """Take the words that numbers stand for, which only a speaker with pretrained vectors needs."""
-        if isinstance(self.decoder.embedding, PretrainedVectors):
+        if isinstance(self.decoder.embedding, layers.PretrainedVectors):
             self.decoder.embedding.learn(words)
 
     def look(self, houses: Houses, episodes: Batch) -> tuple[Tensor, Tensor]:
         """What is seen along paths, ``[n, P, hidden]``, and where they are, bool ``[n, P]``."""
         path = episodes["path"]
         like = self.decoder.output.weight
-        shown = environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
-        return self.encoder(houses, episodes, shown), mask_of(episodes["path_length"], path.shape[1])
+        shown = layers.environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
+        return self.encoder(houses, episodes, shown), layers.mask_of(episodes["path_length"], path.shape[1])
 
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
         """The cross-entropy of the instructions' words, mean over words."""
@@ -197,8 +187,8 @@ def speaker_of(options: Options, folder: Path | None = None) -> Speaker:
     """The speaker of the options with drawn weights; a language model may lie in the node's ``folder``."""
     pretrained = None
     if options.language_model:
-        encoder = language_model(in_folder(options.language_model, folder))
-        pretrained = PretrainedVectors(encoder, options.vocabulary_size)
+        encoder = layers.language_model(in_folder(options.language_model, folder))
+        pretrained = layers.PretrainedVectors(encoder, options.vocabulary_size)
     return Speaker(options.sizes, drop=options.dropout, feature_drop=options.feature_dropout, pretrained=pretrained)
 
 
@@ -227,7 +217,7 @@ def load_speaker(file: Path, width: int, encoder: Path | None = None) -> Speaker
     try:
         vocabulary, hidden = tensors["decoder.output.weight"].shape
         words = tensors["decoder.lstm.weight_ih_l0"].shape[1]
-        features = tensors["encoder.moves.forwards.weight_ih_l0"].shape[1] - ANGLE_WIDTH
+        features = tensors["encoder.moves.forwards.weight_ih_l0"].shape[1] - layers.ANGLE_WIDTH
     except KeyError as error:
         raise DataError(
             f"vln.speaker-file = {str(file)!r}: holds no {error}, so no speaker; name the file that "
@@ -245,7 +235,7 @@ def load_speaker(file: Path, width: int, encoder: Path | None = None) -> Speaker
                 f"vln.speaker-file = {str(file)!r}: this speaker has the word vectors of a language model; name its "
                 "folder as vln.language-model"
             )
-        pretrained = PretrainedVectors(language_model(encoder), vocabulary)
+        pretrained = layers.PretrainedVectors(layers.language_model(encoder), vocabulary)
     sizes = Sizes(vocabulary=vocabulary, features=features, words=words, hidden=hidden)
     speaker = Speaker(sizes, drop=0, feature_drop=0, pretrained=pretrained)
     _load(speaker, tensors, file, "vln.speaker-file")

@@ -16,20 +16,9 @@ from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, require_package
 
+from . import evaluation
 from .agent import LEARNING, Agent, agent_of, houses_of
 from .dataset import Dataset, house_of, own_house, read_dataset, require_houses
-from .evaluation import (
-    References,
-    describe_all,
-    house_traces,
-    means,
-    sentence_metrics,
-    sentence_references,
-    sentence_traces,
-    walk_all,
-    walk_traces,
-    walker_references,
-)
 from .houses import Houses
 from .instructions import RESERVED, InstructedPath, Vocabulary, find_dataset, in_folder, words_of
 from .layers import language_model
@@ -268,25 +257,25 @@ class VlnTask(Task):
         model.eval()
         houses = _houses(data).on(next(model.parameters()).device)
         metrics: Metrics = {}
-        traces: dict[str, np.ndarray] = house_traces(houses) if final else {}
+        traces: dict[str, np.ndarray] = evaluation.house_traces(houses) if final else {}
         for split in TESTED:
             if split not in data.splits:
                 continue
             episodes, paths = data.splits[split], _paths(data, split)
             if isinstance(model, Speaker):
-                sentences = describe_all(model, houses, episodes, _words(data), self.options.max_length)
-                metrics |= sentence_metrics(split, sentences, paths)
-                traces |= sentence_traces(split, sentences, paths) if final else {}
+                sentences = evaluation.describe_all(model, houses, episodes, _words(data), self.options.max_length)
+                metrics |= evaluation.sentence_metrics(split, sentences, paths)
+                traces |= evaluation.sentence_traces(split, sentences, paths) if final else {}
             else:
-                scores, trails = walk_all(cast(Agent, model), houses, episodes, self.options.max_actions)
-                metrics |= means(split, scores)
-                traces |= walk_traces(split, trails, scores, episodes, paths) if final else {}
+                scores, trails = evaluation.walk_all(cast(Agent, model), houses, episodes, self.options.max_actions)
+                metrics |= evaluation.means(split, scores)
+                traces |= evaluation.walk_traces(split, trails, scores, episodes, paths) if final else {}
         return Evaluation(metrics, traces)
 
-    def references(self, folder: Path) -> References:
+    def references(self, folder: Path) -> evaluation.References:
         """Of agents what walkers score, and of speakers BLEU of sentences that no speaker made."""
         dataset = read_dataset(folder, self.options)
-        find = sentence_references if self.options.speaks else walker_references
+        find = evaluation.sentence_references if self.options.speaks else evaluation.walker_references
         return find(dataset, self.options)
 
 

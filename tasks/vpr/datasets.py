@@ -23,19 +23,10 @@ from fedapps.base.errors import DataError
 from fedapps.base.options import split_names
 from fedapps.base.text_files import refuse_several
 
+from . import readers
 from .images import LIMIT, ImageFiles, ImageTar
 from .options import Options
 from .places import Places, refuse_degrees
-from .readers import (
-    FEDVPR_TEST,
-    METADATA,
-    NORDLAND_FILE,
-    find_cities,
-    read_image_table,
-    read_indoor,
-    read_msls,
-    read_nordland,
-)
 
 logger = logging.getLogger(__name__)
 NAMED = 10  # images that a message lists
@@ -214,8 +205,8 @@ def kind_of(folder: Path, options: Options) -> str:
 def _found(folder: Path, options: Options) -> str:
     marks = {
         "msls": folder / "train_val",
-        "nordland": folder / NORDLAND_FILE,
-        "indoor": folder / METADATA,
+        "nordland": folder / readers.NORDLAND_FILE,
+        "indoor": folder / readers.METADATA,
         "table": folder / options.table_file,
     }
     kinds = [kind for kind, mark in marks.items() if mark.exists()]
@@ -231,21 +222,21 @@ def _found(folder: Path, options: Options) -> str:
 
 def _read(kind: str, folder: Path, options: Options) -> Places:
     if kind == "nordland":
-        return read_nordland(
+        return readers.read_nordland(
             folder,
             stretches=options.nordland_stretches,
             regions=options.nordland_regions,
             metres_per_frame=options.nordland_spacing,
         )
     if kind == "indoor":
-        places = read_indoor(folder)
+        places = readers.read_indoor(folder)
         places.store.limit(options.max_pixels)
         return places
     if kind == "msls":
-        places = read_msls(folder)
+        places = readers.read_msls(folder)
         columns, advice = "easting and northing in postprocessed.csv", "use UTM coordinates, as the release does"
     else:
-        places = read_image_table(folder / options.table_file)
+        places = readers.read_image_table(folder / options.table_file)
         columns, advice = f"columns x and y of {options.table_file}", "name the columns lon and lat"
     refuse_degrees(places, options.far, f"{folder}: {columns}", advice)
     places.store.limit(options.max_pixels)
@@ -254,9 +245,9 @@ def _read(kind: str, folder: Path, options: Options) -> Places:
 
 def _default_test(kind: str, folder: Path, places: Places, options: Options) -> tuple[str, ...]:
     if kind == "msls":
-        if cities := tuple(city for city in FEDVPR_TEST if city in places.cities):
+        if cities := tuple(city for city in readers.FEDVPR_TEST if city in places.cities):
             return cities
-        if cities := tuple(name for name, path in find_cities(folder).items() if path.parent.name == "test"):
+        if cities := tuple(name for name, path in readers.find_cities(folder).items() if path.parent.name == "test"):
             return cities
     if options.test_share == 0 or len(places.cities) == 1:
         return ()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedapps.base.errors import DataError, listed
 from fedapps.base.text_files import shown
 
+from . import nodes
 from .datasets import Dataset, kind_of
 from .evaluation import AMONG, CommonSet, own_metrics, traces
 from .networks import (
@@ -27,20 +28,6 @@ from .networks import (
     check_network,
     network_of,
     normalisation_for,
-)
-from .nodes import (
-    as_many,
-    clients_of,
-    common_test,
-    dataset_of,
-    federation,
-    groups_of,
-    node_data,
-    own_data,
-    queries_to_train_on,
-    require_network,
-    sequence_features,
-    whole_data,
 )
 from .options import Options as VprOptions
 from .options import require_weights
@@ -137,18 +124,18 @@ class VprTask(Task):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         check_partition(partition, num_partitions)
         require_weights(self.options.given_weights)
-        dataset = dataset_of(folder, self.options, own=False)
+        dataset = nodes.dataset_of(folder, self.options, own=False)
         clients = _clients(folder, self.options, num_partitions)
-        client = as_many(clients, dataset, num_partitions, folder, self.options)[partition]
+        client = nodes.as_many(clients, dataset, num_partitions, folder, self.options)[partition]
         return self._profile(dataset, client.key, client.places(dataset.training), client.groups)
 
     def own_profile(self, folder: Path) -> NodeProfile:
         require_weights(self.options.given_weights)
-        dataset = dataset_of(folder, self.options, own=True)
-        return self._profile(dataset, folder.resolve().name, dataset.training, groups_of(dataset.training))
+        dataset = nodes.dataset_of(folder, self.options, own=True)
+        return self._profile(dataset, folder.resolve().name, dataset.training, nodes.groups_of(dataset.training))
 
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
-        dataset = dataset_of(folder, self.options, own=own)
+        dataset = nodes.dataset_of(folder, self.options, own=own)
         sets = {"training": dataset.training, "common test": dataset.test, "common validation": dataset.validation}
         parts = [
             f"{name}: {len(places.queries)} queries and {len(places.database)} database images of {_cities(places)}"
@@ -162,7 +149,7 @@ class VprTask(Task):
 
     def _profile(self, dataset: Dataset, key: str, places: Places, groups: dict[str, str]) -> NodeProfile:
         dataset.inspection.require_readable(places)
-        return NodeProfile(key, len(queries_to_train_on(key, places, self.options)), groups)
+        return NodeProfile(key, len(nodes.queries_to_train_on(key, places, self.options)), groups)
 
     def build_model(self) -> PlaceNetwork:
         """Return the network. Weights that no file gives are drawn."""
@@ -204,18 +191,18 @@ class VprTask(Task):
             The split gives another number of clients than ``num_partitions``.
         """
         check_partition(partition, num_partitions)
-        require_network(self.options)
-        return node_data(folder, self.options, partition, num_partitions)
+        nodes.require_network(self.options)
+        return nodes.node_data(folder, self.options, partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
         """Read all training images as one node, for centralised training. The folder's name is the key."""
-        require_network(self.options)
-        return whole_data(folder, self.options)
+        nodes.require_network(self.options)
+        return nodes.whole_data(folder, self.options)
 
     def load_own(self, folder: Path) -> NodeData:
         """Read a deployed node's images. The common test uses only cities named in ``test_cities``."""
-        require_network(self.options)
-        return own_data(folder, self.options)
+        nodes.require_network(self.options)
+        return nodes.own_data(folder, self.options)
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:
         """Return the columns of FedVPR's Table 1. Queries to train on have a positive and a negative among the node's
@@ -231,7 +218,7 @@ class VprTask(Task):
 
     def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
         """Return the number of clients of the split and the share of the sequences that they have."""
-        split_data = federation(folder, self.options, num_nodes)
+        split_data = nodes.federation(folder, self.options, num_nodes)
         tracks = {track for client in split_data.clients for track in client.tracks}
         share = len(tracks) / len(split_data.dataset.training.present)
         return [
@@ -301,7 +288,7 @@ class VprTask(Task):
 
     def references(self, folder: Path) -> Mapping[str, Mapping[str, float]]:
         """The expected recalls of the common test for a database in random order."""
-        test = common_test(folder, self.options)
+        test = nodes.common_test(folder, self.options)
         recalls = test.random_recalls() if test else {}
         return {RANDOM_ORDER: {f"test.{name}": value for name, value in recalls.items()}} if recalls else {}
 
@@ -340,5 +327,5 @@ def _cities(places: Places) -> str:
 
 @lru_cache(maxsize=4)
 def _clients(folder: Path, options: VprOptions, num_nodes: int) -> tuple[Client, ...]:
-    dataset = dataset_of(folder, options, own=False)
-    return clients_of(dataset, options, num_nodes, partial(sequence_features, dataset, options))[0]
+    dataset = nodes.dataset_of(folder, options, own=False)
+    return nodes.clients_of(dataset, options, num_nodes, partial(nodes.sequence_features, dataset, options))[0]

@@ -181,12 +181,12 @@ class ColourJitter:
     saturation: float = 0.5
     hue: float = 0.1
 
-    def transform(self) -> nn.Module:
-        """Return the transform of one image, ``[3, height, width]``."""
+    def transforms(self, crop: int = 0) -> tuple[nn.Module, ...]:
+        """Return the transforms of one image, ``[3, height, width]``: the jitter; a random crop to a size above 0."""
         from torchvision.transforms import v2
 
-        jitter: nn.Module = v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue)
-        return jitter
+        jitter = v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue)
+        return (jitter, v2.RandomResizedCrop(crop, AREA, ASPECT)) if crop else (jitter,)
 
 
 def particular_jitter(strongest: ColourJitter, seed: int, client: str) -> ColourJitter:
@@ -222,11 +222,7 @@ def augmentation_of(options: Options, key: str) -> Augmentation | None:
     jitter = ColourJitter()
     if options.augment == "client-jitter":
         jitter = particular_jitter(jitter, options.split_seed, key)
-    if options.augment != "jitter-crop":
-        return PerImage((jitter.transform(),))
-    from torchvision.transforms import v2
-
-    return PerImage((jitter.transform(), v2.RandomResizedCrop(options.size, AREA, ASPECT)))
+    return PerImage(jitter.transforms(options.size if options.augment == "jitter-crop" else 0))
 
 
 def triplet_terms(queries: Tensor, positives: Tensor, negatives: Tensor, *, margin: float = 0.1) -> Tensor:

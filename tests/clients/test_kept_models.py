@@ -1,9 +1,6 @@
 """The models that a node keeps: which, where ``current`` leads to, and that no fault takes the last good one away."""
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -14,12 +11,11 @@ from fedapps.clients.rules import RulesError
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, TrainedModel
 from full_disk import ROOM, full_disk
+from killed_processes import KilledError, killed_before
 from torch import nn
 
 from fedapps.base import atomic
 from fedapps.base.atomic import UnwritableError
-
-WRITES = {"open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
 def of_round(number, module=None):
@@ -100,33 +96,6 @@ def test_a_file_system_without_links_is_an_error_and_does_not_fill_up(tmp_path, 
     assert names(tmp_path) == []
 
 
-class KilledError(BaseException):
-    """Ends what a node does, as a signal would: not even a ``finally`` can write any more."""
-
-
-@contextmanager
-def killed_before(write: int) -> Iterator[list[str]]:
-    """Nothing is written within this context from the ``write``-th change of a file or folder on, counted from 0."""
-    changes: list[str] = []
-    _Kill.now = lambda event: (changes.append(event), len(changes) > write)[1]
-    try:
-        yield changes
-    finally:
-        _Kill.now = None
-
-
-class _Kill:
-    now = None
-
-
-def _kill(event, arguments):
-    if _Kill.now and event in WRITES and not (event == "open" and arguments[1] in ("r", "rb")) and _Kill.now(event):
-        raise KilledError
-
-
-sys.addaudithook(_kill)
-
-
 def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)  # the process that wrote is gone
     left = set()
@@ -149,6 +118,19 @@ def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp
             break
     assert left == {2, 3}
     assert {"open", "os.mkdir", "os.rename", "os.symlink"} <= set(changes)
+
+
+def test_a_link_that_has_changed_leads_to_a_model_also_if_it_cannot_be_put_on_the_disk(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise OSError(5, "Input/output error")
+
+    kept = KeptModels(tmp_path)
+    kept.keep(of_round(1), "train")
+    with monkeypatch.context() as patch:
+        patch.setattr("fedapps.clients.kept_models.synced", refuse)
+        with pytest.raises(UnwritableError, match="Input/output error"):
+            kept.keep(of_round(2), "train")
+    assert current(tmp_path) == 2
 
 
 def promote(kept, generation):

@@ -71,7 +71,7 @@ VALUES = {
 CONFIGS = {
     key: VALUES[type(default)]
     for key, default in option_values(RoundSettings()).items()
-    if key not in ("held-out-epochs", "untrained", "lineage")  # stands for epochs; lists
+    if key not in ("held-out-epochs", "untrained", "lineage", "champions")  # stands for epochs; lists
 }
 
 

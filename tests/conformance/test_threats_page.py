@@ -22,10 +22,10 @@ def test_there_is_a_table_for_each_actor():
 def test_every_row_names_a_test_that_exists_or_says_that_it_is_not_covered(row):
     if row[-1] == "test":
         return
-    named = re.findall(r"`([\w/]+\.py)`", row[-1])
+    named = re.findall(r"`((?:\w+/)*)(?:test_)?(\w+)(?:\.py)?`", row[-1])
     assert named or "**not covered**" in " ".join(row).lower()
-    for path in named:
-        assert len(list((ROOT / "tests").rglob(path))) == 1, path
+    for folder, name in named:
+        assert len(list((ROOT / "tests").rglob(f"{folder}test_{name}.py"))) == 1, name
 
 
 def test_links_lead_somewhere():

@@ -4,6 +4,7 @@ Its nodes speak gRPC or HTTP, as the installed Flower does; ``make test`` runs t
 """
 
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -17,6 +18,7 @@ from fedapps.tasks.trained import TrainedModel
 from safetensors.numpy import load_file
 from toys import same_bits
 
+from benchmarks.faults import FaultyFleet
 from fedapps.config.parsing import parse
 from fedapps.deployment.credentials import make_key_pair
 from fedapps.deployment.superlink import Deployment, deployment, nodes_speak_http
@@ -88,24 +90,37 @@ def test_a_fleet_goes_on_the_next_week_and_changes_the_model_in_use(federation: 
     given |= {"rounds": 1, "evaluate-every": 1, "track-metric": "test.total_loss"}
     registry = {"registry": str(tmp_path / "champions"), "gate-margin": 1e6, "gate-group-margin": 1e6}
 
-    def in_use() -> set[str]:
+    configs = [tomllib.loads((federation.node_folder(index) / "node.toml").read_text()) for index in range(nodes)]
+    fleet = FaultyFleet(federation, APP, {}, configs)
+
+    def in_use() -> list[str]:
         folders = [federation.node_folder(index) / "state" / "models" / "champions" for index in range(nodes)]
         links = [link for folder in folders for link in folder.glob("champions/*/current")]
-        assert len(links) == nodes
-        return {TrainedModel.read(link, task_class).origin.run for link in links}
+        return [TrainedModel.read(link, task_class).origin.run for link in links]
 
     def submit(name: str, **keys: Any) -> None:
         more = {key.replace("_", "-"): value for key, value in keys.items()}
         federation.run(APP, parse(resolve(given | {"name": name} | more, str(tmp_path))).flat(), lambda line: None)
 
+    def gate(name: str, **keys: Any) -> None:
+        submit(name, start=str(tmp_path / name), gate="compare", **registry, **keys)
+
     submit("week-1")
     submit("week-2", start="week-1")
-    submit("week-1", start=str(tmp_path / "week-1"), gate="compare", **registry)
-    assert in_use() == {"week-1"}
-    submit("week-2", start=str(tmp_path / "week-2"), gate="compare", **registry)
-    assert in_use() == {"week-2"}
+    fleet.stop_node(1)
+    gate("week-1", num_nodes=1)
+    assert in_use() == ["week-1"]
+    fleet.start_node(1)
+    gate("week-2")
+    assert in_use() == ["week-2"] * nodes, "the node that was off hears of it"
+    submit("week-3", start="week-2", learning_rate=30.0)
+    gate("week-3", gate_group_margin=1.0)
+    assert in_use() == ["week-2"] * nodes, "a poisoned model is refused"
     submit("week-2", gate="rollback", **registry)
-    assert in_use() == {"week-1"}
+    assert in_use() == ["week-1"] * nodes
+    submit("week-4", start="week-1")
+    gate("week-4")
+    assert in_use() == ["week-4"] * nodes
     whole = tmp_path / "whole"
     execute(parse(resolve(given | {"name": "both", "rounds": 2}, str(whole))), "inline")
     folders = (tmp_path / "week-2", whole / "both")

@@ -112,11 +112,20 @@ def test_the_median_follows_what_all_nodes_send():
         assert sum(bound.refusal_reason({"the update": size}, {}) is not None for size in sizes) == refused
 
 
+def test_a_new_stage_of_the_data_begins_anew():
+    bound = SizeBound(2.0)
+    for stage, sizes, refused in ((0, [1, 1, 1], 0), (1, [9, 9, 9], 0), (1, [9, 9, 19], 1)):
+        bound.begin_round(stage)
+        assert sum(bound.refusal_reason({"the update": size}, {}) is not None for size in sizes) == refused
+
+
 def test_the_sizes_are_in_a_snapshot():
     bound, other = SizeBound(2.0), SizeBound(2.0)
+    bound.begin_round(stage=1)
     for size in (1.0, 2.0, 3.0):
         bound.note("the update", size)
     other.load_state(bound.state())
+    other.begin_round(stage=1)
     assert other.median("the update") == 2.0
 
 

@@ -5,12 +5,14 @@ import pytest
 import torch
 from fedapps.tasks.answers import finite_answer, finite_numbers, several
 from fedapps.tasks.driving.closed_loop import Controller
+from fedapps.tasks.social.scenes import RatedScene
 from fedapps.tasks.vln.houses import Start
 from model_folders import MODELS
 
 from fedapps.base.errors import DataError
 
 NAN = float("nan")
+ROOM = ((-2.0, -2.0), (2.0, -2.0), (0.0, 4.0))
 
 
 @pytest.mark.parametrize(
@@ -60,12 +62,17 @@ def test_an_answer_beyond_its_limit_is_refused(limit):
     assert finite_answer(answer, "control", 5.0) is answer
 
 
-def test_a_control_and_a_forecast_have_the_limit_of_their_caller():
+def test_a_control_a_score_and_a_forecast_have_the_limit_of_their_caller():
     robot = model("lqr")
     control = abs(float(robot.control([1.0, 0.5])[0]))
     assert abs(float(robot.control([1.0, 0.5], limit=control)[0])) == control
     with pytest.raises(DataError, match="beyond the limit of 0"):
         robot.control([1.0, 0.5], limit=0.0)
+    judge, scene = model("social"), RatedScene("a", 0.0, (), (), (), ROOM)
+    score = abs(float(judge.score(scene)[0]))
+    assert abs(float(judge.score(scene, limit=score)[0])) == score
+    with pytest.raises(DataError, match=r"score\[0\] = .*: beyond the limit of"):
+        judge.score(scene, limit=0.9 * score)
     motions = np.tile([[0.0, 5.0, 0.0, 20.0], [3.5, 0.0, 0.0, 20.0]], (20, 1, 1))
     car = model("driving")
     whole = car.forecast(motions, np.zeros((20, 2, 2)))
@@ -102,6 +109,11 @@ REFUSED = {
     ),
     "a motion": ("driving", lambda m: m.controller().step(np.full((2, 4), NAN), np.zeros((2, 2))), r"motion\[0, 0\]"),
     "no scene": ("social", lambda m: m.score([None]), r"scenes\[0\] = None: must be of type RatedScene or Mapping"),
+    "a wall": (
+        "social",
+        lambda m: m.score(RatedScene("a", 0.0, (), (), (), ((NAN, 0.0), *ROOM[1:]))),
+        r"scene 0, room\[0, 0\] = nan: must be a finite number",
+    ),
     "no scenes": ("social", lambda m: m.score(None), "scenes = None: must be a list"),
     "no start": ("vln", lambda m: m.follow_all(["go"]), r"starts\[0\] = 'go': must be of type Start"),
     "one start": ("vln", lambda m: m.follow_all(Start("go", "a", "b")), "starts = Start.*: must be a list"),

@@ -23,7 +23,7 @@ def as_bytes(shown):
 
 
 def always(jitter):
-    return PerImage((jitter.transform(),), probability=1.0)
+    return PerImage(jitter.transforms(), probability=1.0)
 
 
 def many(*colour):
@@ -79,7 +79,7 @@ def test_hue_is_that_of_python():
 def test_no_strength_changes_nothing():
     for shown in (images(), as_bytes(images())):
         assert torch.equal(always(ColourJitter(0, 0, 0, 0))(shown), shown)
-        assert torch.equal(PerImage((ColourJitter().transform(),), probability=0)(shown), shown)
+        assert torch.equal(PerImage(ColourJitter().transforms(), probability=0)(shown), shown)
         assert torch.equal(PerImage(())(shown), shown)
 
 

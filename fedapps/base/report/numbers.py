@@ -114,6 +114,11 @@ def format_length(metres: float) -> str:
     return f"{metres / 1000:.3g} km" if metres >= 1000 else f"{metres:.3g} m"
 
 
+def mean_of(values: Sequence[float]) -> float:
+    """The mean of values, which need not be finite; NaN of infinities with both signs."""
+    return fmean(values) if all(map(isfinite, values)) else sum(values) / len(values)
+
+
 def mean_and_interval(values: Sequence[float]) -> dict[str, float]:
     """The ``mean`` of values, one of each of ``nodes``, and the limits ``low`` and ``high`` of its interval.
 
@@ -210,7 +215,7 @@ class Estimate:
     @classmethod
     def of(cls, values: Sequence[float], confidence: float = 0.95) -> Estimate:
         """The estimate from one value per seed, with an interval of a confidence in (0, 1)."""
-        mean = fmean(values)
+        mean = mean_of(values)
         if len(values) < 2:
             return cls(mean, values=tuple(values))
         sd = stdev(values) if all(map(isfinite, values)) else nan

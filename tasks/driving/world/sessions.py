@@ -29,19 +29,7 @@ from torch import Tensor
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
 
-from .traffic import (
-    DT,
-    FRICTION,
-    SCENARIOS,
-    Driver,
-    InitialStates,
-    Scenario,
-    lane_change_control,
-    quantise,
-    stage_cost,
-    step,
-    velocity,
-)
+from . import traffic
 
 ROBOT, HUMAN, GRAY = 0, 1, 2
 """Indices of the cars."""
@@ -94,8 +82,8 @@ class Sessions:
         The first row with a sufficient gap, or -1.
     """
 
-    scenario: Scenario
-    driver: Driver
+    scenario: traffic.Scenario
+    driver: traffic.Driver
     session: Tensor
     held_out: Tensor
     states: Tensor
@@ -115,9 +103,9 @@ class Sessions:
 
 @torch.no_grad()
 def simulate(
-    scenario: Scenario,
-    driver: Driver,
-    initial: InitialStates,
+    scenario: traffic.Scenario,
+    driver: traffic.Driver,
+    initial: traffic.InitialStates,
     policy: Policy,
     seed: int,
     tau: int = 3,
@@ -149,7 +137,7 @@ def simulate(
     states = initial.states.new_zeros(count, rows, scenario.cars, 4)
     controls = initial.states.new_zeros(count, rows, scenario.cars, 2)
     if scenario.gray_car:
-        controls[:, 1:, GRAY, 0] = FRICTION  # its throttle compensates friction
+        controls[:, 1:, GRAY, 0] = traffic.FRICTION  # its throttle compensates friction
     states[:, 0] = initial.states
     noise = _noise(driver, initial, scenario.max_steps, seed)
     memory = driver.memory(states[:, 0, HUMAN])
@@ -170,23 +158,23 @@ def simulate(
         if t == rows - 1 or bool((length <= t + 1).all()):
             break
         if t % tau == 0:
-            plan = quantise(policy(Observation(states[:, : t + 1], controls[:, : t + 1])))
+            plan = traffic.quantise(policy(Observation(states[:, : t + 1], controls[:, : t + 1])))
         gray = now[:, GRAY] if scenario.gray_car else None
         human, memory = driver.control(now[:, HUMAN], now[:, ROBOT], gray, memory, noise[:, t], scenario.human_lane)
         phase_1 = torch.stack((plan[:, t % tau].to(now), human), dim=1)
-        phase_2 = lane_change_control(now[:, :2], lanes, held_speed[:, :2])
+        phase_2 = traffic.lane_change_control(now[:, :2], lanes, held_speed[:, :2])
         going = (length > t + 1)[:, None, None]
         controls[:, t + 1, :2] = torch.where(swapping[:, None, None], phase_2, phase_1)
         controls[:, t + 1] *= going
-        states[:, t + 1] = torch.where(going, step(now, controls[:, t + 1]), now)
+        states[:, t + 1] = torch.where(going, traffic.step(now, controls[:, t + 1]), now)
     used = int(length.max()) if count else 1
     states, controls = states[:, :used], controls[:, :used]
-    cost = stage_cost(states[:, :, ROBOT], states[:, :, HUMAN], scenario.cost_floor)
+    cost = traffic.stage_cost(states[:, :, ROBOT], states[:, :, HUMAN], scenario.cost_floor)
     cost = cost * (torch.arange(used, device=length.device) < length[:, None])
     return Sessions(scenario, driver, initial.session, initial.held_out, states, controls, cost, length, start)
 
 
-def _noise(driver: Driver, initial: InitialStates, steps: int, seed: int) -> Tensor:
+def _noise(driver: traffic.Driver, initial: traffic.InitialStates, steps: int, seed: int) -> Tensor:
     """Standard normal numbers ``[S, steps]``."""
     draws = [
         generator(seed, "traffic.noise", driver.name, session).standard_normal(steps, dtype=np.float32)
@@ -203,7 +191,7 @@ CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
 def lane_change_time(sessions: Sessions) -> Tensor:
     """Return the seconds ``[S]`` until the lane change could start; the session's duration if it never could."""
     start = sessions.lane_change_start
-    return torch.where(start >= 0, start, sessions.length - 1) * DT
+    return torch.where(start >= 0, start, sessions.length - 1) * traffic.DT
 
 
 def censored(sessions: Sessions) -> Tensor:
@@ -246,9 +234,9 @@ WORLD_FILE = "world.json"
 class World:
     """The content of ``world.json``: scenario, seed of initial states and noise, and the driver of each block."""
 
-    scenario: Scenario
+    scenario: traffic.Scenario
     seed: int
-    drivers: Mapping[int, Driver]
+    drivers: Mapping[int, traffic.Driver]
 
 
 def write_sessions(folder: Path, block: int, sessions: Sessions) -> Path:
@@ -289,11 +277,11 @@ def read_world(folder: Path) -> World | None:
         return None
     try:
         content = json.loads(path.read_bytes())
-        drivers = {int(block): Driver(**taste) for block, taste in content["blocks"].items()}
-        return World(SCENARIOS[content["scenario"]], int(content["seed"]), drivers)
+        drivers = {int(block): traffic.Driver(**taste) for block, taste in content["blocks"].items()}
+        return World(traffic.SCENARIOS[content["scenario"]], int(content["seed"]), drivers)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
-            f"{path}: expected a scenario ({', '.join(SCENARIOS)}), a seed and blocks of drivers: {error!r}"
+            f"{path}: expected a scenario ({', '.join(traffic.SCENARIOS)}), a seed and blocks of drivers: {error!r}"
         ) from error
 
 
@@ -317,16 +305,23 @@ def _rows(sessions: Sessions, index: int, block: int) -> list[str]:
     for row_number in range(length):
         cars = [",".join(f"{value:.4f}" for value in car) for car in motion[row_number]]
         pedals = ",".join(f"{value:.2f}" for value in controls[row_number, :2].flatten().tolist())
-        row = [trial, f"{row_number},{row_number * DT:.1f}", *cars[:2], f"{split},{session},{start}", pedals, *cars[2:]]
+        row = [
+            trial,
+            f"{row_number},{row_number * traffic.DT:.1f}",
+            *cars[:2],
+            f"{split},{session},{start}",
+            pedals,
+            *cars[2:],
+        ]
         lines.append(",".join(row))
     return lines
 
 
 def _motion(states: Tensor) -> list[list[list[float]]]:
     """``[T][cars][6]``: x, y, vx, vy, ax, ay in the order of the file, from ``states [T, cars, 4]``."""
-    speeds = velocity(states)
+    speeds = traffic.velocity(states)
     accelerations = torch.zeros_like(speeds)
-    accelerations[1:] = (speeds[1:] - speeds[:-1]) / DT
+    accelerations[1:] = (speeds[1:] - speeds[:-1]) / traffic.DT
     values = torch.cat((states[..., :2].flip(-1), speeds.flip(-1), accelerations.flip(-1)), dim=-1)
     rows: list[list[list[float]]] = values.tolist()
     return rows

@@ -159,7 +159,7 @@ def test_a_round_that_is_repeated_after_a_crash_counts_as_often_as_nodes_sent_th
     def killed(self, snapshot, *, best):
         if snapshot.round == 3:
             raise KilledError
-        save(self, snapshot, best=best)
+        return save(self, snapshot, best=best)
 
     monkeypatch.setattr(DiskCheckpoints, "save", killed)
     for resume in (False, True, True, True):

@@ -2,19 +2,27 @@
 
 import json
 import os
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
 
 import pytest
 import tomli_w
 from fedapps.sim.inprocess import run_inprocess
+from killed_processes import KilledError, killed_before
 from small_runs import LQR, run_inline, with_changes
 
 from fedapps.app.client_app import app as client_app
+from fedapps.app.gate import run_gate
 from fedapps.app.server_app import app as server_app
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.deployment.gate import steer
+from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
+from fedapps.runs.tables import RefusedNodesError
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +41,16 @@ def weeks(tmp_path_factory):
     return folder
 
 
-def gate(weeks, registry, run, action="compare", **keys):
-    steer(registry, weeks / run if run else None, action, "", {key.replace("_", "-"): v for key, v in keys.items()})
-    return Registry.read(registry)
+def gate(weeks, registry, run, action="compare", nodes=None, node_config=None, **keys):
+    """Let all robots, or some of them, do what ``action`` says."""
 
+    def some(config):
+        configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
+        flat = config.flat() | {"num-nodes": len(nodes)}
+        run_inprocess(server_app, client_app, node_configs=configs, run_config=flat, errors="reply")
 
-def gate_with(weeks, registry, nodes, run, action="compare", node_config=None, **keys):
-    """The same with some of the robots."""
-    place = {"name": run, "output-dir": str(weeks), "start": str(weeks / run), "registry": str(registry)}
-    keys = {key.replace("_", "-"): value for key, value in keys.items()}
-    given = {**read_config(weeks / run), **place, "gate": action, "num-nodes": len(nodes), "node-wait": 0.0, **keys}
-    given["min-replies"] = 1
-    configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
-    run_inprocess(server_app, client_app, node_configs=configs, run_config=parse(given).flat(), errors="reply")
+    keys = {"node-wait": 0.0} | {key.replace("_", "-"): value for key, value in keys.items()}
+    steer(registry, weeks / run if run else None, action, "", keys, *([some] if nodes else []))
     return Registry.read(registry)
 
 
@@ -106,7 +111,8 @@ def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_
 
 
 def test_all_nodes_go_back_at_once_and_those_that_were_off_when_they_return(weeks, second):
-    gate_with(weeks, second, [0, 2], "week-2", "rollback")
+    gate(weeks, second, "week-2", "rollback", nodes=[0, 2])
+    assert decisions(second)[-1]["rollback"] == {"before": 2, "after": 1, "nodes": []}
     assert in_use(second) == {"robot-00": 1, "robot-01": 2, "robot-02": 1}
     gate(weeks, second, None, "deliver")
     assert in_use(second) == everywhere(1)
@@ -117,6 +123,7 @@ def test_all_nodes_go_back_at_once_and_those_that_were_off_when_they_return(week
 def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
     registry = gate(weeks, second, None, "rollback", gate_nodes="robot-01")
     assert (registry.champion, dict(registry.nodes)) == (2, {"robot-01": 1})
+    assert read_fleet(second).generations[-1].decision.outcome == "robot-01 back from generation 2 to 1"
     assert in_use(second) == {"robot-00": 2, "robot-01": 1, "robot-02": 2}
     registry = gate(weeks, second, "week-3", gate_margin=1e9, gate_group_margin=1e9)
     assert [one.generation for one in registry.generations] == [2, 3]
@@ -125,7 +132,7 @@ def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
 
 def test_a_node_that_missed_a_promotion_gets_the_model_later(weeks, tmp_path):
     registry = tmp_path / "champions"
-    gate_with(weeks, registry, [0, 1], "week-1")
+    gate(weeks, registry, "week-1", nodes=[0, 1])
     assert in_use(registry) == {"robot-00": 1, "robot-01": 1}
     gate(weeks, registry, None, "deliver")
     assert in_use(registry) == everywhere(1)
@@ -136,7 +143,7 @@ def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second
     assert all(len(of) == 1 for of in folder.values())
     accept = {"accept-model": "false"}
     margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
-    registry = gate_with(weeks, second, [0, 1, 2], "week-3", node_config=accept, **margins)
+    registry = gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=accept, **margins)
     assert (registry.champion, in_use(second)) == (3, everywhere(2))
     gate(weeks, second, None, "deliver")
     assert in_use(second) == everywhere(3)
@@ -144,22 +151,43 @@ def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second
 
 def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(weeks, second):
     resting = {"eligible": "false"}
-    gate_with(weeks, second, [0, 1, 2], "week-2", "rollback", node_config=resting, node_wait=600.0)
+    gate(weeks, second, "week-2", "rollback", nodes=[0, 1, 2], node_config=resting, node_wait=600.0)
     assert in_use(second) == everywhere(1)
     margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
     registry = gate(weeks, second, "week-3", **margins)
     assert (registry.champion, in_use(second)) == (3, everywhere(3))
+    gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=resting, node_wait=0.0)
+    states = {of.node: of.state for of in read_fleet(second).nodes}
+    assert states == dict.fromkeys(in_use(second), "may not work: eligible: the command ended with exit status 1")
 
 
-class KilledError(RuntimeError):
-    """The server ends here."""
+def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it(weeks, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+    keys = read_config(weeks / "week-1") | {"methods": "fedper", "start": "", "output-dir": str(tmp_path)}
+    for name, more in {"week-1": {}, "week-2": {"start": "week-1"}}.items():
+        run_inline(keys | more | {"name": name}, tmp_path)
+    registry = tmp_path / "champions"
+    gate(tmp_path, registry, "week-1")
+    for run in ("week-1", "week-2"):
+        (state,) = (tmp_path / run / "nodes").glob("*/fedper/robot-01")
+        shutil.rmtree(state)
+    for links in registry.glob("models/champions/*/robot-01"):
+        shutil.rmtree(links)
+    gate(tmp_path, registry, "week-2", gate_margin=1e9, gate_group_margin=1e9)
+    last = decisions(registry)[-1]
+    assert last["promote"]
+    assert set(last["nodes"]) == {"robot-00", "robot-02"}
+    assert "policy.* of the model would be untrained on node robot-01" in last["refused"]["robot-01"]
+    assert in_use(registry) == {"robot-00": 2, "robot-02": 2}
+
+
+def killed(*arguments, **named):
+    """In place of a function of the server, which ends there."""
+    raise KilledError
 
 
 @pytest.mark.parametrize("step", ["Registry.record", "Registry.write", "Registry.target"])
 def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, monkeypatch, step):
-    def killed(*arguments):
-        raise KilledError
-
     margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
     with monkeypatch.context() as patch:
         patch.setattr(f"fedapps.runs.champions.{step}", killed)
@@ -167,7 +195,54 @@ def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, monkeypat
             gate(weeks, second, "week-3", **margins)
     assert in_use(second) == everywhere(2)
     gate(weeks, second, None, "deliver")
-    assert in_use(second) == everywhere(3 if step == "Registry.target" else 2)
+    decided = step != "Registry.record"
+    assert (in_use(second), len(decisions(second))) == (everywhere(2 + decided), 2 + decided)
+
+
+@pytest.mark.parametrize("action", ["compare", "rollback"])
+def test_a_server_that_is_killed_before_any_write_goes_on_with_one_decision_and_one_champion(
+    weeks, tmp_path, monkeypatch, action
+):
+    promote = {"promote": True, "reason": "better", "nodes": {}}
+    monkeypatch.setattr(
+        "fedapps.app.gate._decision", lambda *given: promote | {"challenger": vars(given[-1]), "champion": {}}
+    )
+    monkeypatch.setattr("fedapps.app.gate.deliver", lambda grid, config, registry: served.append(registry.target("a")))
+    path, seen = weeks / "week-3", set()
+    for write in count():
+        folder, served = tmp_path / str(write), []
+        before = Registry(folder)
+        for week in ("week-1", "week-2"):
+            before = before.promoted(before.challenger(weeks / week, "apfl", 2))
+        before.write()
+        place = {"name": path.name, "output-dir": str(weeks), "start": str(path), "registry": str(folder)}
+        config = parse({**read_config(path), **place, "gate": action})
+        finished = False
+        with killed_before(write), suppress(KilledError):
+            run_gate(None, config)
+            finished = True
+        after = Registry.read(folder)
+        seen.add(after.champion)
+        assert [one.run for one in after.generations][-1] == str(path if after.champion == 3 else weeks / "week-2")
+        # what was not decided is done again, as by the next `fedapps generation`, and by the operator
+        if not (after.decided(path) if action == "compare" else after.champion == 1):
+            run_gate(None, config)
+        run_gate(None, replace(config, run=replace(config.run, gate="deliver")))
+        new = 3 if action == "compare" else 1
+        assert (served[-1], Registry.read(folder).champion, len(decisions(folder))) == (new, new, 1)
+        if finished:
+            break
+    assert seen == {2, new}
+
+
+def test_decisions_are_never_overwritten(tmp_path):
+    registry = Registry(tmp_path)
+    first, second = (registry.record({"promote": False, "challenger": {"run": name}}) for name in "ab")
+    first.unlink()
+    assert registry.record({"promote": False, "challenger": {"run": "c"}}).name == "000003.json"
+    registry.record({"promote": False, "rollback": {"before": 2, "after": 1, "nodes": []}})
+    assert [registry.decided(name) for name in ("a", "b", "c")] == [False, True, True]
+    assert second.exists()
 
 
 def test_what_a_registry_needs_is_said(weeks, tmp_path, capsys):
@@ -189,13 +264,75 @@ def test_the_command_promotes_and_takes_back(weeks, tmp_path):
     assert in_use(registry) == everywhere(1)
 
 
-def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weeks, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def weekly(weeks, tmp_path, monkeypatch):
+    """A recipe of generations, its registry, and the command that trains the next one."""
     monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
     recipe, registry = tmp_path / "weekly.toml", tmp_path / "champions"
     keys = read_config(weeks / "week-1")
     keys = {key: keys[key] for key in keys if key not in ("name", "output-dir", "start")}
     recipe.write_text(tomli_w.dumps(keys | {"registry": str(registry), "gate-margin": 30.0, "gate-group-margin": 9.0}))
-    command = ["generation", str(recipe), "--output-dir", str(tmp_path / "runs")]
+    return recipe, registry, ["generation", str(recipe), "--output-dir", str(tmp_path / "runs")]
+
+
+def runs_of(registry):
+    """The runs that were decided on, and those that there are."""
+    names = [one["challenger"]["run"].rpartition("/")[2] for one in decisions(registry)]
+    return names, sorted(path.name for path in (registry.parent / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("step", "first"),
+    [("app.gate.run_gate", True), ("app.server_app.Recorder.after_round", False)],
+)
+def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, monkeypatch, step, first):
+    _, registry, command = weekly
+    with monkeypatch.context() as patch:
+        patch.setattr(f"fedapps.{step}", killed)
+        with pytest.raises(KilledError):
+            main(command)
+    assert main(command) == 0
+    done = ["weekly-1", "weekly-2"] if first else ["weekly-1"]
+    assert runs_of(registry) == (done, done)
+    assert main(command) == 0
+    assert runs_of(registry)[0] == [*done, f"weekly-{len(done) + 1}"]
+
+
+def test_a_node_of_which_nothing_can_be_used_does_not_keep_the_others_from_a_new_model(weekly, monkeypatch, caplog):
+    _, registry, command = weekly
+    monkeypatch.setattr("fedapps.app.server_app.refused_text", lambda folder: "robot-09: refused in 2 rounds")
+    assert main(command) == 0
+    assert (runs_of(registry)[0], in_use(registry)) == (["weekly-1"], everywhere(1))
+    assert "the run has finished, and its model is compared: robot-09" in caplog.text
+    monkeypatch.setattr("fedapps.app.server_app.Recorder.before_training", ended)
+    with pytest.raises(RefusedNodesError, match="no reply"):
+        main(command)
+    assert runs_of(registry)[0] == ["weekly-1"]
+
+
+def ended(*arguments):
+    raise RefusedNodesError("no reply")
+
+
+def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_path):
+    _, registry, command = weekly
+    more = ["--set", "keep-runs=1", "--set", "rounds=1"]
+    assert [main([*command, *more]) for _ in range(2)] == [0, 0]
+    worse = [*command, *more, "--set", "learning-rate=3.0"]
+    assert [main(worse) for _ in range(2)] == [0, 0]
+    runs = tmp_path / "runs"
+    assert [one["promote"] for one in decisions(registry)] == [True, True, False, False]
+    bulky = {path.parent.name for name in ("checkpoints", "nodes") for path in runs.glob(f"*/{name}")}
+    assert bulky == {"weekly-1", "weekly-2", "weekly-4"}
+    assert all((runs / "weekly-3" / name).exists() for name in ("config.toml", "metrics.jsonl", "summary.json"))
+    assert main(["rollback", "--registry", str(registry)]) == 0
+    assert in_use(registry) == everywhere(1)
+    with pytest.raises(ValueError, match=r"no such checkpoint of apfl; .* removes those of old runs .keep-runs"):
+        run_inline(read_config(runs / "weekly-3") | {"name": "by-hand", "start": "weekly-3"}, runs)
+
+
+def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weekly, tmp_path, capsys):
+    recipe, registry, command = weekly
     assert [main(command), main(command)] == [0, 0]
     assert main([*command, "--set", "learning-rate=3.0"]) == 0
     assert read_config(tmp_path / "runs" / "weekly-2")["start"] == str(tmp_path / "runs" / "weekly-1")
@@ -203,6 +340,12 @@ def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weeks, tmp_
     assert [one["promote"] for one in (first, second, worse)] == [True, True, False]
     assert read_config(tmp_path / "runs" / "weekly-3")["start"] == str(tmp_path / "runs" / "weekly-2")
     assert in_use(registry) == everywhere(2)
+    outcomes = [(one.decision.outcome[:21], one.decision.in_use) for one in read_fleet(registry).generations]
+    assert outcomes == [("weekly-1 promoted", 1), ("weekly-2 promoted", 2), ("champion kept, not we", 2)]
+    assert "generation 2 in use: weekly-2, apfl" in (registry / "report.html").read_text()
+    (tmp_path / "empty").mkdir()
+    assert main([*command, "--set", f"data-dir={tmp_path / 'empty'}"]) == 1
+    assert ": 0 usable replies, but min-replies is 1" in capsys.readouterr().err
     recipe.write_text('base = "lqr"')
     assert main(command) == 2
     assert "registry, track-metric must be set for a generation" in capsys.readouterr().err

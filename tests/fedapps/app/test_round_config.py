@@ -2,8 +2,9 @@
 
 import pytest
 
-from fedapps.app.round_config import RoundConfigs, stage_of
+from fedapps.app.round_config import RoundConfigs
 from fedapps.config.parsing import ConfigError, parse
+from fedapps.runs.tracking import stage_of
 
 GIVEN = {
     "rounds": 8, "collect-after": 4, "epochs": 2, "learning-rate": 0.1, "batch-size": 16, "optimizer": "sgd",

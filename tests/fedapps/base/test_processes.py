@@ -77,7 +77,7 @@ def test_a_process_is_known_by_its_number_and_its_start(monkeypatch):
             pass
         assert not still_runs(ended.pid, started), "it was not reaped yet"
     assert not still_runs(ended.pid, started)
-    monkeypatch.setattr("fedapps.base.processes._facts", lambda pid: [])  # a system that hides it
+    monkeypatch.setattr("fedapps.base.processes.process_facts", lambda pid: [])  # a system that hides it
     assert still_runs(me, "1")
     assert still_runs(1 << 80, "1")
     assert not still_runs(ended.pid, started)

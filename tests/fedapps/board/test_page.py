@@ -47,9 +47,27 @@ def run(path: str = "lane-swap", state: str = "running", **more: Any) -> dict[st
     }
 
 
-def page_after(*events: list[dict[str, Any]], then: str = "", reports: tuple[str, ...] = ()) -> str:
+FLEET = {
+    "path": "runs/champions", "problem": "", "facts": ["generation 3 in use: week-3", "silent: car-5"],
+    "metric": "test loss (lower is better)",
+    "groups": [
+        {"name": name, "colour": "#0072B2", "value": 0.5, "points": [[2, 1.5], [3, 0.5]]}
+        for name in ("all nodes", "worst tenth")
+    ],
+    "decisions": [["date", "decision", "drift", "fell silent", "gain"], ["2026-01-05", HOSTILE, "", "car-5", "0.5"]],
+    "nodes": [["node", "state", "last comparison", "champion"], ["car-5", "silent", "2026-01-05", "0.7"]],
+}  # fmt: skip
+
+
+def page_after(
+    *events: list[dict[str, Any]],
+    then: str = "",
+    reports: tuple[str, ...] = (),
+    fleets: tuple[dict[str, Any], ...] = (),
+) -> str:
     """The page with its script and style in it, and with events, each a list of runs, and a script."""
-    sent = [json.dumps(json.dumps({"runs": runs, "reports": reports, "now": 135.0})) for runs in events]
+    state = {"fleets": fleets, "reports": reports, "now": 135.0}
+    sent = [json.dumps(json.dumps({"runs": runs, **state})) for runs in events]
     feed = "feed.onopen();" + "".join(f"feed.onmessage({{data: {data}}});" for data in sent)
     script = f"{STUB}\n{SCRIPT}\n{feed}{then}".replace("</script>", "<\\/script>")
     page = PAGE.replace('<link rel="stylesheet" href="/board.css">', f"<style>{STYLE}</style>")
@@ -176,6 +194,20 @@ def test_a_phone_shows_all_without_scrolling_sideways(tmp_path: Path) -> None:
 
 
 @in_a_browser
+def test_the_generations_of_a_registry_are_shown(after) -> None:
+    broken = FLEET | {"path": "b", "problem": "decisions/000002.json: 'metric' is missing", "groups": []}
+    document = after([], fleets=(FLEET, broken | {"facts": [], "decisions": [], "nodes": []}), reports=(FLEET["path"],))
+    shown = texts(document)
+    assert "generation 3 in use: week-3 · silent: car-5" in shown
+    assert "decision 2 decision 3" in shown
+    assert "car-5 silent 2026-01-05 0.7" in shown
+    assert "decisions/000002.json: 'metric' is missing" in shown
+    assert len(re.findall(r'<path d="M[^"]*L[^"]*"', document)) == 2
+    assert 'href="/reports/runs/champions"' in document
+    assert "<title>taken" not in document
+
+
+@in_a_browser
 def test_the_page_says_when_there_is_no_run_and_when_the_connection_is_lost(after) -> None:
     assert ">reading the runs</p>" in after()
     assert re.search(r'<p id="empty" class="lead">', after([]))
@@ -198,7 +230,7 @@ def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> Non
         notes=["The evaluated nodes change"],
     )
     everything = "runs.forEach(run => chosen.add(run.path)); touched = true; show();"
-    page = page_after([*states, failed], then=everything, reports=("compare",))
+    page = page_after([*states, failed], then=everything, reports=("compare", FLEET["path"]), fleets=(FLEET,))
     assert violations(page, tmp_path, scheme) == []
 
 

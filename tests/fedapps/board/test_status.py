@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from report_pages import node_line, round_line, write_lines
+from report_pages import node_line, round_line, write_lines, write_registry
 
 from fedapps.board.status import Board, RunStatus, read_status
 from fedapps.runs.owner import Owner
@@ -256,6 +256,32 @@ def test_a_damaged_run_leaves_the_others_on_the_board(tmp_path: Path, damage: st
         assert states["damaged"] == "unreadable"
 
 
+def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_path: Path) -> None:
+    board = Board(tmp_path / "runs")
+    registry = write_registry(tmp_path / "runs" / "champions")
+    (fleet,) = board.fleets()
+    assert (fleet.path, fleet.problem, fleet.metric) == ("champions", "", "test loss (lower is better)")
+    assert fleet.facts == [
+        "generation 4 in use: week-6, fedavg, round 12", "drifting: car-3", "silent: car-5",
+    ]  # fmt: skip
+    assert [(group.name, len(group.points)) for group in fleet.groups] == [
+        ("all nodes", 5), ("worst tenth", 5), ("city oslo", 5), ("city rome", 5),
+    ]  # fmt: skip
+    assert [row[1][:21] for row in fleet.decisions[1:3]] == ["week-6 promoted", "champion kept, not we"]
+    assert [row[:2] for row in fleet.nodes[1:]] == [["car-3", "drift"], ["car-5", "silent"]]
+    json.dumps(board.values(), allow_nan=False)
+    path = registry.folder / "decisions" / "000006.json"
+    path.rename(path.with_suffix(".gone"))
+    assert board.fleets()[0].decisions[1][1].startswith("champion kept, not week-5")
+    (path.parent / "000007.json").write_text("{}")
+    assert board.fleets()[0].problem == "decisions/000007.json: 'date' is missing"
+    (path.parent / "000007.json").unlink()
+    (path.parent / "000007.json").symlink_to(tmp_path / "elsewhere.json")
+    assert board.fleets()[0].problem == "000007.json: no regular file of this folder"
+    (registry.folder / "registry.json").unlink()
+    assert board.fleets() == []
+
+
 def test_a_folder_that_cannot_be_read_leaves_the_others_on_the_board(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,4 +320,20 @@ def test_whatever_a_file_contains_the_board_has_a_state_for_it(
     status = only(folder)
     assert status.state in ("running", "finished", "unreadable")
     assert (status.state == "unreadable") == bool(status.problem)
+    json.dumps(Board(folder).values(), allow_nan=False)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.binary(max_size=40), st.sampled_from(["registry.json", "decisions/000003.json"]), st.booleans())
+@example(b'{"champion": 7}', "registry.json", False)
+@example(b'{"generations": 1}', "registry.json", False)
+@example(b"[", "decisions/000003.json", True)
+def test_whatever_a_registry_contains_the_board_has_a_state_for_it(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str, more: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    path = write_registry(folder / "champions", weeks=3).folder / name
+    path.write_bytes(path.read_bytes() + content if more else content)
+    (fleet,) = Board(folder).fleets()
+    assert bool(fleet.problem) != bool(fleet.facts)
     json.dumps(Board(folder).values(), allow_nan=False)

@@ -1,6 +1,8 @@
 """Workers that are forks of a process with imported libraries."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +16,12 @@ pytestmark = pytest.mark.subprocesses
 
 #: A command that writes what it finds into the file of its first argument.
 PROBE = """
-import atexit, json, os, sys
+import atexit, json, os, sys, weakref
 import numpy
 
-def main():
+weakref.finalize(main := lambda: work(), open, __file__ + ".taken-apart", "w")
+
+def work():
     path, *words = sys.argv[1:]
     if "--killed" in words and not os.path.exists(path + ".killed"):
         open(path + ".killed", "w").close()
@@ -65,18 +69,58 @@ def test_every_call_is_a_new_process_that_finds_the_libraries_imported(
     assert len({first["parent"], second["parent"], third["parent"], server.pid}) == 4
     assert (first["command"], first["words"], first["name"]) == ("probe", ["a b", "--c"], "probe")
     assert first["input"] == "", "a worker cannot read the requests of others"
-    assert not first["library"], "the first worker does not wait for them"
+    assert first["library"]
     assert third["library"]
     assert not third["app"], "the app is loaded from what the server sent"
     assert len({first["draw"], second["draw"], third["draw"]}) == 3, "generators do not share a seed"
+    wait_for_the_end(server, first["parent"], second["parent"], third["parent"])
+    assert not list(tmp_path.rglob("*.taken-apart")), "a worker does not take apart what it did not make"
+
+
+def wait_for_the_end(server: subprocess.Popen[str], *pids: int) -> None:
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert server.poll() is None
 
 
 def test_a_call_whose_process_is_killed_is_repeated(server: subprocess.Popen[str], tmp_path: Path) -> None:
     undisturbed, killed = call(server, tmp_path / "one"), call(server, tmp_path / "two", "--killed")
-    while Path(f"/proc/{undisturbed['parent']}").exists():  # it ends with its call
-        assert server.poll() is None
-    assert killed["parent"] == server.pid
+    wait_for_the_end(server, undisturbed["parent"])  # it ends with its call
+    assert [killed["parent"]] == children(server.pid), "the second call came to the fork with the libraries"
     assert (killed["words"], killed["name"]) == (["--killed"], "probe")
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+@pytest.mark.parametrize(("end", "imported"), [("release", True), ("kill", False)])
+def test_the_libraries_are_released_after_a_time_without_calls_and_imported_again(
+    environment: dict[str, str], tmp_path: Path, end: str, imported: bool
+) -> None:
+    code = f"serve('probe', ['colorsys'], release_after={0.2 if end == 'release' else 1000})"
+    command = [sys.executable, "-P", "-c", f"from fedapps.deployment.flower_command import serve; {code}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as server:
+        assert call(server, tmp_path / "first")["library"]
+        if end == "kill":
+            (with_libraries,) = children(server.pid)
+            os.kill(with_libraries, signal.SIGKILL)
+        while children(server.pid):
+            assert server.poll() is None
+        assert call(server, tmp_path / "second")["library"] == imported
+        assert call(server, tmp_path / "third")["library"]
+        assert server.stdin
+        server.stdin.close()
+
+
+def test_without_libraries_nothing_stays_in_memory(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.flower_command", "probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as server:
+        worker = call(server, tmp_path / "one")
+        assert not worker["library"]
+        wait_for_the_end(server, worker["parent"])
+        assert not children(server.pid)
+        assert server.stdin
+        server.stdin.close()
 
 
 def test_the_server_ends_with_its_standard_input(server: subprocess.Popen[str], tmp_path: Path) -> None:

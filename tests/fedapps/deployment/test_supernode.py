@@ -110,8 +110,12 @@ def session_of(pid: int) -> int:
 
 
 @pytest.mark.subprocesses
-def test_the_command_of_a_supernode_starts() -> None:
-    helped = subprocess.run(SuperNode().command(["--help"]), capture_output=True, text=True)
+def test_the_command_of_a_supernode_starts_without_the_libraries_of_its_workers() -> None:
+    python, *words = SuperNode().command(["--help"])
+    helped = subprocess.run([python, "-X", "importtime", *words], capture_output=True, text=True)
     assert helped.returncode == 0, helped.stderr
     assert "--superlink" in helped.stdout
+    imported = {line.rpartition("|")[2].strip() for line in helped.stderr.splitlines()}
+    assert "flwr" in imported
     assert "torch" in LIBRARIES
+    assert not imported & set(LIBRARIES)

@@ -46,6 +46,8 @@ def test_nodes_that_evaluated_one_model_alone_do_not_count_and_one_node_decides_
 
 def test_a_gain_that_is_no_number_promotes_nothing():
     assert not rule([1.0, 1.0], [float("nan"), 0.5], margin=9.0, group_margin=9.0)["promote"]
+    infinite = float("inf")
+    assert not rule([infinite, 1.0], [1.0, infinite], margin=9.0, group_margin=9.0)["promote"]
 
 
 def test_the_registry_keeps_the_last_two_champions(tmp_path):
@@ -63,3 +65,18 @@ def test_the_registry_keeps_the_last_two_champions(tmp_path):
     # the challenger after a rollback is a new generation, and the one that was taken back is forgotten
     again = back.promoted(back.challenger(tmp_path / "week-4", "fedavg", 4))
     assert [one.generation for one in again.generations] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[1]", "is damaged"),
+        ('{"champion": "2"}', "'champion' is '2'; it must be a valid integer"),
+        ('{"champion": 2}', "generation 2 is in use, and is not among the generations"),
+        ('{"generations": [{"generation": 1, "run": "week-1"}]}', "'generations.0.method' is missing"),
+    ],
+)
+def test_a_damaged_registry_is_named(tmp_path, text, problem):
+    (tmp_path / "registry.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"registry.json.* {problem}"):
+        Registry.read(tmp_path)

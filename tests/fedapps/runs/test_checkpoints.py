@@ -60,8 +60,8 @@ def test_arrays_of_any_shape_and_dtype_are_restored(tmp_path, arrays, server_rou
 
 def test_the_last_two_and_the_best_snapshots_are_kept(tmp_path):
     checkpoints = DiskCheckpoints(tmp_path / "deep" / "folder")
-    for server_round in range(1, 6):
-        checkpoints.save(snapshot(server_round, server_round), best=server_round == 2)
+    oldest = [checkpoints.save(snapshot(r, r), best=r == 2) for r in range(1, 6)]
+    assert oldest == [1, 1, 2, 3, 4]
     assert names(checkpoints.folder) == ["best.safetensors", "round-000004.safetensors", "round-000005.safetensors"]
     assert checkpoints.latest().round == 5
     best = read_snapshot(checkpoints.folder / "best.safetensors")

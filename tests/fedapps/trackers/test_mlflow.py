@@ -1,7 +1,13 @@
 """MLflow's own client finds the numbers of the run in an SQLite store, each round once."""
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from tracked_runs import SMALL, cut_and_resumed, expected
+
+from fedapps.trackers import TrackedRun
+from fedapps.trackers.services import Mlflow
 
 mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'fedapps[mlflow]'")
 
@@ -47,6 +53,27 @@ def test_a_run_of_the_tracker_is_continued_and_finished(folder, client, runs):
         final = folder.summary()["methods"][method]["final"]
         assert run.data.metrics["final/test.excess"] == final["test.excess"]
         assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.html"]
+
+
+def test_the_models_of_a_fleet_are_versions_with_aliases(folder, client, runs, tmp_path):
+    model, name = tmp_path / "round-000003.safetensors", "fedapps-champions"
+    given = [("fedavg", "champion"), ("local", "challenger"), ("local", "champion"), ("fedavg", "champion")]
+    for method, alias in given:
+        model.write_text(method)
+        run = TrackedRun("run", method, "lqr", runs[method].data.tags["fedapps.id"], {}, folder.path)
+        with closing(Mlflow().open(run)) as record:
+            record.finish({})
+            record.register("champions", alias, 3, model)
+    versions = {alias: client.get_model_version_by_alias(name, alias) for alias in ("champion", "challenger")}
+    assert len(client.search_model_versions(f"name = '{name}'")) == 2
+    for method, (alias, number) in (("fedavg", ("champion", 1)), ("local", ("challenger", 2))):
+        version = versions[alias]
+        assert (int(version.version), version.run_id) == (number, runs[method].info.run_id)
+        assert version.tags == {"fedapps.round": "3"}
+        assert version.source.endswith("/artifacts/model-3")
+        assert client.get_run(version.run_id).info.status == "FINISHED"
+        path = client.download_artifacts(version.run_id, "model-3", str(tmp_path))
+        assert (Path(path) / model.name).read_text() == method
 
 
 def test_the_report_is_an_artifact(folder, client, runs, tmp_path):

@@ -11,7 +11,9 @@ from tracked_runs import SMALL, cut_and_resumed, expected
 
 from fedapps.base.options import option
 from fedapps.config.parsing import ConfigError, parse, read
+from fedapps.deployment.gate import steer
 from fedapps.registry import TRACKERS
+from fedapps.runs.champions import Registry
 from fedapps.runs.tracking import plain, round_values
 from fedapps.trackers import TrackedRecord, Tracker
 
@@ -43,6 +45,7 @@ class Notes(Tracker):
 class Record(TrackedRecord):
     def __init__(self, run):
         self.run, self.rounds, self.final, self.reports, self.opened, self.closed = run, [], {}, [], 0, 0
+        self.models = []
 
     @property
     def last_round(self):
@@ -60,6 +63,9 @@ class Record(TrackedRecord):
 
     def add_report(self, report):
         self.reports.append(report)
+
+    def register(self, registry, alias, server_round, model):
+        self.models.append((registry, alias, server_round, model.name))
 
     def close(self):
         self.closed += 1
@@ -166,6 +172,43 @@ def test_a_tracker_that_is_added_to_a_resumed_run_gets_the_earlier_rounds(small,
     folder = run_inline(small | {"methods": "fedavg", "trackers": "notes", "resume": True, "notes.volume": 2}, tmp_path)
     assert dict(RECORDS["run", "fedavg"].rounds) == expected(folder.path, "fedavg")
     assert RECORDS["run", "fedavg"].final
+
+
+def test_a_promotion_and_a_rollback_give_models_their_aliases(small, tmp_path, monkeypatch):
+    registry = tmp_path / "champions"
+    keys = small | {"methods": "fedavg", "trackers": "notes", "track-metric": "test.total_loss"}
+    folders = [run_inline(keys | {"name": f"week-{week}", "rounds": week}, tmp_path) for week in (1, 2, 3)]
+
+    def models(action, number=None, **margins):
+        for record in RECORDS.values():
+            record.models.clear()
+        steer(registry, number and folders[number - 1].path, action, "", {"gate-group-margin": 1e9, **margins})
+        return {f"{name}: {alias}": model for (name, _), of in RECORDS.items() for _, alias, *model in of.models}
+
+    one, two, three = ([week, f"round-{week:06d}.safetensors"] for week in (1, 2, 3))
+    assert models("compare", 1) == {}, "a tracker without a registry of models is not asked"
+    monkeypatch.setattr(Notes, "registers", True)
+    assert models("compare", 2, **{"gate-margin": 1e9}) == {"week-2: challenger": two, "week-2: champion": two}
+    assert models("compare", 3) == {"week-3: challenger": three, "week-2: champion": two}
+    assert models("dry-run", 3) == {}
+    assert models("rollback") == {"week-1: champion": one}
+    record = RECORDS["week-1", "fedavg"]
+    assert record.models[0][0] == "champions"
+    assert record.opened == record.closed == 2
+    assert dict(record.rounds) == expected(folders[0].path, "fedavg")
+
+
+def test_a_tracker_that_fails_stops_no_promotion(small, tmp_path, monkeypatch, warnings):
+    def failing(self, *arguments):
+        raise OSError("the pencil broke")
+
+    monkeypatch.setattr(Notes, "registers", True)
+    monkeypatch.setattr(Record, "register", failing)
+    keys = small | {"methods": "fedavg", "trackers": "notes", "track-metric": "test.total_loss"}
+    folder = run_inline(keys, tmp_path)
+    steer(tmp_path / "champions", folder.path, "compare", "", {})
+    assert Registry.read(tmp_path / "champions").champion == 1
+    assert len([text for text in warnings() if "the pencil broke" in text]) == 2
 
 
 # -- what is refused ------------------------------------------------------------------------------------------
