@@ -99,11 +99,11 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
         read = linear_inputs(changes[f"{layer}.weight"], changes[f"{layer}.bias"])
         with torch_seed(run.seed, "audit", "train"), torch.no_grad():
             models = model, audited.model_of(1)
-            true = (
+            inputs = (
                 torch.cat([task.features(one, batch) for batch in of])
                 for one, of in zip(models, (own, other), strict=True)
             )
-            gaps = [input_errors(of, read) for of in true]
+            gaps = [input_errors(of, read) for of in inputs]
         rows.append(_row(FEATURES, "relative", gaps, _NEAR, float(gaps[0].median())))
     rows.append(_among_candidates(audited, situation, changes, own, other))
     if not task.secrets:
