@@ -18,7 +18,6 @@ from fedapps.launch.launch import execute
 from fedapps.report import write_report
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder, begun, read_config
-from fedapps.runs.tables import RefusedNodesError
 from fedapps.strategies import RunEndedError
 
 from .fleet import check_deployable, submit
@@ -145,7 +144,7 @@ def _train(path: Path, keys: Mapping[str, Any], federation: str, simulate: Simul
     """Run what trains. A node of which nothing can be used keeps no other from the better model."""
     try:
         _run(keys, federation, simulate)
-    except (RefusedNodesError, RunFailedError) as error:
+    except RunFailedError as error:
         if not (begun(path) and _finished(path)):
             raise
         log(WARNING, "the run has finished, and its model is compared: %s", error)
