@@ -231,7 +231,7 @@ class Year:
             if self.fleet.champions(node).use(0) != champion or champion not in models:
                 continue
             loss = {
-                number: float(model.evaluate(self.folder / "new" / node)["test.total_loss"])  # type: ignore[arg-type]
+                number: float(np.mean(model.evaluate(self.folder / "new" / node)["test.total_loss"]))
                 for number, model in models.items()
             }
             losses.append(loss[champion])
