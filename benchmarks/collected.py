@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.audit.leakage import MEASURES
 from fedapps.base.report.metrics import bare, columns
 from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.significance import MODELS, seed_values
@@ -119,6 +120,10 @@ def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:
 def _of_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     for row in audit["rows"]:
+        if "situation" in row:  # what an update or a final model reveals, with a list over the seeds
+            measured = {name: row[name] for name in MEASURES if name in row}
+            methods[f"{row['attack']}, {row['situation']}"] = measured
+            continue
         label = f"{row['method']}, {row['attack']} on {row['on']}, {row['attacker']} at {row['batch_size']}"
         measured = {key: row.get(key) for key in ("recall", "precision", "ptlr", "seconds")}
         methods[label] = {key: [value] for key, value in measured.items() if value is not None}

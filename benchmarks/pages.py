@@ -26,6 +26,7 @@ _PARTS = {
     "readme.md.jinja": ROOT / "README.md",
     "use.md.jinja": ROOT / "docs" / "use.md",
     "slow_nodes.md.jinja": ROOT / "docs" / "slow_nodes.md",
+    "privacy.md.jinja": ROOT / "docs" / "privacy.md",
     "fleet_over_time.md.jinja": ROOT / "docs" / "fleet_over_time.md",
 }
 _WIDTH = 120

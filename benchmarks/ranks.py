@@ -189,7 +189,7 @@ class Ranks:
 def method_table(data_sets: Sequence[DataSet]) -> str:
     """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
 
-    Methods stand in the order of the first data set. Means that are not below the best are bold, but those of new
+    Methods stand in the order of the first data set. Means that are not below the best have a star, but those of new
     nodes. A mean that is unknown is left out, with a dash, and common data where there are none, without one. Cells of
     methods of which runs failed say how many seeds they have.
     """
@@ -202,10 +202,10 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
     for method in dict.fromkeys(method for of in rows for method in of):
         columns = [[column for column in _SHOWN if column != "common" or data.common] for data in data_sets]
         cells = [
-            " ".join(_cell(of[method].get(column), bold=(method, column) in bold) for column in has)
+            " ".join(_cell(of[method].get(column), starred=(method, column) in best_of) for column in has)
             if method in of
             else ""
-            for of, has, bold in zip(rows, columns, best, strict=True)
+            for of, has, best_of in zip(rows, columns, best, strict=True)
         ]
         for index, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
             if method in data.lacking() & of.keys():
@@ -288,9 +288,9 @@ def _above(content: Result, metric: str, method: str, others: Sequence[str], sig
     return [other for other, low in lows.items() if low is not None and low > 0]
 
 
-def _cell(known: Estimate | None, *, bold: bool) -> str:
+def _cell(known: Estimate | None, *, starred: bool) -> str:
     mean = "-" if known is None else shown(known.mean)
-    return f"**{mean}**" if bold else mean
+    return f"{mean}*" if starred else mean
 
 
 FUNCTIONS.update(

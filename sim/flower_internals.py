@@ -7,9 +7,10 @@ version lacks, and ``tests/conformance/test_flower_internals.py`` checks each wi
 import atexit
 import hashlib
 import json
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -24,7 +25,7 @@ from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
 from numpy.typing import NDArray
 
-from fedapps.base.atomic import write_whole
+from fedapps.base.atomic import remove_leftovers, temporary_name, write_whole
 
 Thing = TypeVar("Thing")
 #: What needs names that another Flower may lack: the engines ``inline`` and ``ray``, Flower's own simulation engine in
@@ -284,7 +285,8 @@ def poll_every(seconds: float) -> None:
     """Let the SuperNode of this process pause at most so long between two polls, for a message or for a reply.
 
     It polls more often soon after it has begun to wait: each pause is a quarter of the wait so far, and at least a
-    tenth of ``seconds``.
+    tenth of ``seconds``. An idle node polls less often: each pause is at least a fiftieth of the wait, as far as
+    Flower's pause is not shorter.
     """
     usual, begin = 0.0, 0.0
 
@@ -293,7 +295,8 @@ def poll_every(seconds: float) -> None:
         now = time.monotonic()
         if seconds_of_flower != usual:  # 3 s between messages, and 0.5 s before a reply
             usual, begin = seconds_of_flower, now
-        time.sleep(min(seconds_of_flower, seconds, max(seconds / 10, (now - begin) / 4)))
+        waited = now - begin
+        time.sleep(min(seconds_of_flower, max(seconds / 10, min(seconds, waited / 4), waited / 50)))
 
     _pause_with(pause, _SUPERNODE)
 
@@ -358,7 +361,7 @@ def reuse_installed_apps() -> None:
     def installed(fab_file: bytes, **options: Any) -> Path:
         folder = unpacked(fab_file, **options)
         _forget_other_apps(folder)
-        atexit.register(_write_imported, folder)
+        atexit.register(_write_imported, folder, set(sys.modules))
         return folder
 
     def unpacked(fab_file: bytes, **options: Any) -> Path:
@@ -377,12 +380,32 @@ def reuse_installed_apps() -> None:
 
 
 _IMPORTED = ".imported"  # .FOLDER.imported beside the folder of an app
+_KEPT_APPS = 4
 
 
-def _write_imported(folder: Path) -> None:
-    """Write the modules of the app in ``folder`` that this process has imported, in their order."""
-    names = [name for name, module in sys.modules.items() if _file(module).startswith(f"{folder}/")]
-    write_whole(folder.with_name(f".{folder.name}{_IMPORTED}"), json.dumps(names).encode())
+def _write_imported(folder: Path, before: Set[str]) -> None:
+    """Write the modules of the app in ``folder`` that its processes have imported, in their order.
+
+    Those in ``before``, which this process had when it began, are written already or not of the app.
+    """
+    record = folder.with_name(f".{folder.name}{_IMPORTED}")
+    names: list[str] = json.loads(record.read_bytes()) if record.exists() else []
+    new = [name for name in sys.modules if name not in before and _file(sys.modules[name]).startswith(f"{folder}/")]
+    write_whole(record, json.dumps(list(dict.fromkeys(names + new))).encode())
+    _remove_old_apps(folder.parent)
+
+
+def _remove_old_apps(apps: Path) -> None:
+    """Remove the code of all but the last apps that this node used; a run that has it still brings it again."""
+    remove_leftovers(apps)
+    with suppress(FileNotFoundError):  # another worker was faster
+        for record in sorted(apps.glob(f".*{_IMPORTED}"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT_APPS]:
+            folder = record.with_name(record.name[1 : -len(_IMPORTED)])
+            aside = temporary_name(folder)  # a folder of this name is always whole
+            if folder.exists():
+                folder.replace(aside)
+                shutil.rmtree(aside)
+            record.unlink()
 
 
 def last_app() -> tuple[Path, Callable[[], None]] | None:

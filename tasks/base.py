@@ -468,6 +468,23 @@ class Task(ABC):
             self.loss(model, batch)
         return features()
 
+    def example_losses(self, model: nn.Module, data: NodeData, split: str) -> Tensor:
+        """Return the loss of each example of a split alone, ``[n]``, in their order, for ``fedapps audit``.
+
+        Parameters
+        ----------
+        model : nn.Module
+            In evaluation mode.
+        data : NodeData
+        split : str
+        """
+        tensors = data.splits[split]
+        singles = (
+            replace(data, splits={split: {name: tensor[row : row + 1] for name, tensor in tensors.items()}})
+            for row in range(data.count(split))
+        )
+        return torch.stack([self.loss(model, next(self.examples(one, split, 1))) for one in singles])
+
     @abstractmethod
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Evaluate a model on a node's data.

@@ -117,25 +117,6 @@ class ModelRoles:
     factors_key: str = ""
 
 
-@dataclass(frozen=True)
-class Secret:
-    """Pixels of a batch that an attack on an update reconstructs (``fedapps audit``).
-
-    Parameters
-    ----------
-    tensor : str
-        The name in a batch, ``[examples, ..., height, width]``, uint8 or in [0, 1].
-    what : str
-        What it holds, for the table.
-    near : float
-        Root mean squared error, of a range of 1, up to which an example counts as read; 0.1 is 20 dB.
-    """
-
-    tensor: str
-    what: str
-    near: float
-
-
 @contextmanager
 def head_inputs(model: nn.Module, head: Sequence[str]) -> Iterator[Callable[[], Tensor]]:
     """Record what the head of a model is given within this context.
@@ -182,6 +163,50 @@ def _outermost(module: nn.Module, name: str, patterns: Sequence[str]) -> Iterato
 
 #: The tensors of a batch by name; they share their first dimension, the examples.
 Batch = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Secret:
+    """What of a batch an attack on an update reconstructs (``fedapps audit``); the attacker knows the rest of it.
+
+    Parameters
+    ----------
+    tensor : str
+        The name in a batch, ``[examples, ...]``; of pixels ``[examples, ..., height, width]``.
+    what : str
+        What it holds, for the table.
+    near : float
+        Root mean squared error up to which an example counts as read; of pixels 0.1 is 20 dB.
+    fill : callable
+        ``fill(batch, unknown)``: the batch with values in [0, 1], of the shape of the tensor, in place of the secret.
+    view : callable
+        ``view(batch)``: what is compared, ``[examples, ...]``; values that are not numbers do not count.
+    unit : str
+        That of the error; dB for pixels, of which the view is in [0, 1] and neighbours are alike.
+    either_sign : bool
+        Whether the model's gradient is the same for an example and its negative, so that the nearer one counts.
+    unordered : bool
+        Whether it is the same for any order of the second dimension of the view, so that the nearest order counts.
+    """
+
+    tensor: str
+    what: str
+    near: float
+    fill: Callable[[Batch, Tensor], Batch]
+    view: Callable[[Batch], Tensor]
+    unit: str = "dB"
+    either_sign: bool = False
+    unordered: bool = False
+
+
+def pixels(tensor: str, what: str) -> Secret:
+    """The secret of a tensor with pixels, uint8 or in [0, 1]; it counts as read from 20 dB on."""
+
+    def view(batch: Batch) -> Tensor:
+        images = batch[tensor]
+        return images.clamp(0, 1) if images.is_floating_point() else images.double() / 255
+
+    return Secret(tensor, what, 0.1, lambda batch, unknown: {**batch, tensor: unknown}, view)
 
 
 def zero_padded(batches: Sequence[Batch]) -> list[Batch]:

@@ -1,3 +1,4 @@
+import logging
 import os
 import shutil
 import sys
@@ -77,6 +78,18 @@ def flower_identity():
     """Messages can be made outside a Flower process."""
     with flower_internals.flower_identity():
         yield
+
+
+@pytest.fixture
+def warnings():
+    """What Flower's log warns of."""
+    records: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("flwr")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="module")

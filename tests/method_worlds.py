@@ -396,11 +396,12 @@ def _watch(patch: pytest.MonkeyPatch, found: Rounds) -> None:
     """Note what the server and the nodes store."""
     save, keep = DiskCheckpoints.save, DiskState.save
 
-    def saved(self: DiskCheckpoints, snapshot: Snapshot, *, best: bool) -> None:
-        save(self, snapshot, best=best)
+    def saved(self: DiskCheckpoints, snapshot: Snapshot, *, best: bool) -> int:
+        durable_round = save(self, snapshot, best=best)
         shared_names = {name for name in snapshot.arrays if name.startswith("shared.")}
         found.arrays.append({name.removeprefix("shared."): snapshot.arrays[name] for name in sorted(shared_names)})
         found.server.append({n.removeprefix("state."): a for n, a in snapshot.arrays.items() if n not in shared_names})
+        return durable_round
 
     def kept(self: DiskState, server_round: int, arrays: Arrays, *more: Any, **named: Any) -> None:
         keep(self, server_round, arrays, *more, **named)

@@ -129,6 +129,19 @@ class ToyTask(Task):
         return replace(data, splits={**data.splits, "train": train})
 
 
+def learn(task: Task, model: nn.Module, data: NodeData, *, epochs: int, rate: float, batch_size: int) -> nn.Module:
+    """The model after plain training with Adam, for evaluation."""
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    torch.manual_seed(0)
+    model.train()
+    for _ in range(epochs):
+        for batch in task.batches(data, "train", batch_size):
+            optimizer.zero_grad()
+            task.loss(model, batch).backward()
+            optimizer.step()
+    return model.eval()
+
+
 # -- clients and servers of other projects -------------------------------------------------------------------
 
 

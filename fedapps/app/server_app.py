@@ -130,9 +130,11 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     grid = with_clock(grid, run)
     configs = RoundConfigs(config, method, folder.label)
 
+    clock = grid if isinstance(grid, ClockGrid) else None
+
     def devices_known(report: RoundReport) -> None:
-        if report.round == last_round + 1:
-            write_devices(folder.path, grid)
+        if clock and report.round == last_round + 1:
+            write_devices(folder.path, clock)
 
     result = strategy.start(
         grid,
@@ -144,7 +146,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_every=run.evaluate_every,
         callbacks=[
             *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
-            *([Each(devices_known)] if isinstance(grid, ClockGrid) else ()),
+            *([Each(devices_known)] if clock else ()),
             Recorder(folder, config, method, config.num_stages),
             *([releases] if run.dp != "none" else ()),
             *([tracking] if config.trackers else ()),

@@ -1,9 +1,10 @@
 """What one update reveals in any task: label counts, the inputs of the head, and the examples, beside each defence."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,18 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.base.atomic import write_whole
-from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import derive_seed, torch_seed
-from fedapps.clients.data import cached_load
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.inputs import check_folder, resolve
+from fedapps.launch.inputs import resolve
 from fedapps.launch.plan import new_folder, timed_name
-from fedapps.registry.tasks import task_class
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
-from fedapps.tasks.base import Batch, NodeData, Task
+from fedapps.tasks.base import Batch, Task
 
 from .counts import (
     head_layer,
@@ -33,19 +31,23 @@ from .counts import (
     mean_answers,
     right_share,
 )
-from .matching import Search, decibels, errors, matched, vector
+from .matching import PIXELS, Search, decibels, errors, matched, vector
+from .membership import FINAL, explaining, membership_rows
 from .observed import (
     SITUATIONS,
+    Audited,
     Changes,
     Situation,
-    drawn_batches,
+    aligned,
     fisher_terms,
     joined,
     observed,
     roots,
     run_in,
+    separate,
     simulated,
 )
+from .text import leakage_text
 
 #: The attacker of label counts has public examples: at most the first number from each of the second number of nodes.
 _PUBLIC, _PUBLIC_NODES = 64, 8
@@ -53,34 +55,15 @@ _PUBLIC, _PUBLIC_NODES = 64, 8
 _NEAR = 0.1
 #: The name of these attacks beside those on words.
 LEAKAGE = "leakage"
+#: What is attacked: each situation of an update, and the models at the end.
+_UPDATES = (*(situation.name for situation in SITUATIONS), FINAL)
 LABELS, FEATURES = "label counts", "inputs of the head"
+#: At most so many examples of other nodes, among which those of an update are looked for.
+_CANDIDATES = 64
+CANDIDATES = "named among others"
 #: What is measured of an attack.
-MEASURES = ("error", "read", "another")
+MEASURES = ("error", "guess", "read", "another")
 Row = dict[str, Any]
-
-
-class Audited:
-    """A task, its first model, and the data of its nodes, of which the first is attacked."""
-
-    def __init__(self, flat: Mapping[str, Any], seed: int) -> None:
-        config = parse(dict(flat))
-        self.run: RunConfig = replace(config.run, seed=config.run.seed + seed)
-        self.task: Task = config.task
-        if self.run.num_nodes < 2:
-            raise ValueError("num-nodes = 1: must be at least 2, because attacks are compared with another node's data")
-        check_folder(config, self.task)
-        with torch_seed(self.run.seed, "model"):
-            self.model: nn.Module = self.task.build_model_for(self.data(0))
-
-    def data(self, node: int) -> NodeData:
-        """The data of a node; they are repeated after the last one."""
-        number = node % self.run.num_nodes
-        source = self.run.source(self.task, {"partition-id": number, "num-partitions": self.run.num_nodes})
-        return cached_load(source, self.task, False)
-
-    def batches(self, situation: Situation, node: int) -> list[Batch]:
-        """What a node trains on, for each step; another draw for a node with a number below 0."""
-        return drawn_batches(self.task, self.model, self.data(abs(node)), situation, self.run.seed, node)
 
 
 def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
@@ -94,10 +77,13 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
     """
     task, model, run = audited.task, audited.model, run_in(audited.run, situation)
     own, other = audited.batches(situation, 0), audited.batches(situation, -1)
-    sent = own
-    if situation.nodes > 1:
-        sent = [joined([own[0], *(audited.batches(situation, node)[0] for node in range(1, situation.nodes))])]
-    changes = observed(task, model, sent, run, fisher=situation.fisher)
+    of_nodes = [audited.batches(situation, node) for node in range(situation.nodes)]
+    sent = own if situation.nodes == 1 else [joined([batches[0] for batches in of_nodes])]
+    # A sum of nodes that take a step each on equally many examples is that of one node with all of these.
+    seen = [
+        observed(task, audited.model_of(node), of, run, fisher=situation.fisher) for node, of in enumerate(of_nodes)
+    ]
+    changes = {name: sum((one[name] for one in seen), torch.zeros(())) / len(seen) for name in seen[0]}
     rows: list[Row] = []
     layer = head_layer(model, task.roles.head)
     templates = [dict(batch) for batch in sent]
@@ -105,16 +91,52 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
         counts = _counted(audited, situation, run, changes, layer, sum(len(batch["label"]) for batch in sent))
         true, another = (_tallied(batches, task.num_classes) for batches in (own, other))
         shares = right_share(counts, true), right_share(counts, another)
-        rows.append({"attack": LABELS, "unit": ""} | dict(zip(MEASURES[1:], shares, strict=True)))
+        rows.append({"attack": LABELS, "unit": ""} | dict(zip(MEASURES[2:], shares, strict=True)))
         labels = torch.repeat_interleave(torch.arange(task.num_classes), counts)
         for index, template in enumerate(templates):
             template["label"] = labels[index :: len(templates)]
     if layer and task.roles.features and not situation.fisher:
         read = linear_inputs(changes[f"{layer}.weight"], changes[f"{layer}.bias"])
         with torch_seed(run.seed, "audit", "train"), torch.no_grad():
-            gaps = [input_errors(torch.cat([task.features(model, one) for one in of]), read) for of in (own, other)]
+            models = model, audited.model_of(1)
+            inputs = (
+                torch.cat([task.features(one, batch) for batch in of])
+                for one, of in zip(models, (own, other), strict=True)
+            )
+            gaps = [input_errors(of, read) for of in inputs]
         rows.append(_row(FEATURES, "relative", gaps, _NEAR, float(gaps[0].median())))
+    rows.append(_among_candidates(audited, situation, changes, own, other))
+    if not task.secrets:
+        return rows
     return rows + _searched(audited, situation, run, changes, templates, own, other, search)
+
+
+def _among_candidates(
+    audited: Audited, situation: Situation, changes: Changes, own: Sequence[Batch], other: Sequence[Batch]
+) -> Row:
+    task, run = audited.task, run_in(audited.run, replace(SITUATIONS[0], optimizer=situation.optimizer))
+
+    def updates(node: int, singles: Iterable[Batch]) -> list[Tensor]:
+        model = audited.model_of(node)
+        return [vector(observed(task, model, [one], run, fisher=situation.fisher)) for one in singles]
+
+    strangers: list[Tensor] = []
+    for node in _others(audited):
+        with torch_seed(audited.run.seed, "audit", "candidates", node):
+            drawn = task.training_batches(audited.model_of(node), audited.data(node), 1)
+            strangers += updates(node, list(islice(drawn, _CANDIDATES // len(_others(audited)))))
+
+    def share(node: int, batches: Sequence[Batch]) -> float:
+        singles = updates(node, [single for batch in batches for single in separate(batch)])
+        named = explaining(vector(changes), torch.stack(singles + strangers), len(singles))
+        return float(named[: len(singles)].double().mean())
+
+    return {"attack": CANDIDATES, "unit": "", "read": share(0, own), "another": share(1, other)}
+
+
+def _others(audited: Audited) -> range:
+    """Nodes other than the attacked one, whose examples the attacker has."""
+    return range(1, min(len(audited.nodes), 1 + _PUBLIC_NODES))
 
 
 def _searched(
@@ -145,15 +167,20 @@ def _searched(
         parts=run.compression == "top-k",
     )
     rows = []
+    compared = aligned([joined(own), joined(other), joined(read), _public(audited)])
     for secret in secrets:
-        gaps = [errors(joined(of)[secret.tensor], joined(read)[secret.tensor]) for of in (own, other)]
-        single = [decibels(float(gap)) for gap in gaps[0]]
-        rows.append(_row(secret.what, "dB", gaps, secret.near, fmean(single)))
+        true, another, guessed, public = (secret.view(_doubled(batch)) for batch in compared)
+        mean = public.nanmean(0, keepdim=True).nan_to_num().expand_as(true)
+        pairs = (true, guessed), (another, guessed), (true, mean)
+        gaps = [one[~one.isnan()] for one in (errors(secret, *pair) for pair in pairs)]
+        if len(gaps[0]):
+            shown = [fmean(map(decibels, of.tolist()) if secret.unit == PIXELS else of.tolist()) for of in gaps[::2]]
+            rows.append({**_row(secret.what, secret.unit, gaps[:2], secret.near, shown[0]), "guess": shown[1]})
     return rows
 
 
 def _row(attack: str, unit: str, gaps: Sequence[Tensor], near: float, error: float) -> Row:
-    own, other = (float((gap <= near).double().mean()) for gap in gaps)
+    own, other = (float((gap <= near).double().mean().nan_to_num()) for gap in gaps)
     return {"attack": attack, "unit": unit, "error": error, "read": own, "another": other}
 
 
@@ -161,9 +188,7 @@ def _counted(
     audited: Audited, situation: Situation, run: RunConfig, changes: Changes, layer: str, count: int
 ) -> Tensor:
     """The counts of labels; the probabilities are the mean of those before and after several steps."""
-    task = audited.task
-    nodes = range(1, min(audited.run.num_nodes, 1 + _PUBLIC_NODES))
-    public = joined([next(task.examples(audited.data(node), "train", _PUBLIC)) for node in nodes])
+    task, public = audited.task, _public(audited)
     after = deepcopy(audited.model)
     with torch.no_grad():
         for name, one in after.named_parameters():
@@ -173,6 +198,14 @@ def _counted(
     answers = torch.stack([_answers(task, model, layer, public) for model in models]).mean(0)
     gradient = changes[f"{layer}.bias"] / run.training.learning_rate / situation.steps
     return label_counts(gradient, answers, count, scaled=run.dp != "none" or run.training.optimizer != "sgd")
+
+
+def _public(audited: Audited) -> Batch:
+    """Examples of other nodes."""
+    with torch_seed(audited.run.seed, "audit", "public"):
+        datas = map(audited.data, _others(audited))
+        drawn = (audited.task.training_batches(audited.model, data, _PUBLIC) for data in datas)
+        return joined([next(batches) for batches in drawn])
 
 
 def _answers(task: Task, model: nn.Module, layer: str, public: Batch) -> Tensor:
@@ -196,8 +229,14 @@ def _doubled(batch: Batch) -> Batch:
 def measure(update: str, seed: int, config: Mapping[str, Any]) -> None:
     """Attack one node with one seed, and write the rows as JSON; ``update`` is the name of a situation."""
     torch.set_num_threads(1)
-    (number,) = (index for index, situation in enumerate(SITUATIONS) if situation.name == update)
-    rows = attack(Audited(config["flat"], seed), SITUATIONS[number], config["search"])
+    number = _UPDATES.index(update)
+    audited = Audited(config["flat"], seed)
+    if update == FINAL:
+        nodes = [audited.data(node) for node in range(len(audited.nodes))]
+        rows = membership_rows(audited.task, audited.model, nodes, audited.run)
+    else:
+        (situation,) = (one for one in SITUATIONS if one.name == update)
+        rows = attack(audited, situation, config["search"])
     named = [{"situation": update, **row} for row in rows]
     write_whole(Path(config["folder"]) / f"{number:02d}-{seed}.json", json.dumps(named).encode())
 
@@ -216,26 +255,11 @@ def collected(folder: Path) -> list[Row]:
     return sorted(grouped.values(), key=lambda row: order.index(row["attack"]))
 
 
-def leakage_text(rows: Sequence[Row]) -> str:
-    """The rows as a table: means over the seeds, and the least and the largest share that was read."""
-    cells = [
-        [
-            row["attack"],
-            row["situation"],
-            f"{fmean(row['error']):.3g} {row['unit']}" if "error" in row else "-",
-            f"{fmean(row['read']):.2f} ({min(row['read']):.2f} to {max(row['read']):.2f})",
-            f"{fmean(row['another']):.2f}",
-        ]
-        for row in rows
-    ]
-    head = ["attack", "update", "error", "read (least to most)", "another node's"]
-    return text_table(head, cells, [True, False, False, False])
-
-
 def audit_leakage(
     recipe: Path,
     *,
     seeds: int,
+    steps: int = 200,
     restarts: int = 1,
     jobs: int = 0,
     overrides: Mapping[str, Any] | None = None,
@@ -249,11 +273,11 @@ def audit_leakage(
     Parameters
     ----------
     recipe : Path
-        Run config of a task that declares secrets. The attack sees FedAvg's update of the first round.
+        The attack sees FedAvg's update of the first round, and the final model.
     seeds : int
         Number of victims, each with its own model and examples, at least 1.
-    restarts : int
-        Random starts of the search, at least 1.
+    steps, restarts : int
+        Steps of L-BFGS, after twice as many of Adam, and random starts of the search, each at least 1.
     jobs, overrides, output_dir, json_path
         As in :func:`.run.audit_recipe`.
 
@@ -267,14 +291,10 @@ def audit_leakage(
     ValueError
         Before anything runs, if the config is invalid or a number is out of range; or a node has too few examples.
     """
-    if least := [f"--{key} {value}: must be at least 1" for key, value in _numbers(seeds, restarts) if value < 1]:
+    numbers = {"seeds": seeds, "steps": steps, "restarts": restarts}
+    if least := [f"--{key} {value}: must be at least 1" for key, value in numbers.items() if value < 1]:
         raise ValueError("; ".join(least))
     keys = read_recipe(recipe, overrides)
-    if task_class(task := str(keys.get("task", ""))).secrets is Task.secrets:
-        raise ValueError(
-            f"recipe {recipe}: task = {task!r}: --attack {LEAKAGE} reads what a task declares in Task.secrets, and "
-            "this task declares nothing; audit images, or the words of text or vln without --attack"
-        )
     name = timed_name(f"audit-{recipe_name(recipe)}")
     config = parse(resolve(keys | {"name": name}, output_dir))
     Audited(config.flat(), 0)
@@ -282,11 +302,9 @@ def audit_leakage(
     with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
         cells_folder = folder / "cells"
         cells_folder.mkdir()
-        shared = {"flat": config.flat(), "folder": str(cells_folder), "search": Search(restarts=restarts)}
+        shared = {"flat": config.flat(), "folder": str(cells_folder), "search": Search(2 * steps, steps, restarts)}
         cells = [
-            {"update": situation.name, "seed": seed, "config": shared}
-            for situation in reversed(SITUATIONS)
-            for seed in range(seeds)
+            {"update": update, "seed": seed, "config": shared} for update in reversed(_UPDATES) for seed in range(seeds)
         ]
         run_matrix(cells, measure, jobs=jobs, watch=Lines(len(cells), print))
         rows = collected(cells_folder)
@@ -297,7 +315,3 @@ def audit_leakage(
             write_whole(path, text.encode())
     print(f"\n{leakage_text(rows)}\n\naudit: {folder / 'audit.json'}")
     return results
-
-
-def _numbers(seeds: int, restarts: int) -> Sequence[tuple[str, int]]:
-    return ("seeds", seeds), ("restarts", restarts)

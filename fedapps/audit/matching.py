@@ -1,8 +1,10 @@
 """Gradient matching: search the examples of which the simulated update points where the observed one does.
 
-The objective is the cosine distance plus total variation of Geiping et al., Inverting Gradients, NeurIPS 2020,
-Equation 4, https://arxiv.org/abs/2003.14053, minimised by Adam with the signs of the gradients; several steps are
-simulated as in their Section 5. L-BFGS then minimises the distance alone.
+The objective for pixels is the cosine distance plus total variation of Geiping et al., Inverting Gradients, NeurIPS
+2020, Equation 4, https://arxiv.org/abs/2003.14053, minimised by Adam with the signs of the gradients; several steps are
+simulated as in their Section 5. L-BFGS then minimises the distance alone. Of other secrets the length of a gradient
+tells the scale, so that their distance is the squared one of Zhu et al., Deep Leakage from Gradients, NeurIPS 2019,
+Equation 4, https://arxiv.org/abs/1906.08935, relative to the observed update.
 """
 
 import math
@@ -18,6 +20,10 @@ from fedapps.tasks.base import Batch, Secret
 #: Weight of the total variation, and the first step of Adam as a share of the range of values.
 _SMOOTH, _STEP = 1e-4, 0.1
 _HISTORY = 20
+#: Where a row lies that nothing was read of.
+_ABSENT = 1e6
+#: The unit of the secrets that are pixels.
+PIXELS = "dB"
 
 #: The simulated update of some batches, as one vector.
 Simulate = Callable[[Sequence[Batch]], Tensor]
@@ -62,10 +68,10 @@ def matched(
     Returns
     -------
     list of mappings and float
-        The batches, and their cosine distance to the target.
+        The batches, and their distance to the target.
     """
     counted = target != 0 if parts else torch.ones_like(target, dtype=torch.bool)
-    aim = target[counted] / target[counted].norm()
+    aim = target[counted]
     best: tuple[list[Batch], float] | None = None
     for _ in range(search.restarts):
         unknown = [
@@ -89,15 +95,22 @@ def _descend(
     search: Search,
     unknown: list[Tensor],
 ) -> tuple[list[Batch], float]:
+    pixels = any(one.unit == PIXELS for one in secrets)
+    tiny = torch.finfo(aim.dtype).tiny
+
     def distance() -> Tensor:
         update = simulate(_filled(templates, secrets, unknown))[counted]
-        similarity: Tensor = update @ aim / update.norm().clamp(min=torch.finfo(update.dtype).tiny)
+        if not pixels:
+            return (update - aim).square().sum() / aim.square().sum().clamp(min=tiny)
+        similarity: Tensor = update @ aim / (update.norm() * aim.norm()).clamp(min=tiny)
         return 1 - similarity
 
     adam = torch.optim.Adam(unknown, lr=_STEP)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(adam, search.steps)
     for _ in range(search.steps):
-        value = distance() + _SMOOTH * sum((total_variation(one) for one in unknown), torch.zeros(()))
+        value = distance()
+        if pixels:
+            value = value + _SMOOTH * sum((total_variation(one) for one in unknown), torch.zeros(()))
         for one, gradient in zip(unknown, torch.autograd.grad(value, unknown, materialize_grads=True), strict=True):
             one.grad = gradient.sign()
         adam.step()
@@ -134,7 +147,12 @@ def _descend(
 def _filled(templates: Sequence[Batch], secrets: Sequence[Secret], unknown: Sequence[Tensor]) -> list[Batch]:
     """The batches with the values of each secret."""
     values = iter(unknown)
-    return [{**batch, **{one.tensor: next(values) for one in secrets}} for batch in templates]
+    filled = []
+    for batch in templates:
+        for one in secrets:
+            batch = one.fill(batch, next(values))
+        filled.append(batch)
+    return filled
 
 
 def total_variation(images: Tensor) -> Tensor:
@@ -142,32 +160,45 @@ def total_variation(images: Tensor) -> Tensor:
     return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
 
 
-def errors(true: Tensor, read: Tensor) -> Tensor:
+def errors(secret: Secret, true: Tensor, read: Tensor) -> Tensor:
     """The root mean squared error of each of n true examples beside the one of m >= n read that is assigned to it.
 
     The assignment has the least sum of mean squared errors.
 
     Parameters
     ----------
+    secret : Secret
     true, read : Tensor [n, ...], [m, ...]
-        Pixels, uint8 or in [0, 1].
+        Its views; values that are not numbers in ``true`` do not count.
 
     Returns
     -------
     Tensor [n]
+        Not a number where no value counts.
     """
-    rows = [_rows(true), _rows(read.clamp(0, 1))]
-    squares = torch.cdist(rows[0], rows[1]).square() / rows[0].shape[1]
-    first, second = scipy.optimize.linear_sum_assignment(squares.numpy())
-    result = torch.empty(len(rows[0]), dtype=torch.float64)
-    result[torch.from_numpy(first)] = squares[torch.from_numpy(first), torch.from_numpy(second)].sqrt()
+    squares = _squares(secret, true, read)
+    if secret.either_sign:
+        squares = torch.minimum(squares, _squares(secret, true, -read))
+    first, second = map(torch.from_numpy, scipy.optimize.linear_sum_assignment(squares.nan_to_num()))
+    result = torch.empty(len(squares), dtype=torch.float64)
+    result[first] = squares[first, second].sqrt()
     return result
 
 
-def _rows(values: Tensor) -> Tensor:
-    """Pixels in [0, 1], ``[examples, values]``; whole numbers are pixels up to 255."""
-    numbers = values.double() if values.is_floating_point() else values.double() / 255
-    return numbers.flatten(1)
+def _squares(secret: Secret, true: Tensor, read: Tensor) -> Tensor:
+    """The mean squared error of each pair ``[n, m]``."""
+    if secret.unordered:
+        return torch.stack([torch.stack([_of_set(one, other) for other in read]) for one in true])
+    first, second = (values.double().reshape(len(values), -1) for values in (true, read))
+    gaps = first[:, None] - second.nan_to_num()
+    return gaps.square().nanmean(2)
+
+
+def _of_set(true: Tensor, read: Tensor) -> Tensor:
+    """The mean squared error of the rows of one example, each beside the row read that is assigned to it."""
+    gaps = true[~true.isnan().any(1), None].double() - read.nan_to_num(_ABSENT)
+    costs = gaps.square().mean(2)
+    return costs[scipy.optimize.linear_sum_assignment(costs)].mean()
 
 
 def decibels(error: float) -> float:

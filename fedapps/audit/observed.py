@@ -14,10 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.base.seeding import torch_seed
+from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.fisher import diagonal_fisher
 from fedapps.clients.settings import OptimizerName
 from fedapps.clients.training import ModelWithLoss, Phase, run_plan
+from fedapps.config.parsing import parse
 from fedapps.config.run_config import RunConfig
+from fedapps.launch.inputs import check_folder
 from fedapps.tasks.base import Batch, NodeData, Task
 from fedapps.tasks.profiles import zero_padded
 
@@ -64,6 +67,7 @@ SITUATIONS = (
     Situation("2 steps of 8", 8, 2),
     Situation("Adam", optimizer="adam"),
     Situation("Fisher terms", fisher=True),
+    Situation("Fisher of 8", 8, fisher=True),
     Situation("int8", settings={"compression": "int8"}),
     Situation("top-k", settings={"compression": "top-k"}),
     Situation("noise", settings={"dp": "local"}),
@@ -77,6 +81,16 @@ def run_in(run: RunConfig, situation: Situation) -> RunConfig:
     """The run config of a situation; it trains with a plain optimizer."""
     training = replace(run.training, optimizer=situation.optimizer, momentum=0.0, weight_decay=0.0, clip_norm=0.0)
     return replace(run, training=training, **situation.settings)
+
+
+def model_of_node(task: Task, model: nn.Module, data: NodeData) -> nn.Module:
+    """A copy of a model as a node has it; that of an agent, for example, knows the node's houses."""
+    if task.model_key(data) == ():
+        return deepcopy(model)
+    with torch_seed(0):
+        local = task.build_model_for(data)
+    local.load_state_dict(model.state_dict())
+    return local
 
 
 def drawn_batches(
@@ -100,18 +114,61 @@ def drawn_batches(
     return batches
 
 
+class Audited:
+    """A task, its first model, and the data of its nodes, of which the first is attacked."""
+
+    def __init__(self, flat: Mapping[str, Any], seed: int) -> None:
+        config = parse(dict(flat))
+        self.run: RunConfig = replace(config.run, seed=config.run.seed + seed)
+        self.task: Task = config.task
+        check_folder(config, self.task)
+        sources = [self._source(node) for node in range(self.run.num_nodes)]
+        #: The nodes that have training examples; the first one is attacked.
+        self.nodes = [node for node, one in enumerate(sources) if one.profile(self.task).num_examples]
+        if len(self.nodes) < 2:
+            raise ValueError(
+                f"num-nodes = {self.run.num_nodes}: two nodes or more must have training examples, because attacks are "
+                "compared with another node's data"
+            )
+        with torch_seed(self.run.seed, "model"):
+            self.model: nn.Module = self.task.build_model_for(self.data(0))
+
+    def data(self, node: int) -> NodeData:
+        """The data of a node with training examples; they are repeated after the last one."""
+        return cached_load(self._source(self.nodes[node % len(self.nodes)]), self.task, False)
+
+    def _source(self, node: int) -> DataSource:
+        return self.run.source(self.task, {"partition-id": node, "num-partitions": self.run.num_nodes})
+
+    def model_of(self, node: int) -> nn.Module:
+        """The first model as a node has it."""
+        return model_of_node(self.task, self.model, self.data(node))
+
+    def batches(self, situation: Situation, node: int) -> list[Batch]:
+        """What a node trains on, for each step; another draw for a node with a number below 0."""
+        model = self.model_of(abs(node))
+        return drawn_batches(self.task, model, self.data(abs(node)), situation, self.run.seed, node)
+
+
 def joined(batches: Sequence[Batch]) -> Batch:
     """Batches as one, padded to the largest of each dimension but the first."""
+    padded = aligned(batches)
+    return {name: torch.cat([batch[name] for batch in padded]) for name in padded[0]}
+
+
+def aligned(batches: Sequence[Batch]) -> list[Batch]:
+    """Batches padded with zeros to the largest of each dimension but the first."""
     padded = zip(zero_padded(batches), map(_count, batches), strict=True)
-    cut = [{name: tensor[:count] for name, tensor in batch.items()} for batch, count in padded]
-    return {name: torch.cat([batch[name] for batch in cut]) for name in cut[0]}
+    return [{name: tensor[:count] for name, tensor in batch.items()} for batch, count in padded]
+
+
+def separate(batch: Batch) -> list[Batch]:
+    """The examples of a batch, each a batch of one."""
+    return [{name: tensor[row : row + 1] for name, tensor in batch.items()} for row in range(_count(batch))]
 
 
 def observed(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunConfig, *, fisher: bool) -> Changes:
-    """What the server gets of one node: the weights before minus those after training, in float32, or Fisher terms.
-
-    A sum over nodes that take a step each on equally many examples is that of one node with all of these.
-    """
+    """What the server gets of one node: the weights before minus those after training, in float32, or Fisher terms."""
     if fisher:
         with torch_seed(run.seed, *_DRAWS):
             terms = diagonal_fisher(model, batches[:1], task.loss, vectorised=task.vectorises)
@@ -119,6 +176,11 @@ def observed(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunCon
     local = deepcopy(model)
     with torch_seed(run.seed, *_DRAWS):
         run_plan(local, [Phase(replace(run.training, steps=0, epochs=1))], lambda _: iter(batches), task.loss)
+    return sent(model, local, run)
+
+
+def sent(model: nn.Module, local: nn.Module, run: RunConfig) -> Changes:
+    """What a node sends that got one model and trained another: the first minus the second, noised and compressed."""
     after = dict(local.named_parameters())
     changes = {name: (one - after[name]).detach() for name, one in model.named_parameters() if one.requires_grad}
     if noise := noise_of(run):
@@ -154,8 +216,8 @@ def fisher_terms(task: Task, model: nn.Module, batch: Batch, *, seed: int) -> Ch
     sums = {name: torch.zeros_like(one) for name, one in named.items()}
     count = _count(batch)
     with torch_seed(seed, *_DRAWS):
-        for row in range(count):
-            loss = task.loss(model, {name: tensor[row : row + 1] for name, tensor in batch.items()})
+        for single in separate(batch):
+            loss = task.loss(model, single)
             for name, gradient in zip(named, _gradients(loss, named), strict=True):
                 sums[name] = sums[name] + gradient.square() / count
     return sums

@@ -1,6 +1,7 @@
 """The results of an audit as text: the table, reconstructed sentences, and who can read what under each method."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from fedapps.base.report.tables import text_table
@@ -46,6 +47,22 @@ def audit_text(results: Mapping[str, Any], paper: Paper | None = None) -> str:
             statement(results["rows"]),
         ]
     )
+
+
+def leakage_text(rows: Sequence[Row]) -> str:
+    """The rows as a table: means over the seeds, and the least and the largest share that was read."""
+    cells = [
+        [
+            row["attack"],
+            row["situation"],
+            *(f"{fmean(row[name]):.3g} {row['unit']}" if name in row else "-" for name in ("error", "guess")),
+            f"{fmean(row['read']):.2f} ({min(row['read']):.2f} to {max(row['read']):.2f})",
+            f"{fmean(row['another']):.2f}",
+        ]
+        for row in rows
+    ]
+    head = ["attack", "update", "error", "of the mean example", "read (least to most)", "another node's"]
+    return text_table(head, cells)
 
 
 def statement(rows: Sequence[Row]) -> str:

@@ -267,8 +267,8 @@ class Board:
 
     def values(self) -> dict[str, object]:
         """The state as JSON values: ``runs``, registries as ``fleets``, and the paths of folders with ``reports``."""
-        states = {"runs": self.runs(), "fleets": self.fleets()}
-        return {name: list(map(asdict, of)) for name, of in states.items()} | {"reports": sorted(self._reports())}
+        runs, fleets = [asdict(run) for run in self.runs()], [asdict(fleet) for fleet in self.fleets()]
+        return {"runs": runs, "fleets": fleets, "reports": sorted(self._reports())}
 
     def fleets(self) -> list[FleetStatus]:
         """The registries of champions below the folder; one is read again only after its files have changed."""

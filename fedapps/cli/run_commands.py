@@ -105,6 +105,7 @@ def audit(arguments: argparse.Namespace) -> int:
         audit_leakage(
             arguments.recipe,
             seeds=arguments.seeds,
+            steps=arguments.steps,
             restarts=arguments.restarts,
             jobs=arguments.jobs,
             overrides=overrides,

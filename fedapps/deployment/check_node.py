@@ -26,7 +26,7 @@ from fedapps.base.options import did_you_mean, option_fields
 from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
-from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KeptModels
+from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits, NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
@@ -35,6 +35,8 @@ from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.strategies import SecureRules
 from fedapps.tasks.base import DataError, NodeData, Task
 
+#: Runs of a year.
+_WEEKS = 52
 _NODE_KEYS = {
     *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, ACCEPT_MODEL, SEND_ERRORS),
     *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
@@ -126,6 +128,8 @@ class NodeCheck:
             return
         _warm_up()
         node = {**self.node_config, "data-dir": str(self.data_dir)}
+        if self._gets_champions:
+            node[KEEP_MODEL] = True
         with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
             dry_runs = [DryRun.of(self.config, method, data, node, Path(state)) for method, data in usable.items()]
         for dry_run in dry_runs:
@@ -240,7 +244,7 @@ class NodeCheck:
             self._wrong(f"--node-config: {error}")
 
     def _models(self, dry_run: "DryRun") -> None:
-        if size := dry_run.model_bytes:
+        if (size := dry_run.model_bytes) and self.node_config.get(KEEP_MODEL):
             kept = KeptModels.of(self.state_dir, self.config.run.name or "RUN", dry_run.method, dry_run.data.key)
             self._say(f"{dry_run.method}: models of {format_bytes(size)} will be in {kept.folder}")
 
@@ -258,14 +262,32 @@ class NodeCheck:
             dry_run.bytes_to_keep(tasks[dry_run.method], methods[dry_run.method], self.config.num_stages)
             for dry_run in dry_runs
         )
+        models = (KEPT_MODELS + 1) * sum(dry_run.model_bytes for dry_run in dry_runs)
+        if self._gets_champions and not self.node_config.get(KEEP_MODEL):
+            needed -= models
         if self.config.run.state_backend == "context":
             needed = 0
         self._say(f"disk:   a run needs up to {format_bytes(needed)} in {self.state_dir}; {format_bytes(free)} free")
+        span = "a run"
+        if self._gets_champions:
+            keep, span = self.config.run.keep_runs, "a year"
+            # beside the last runs: the champions, the present run, and the one that it goes on from
+            runs = min(keep + 4, _WEEKS) if keep else _WEEKS
+            needed = runs * needed + models
+            self._say(
+                f"        a year of weekly runs takes up to {format_bytes(needed)}: {runs} runs (keep-runs = {keep}), "
+                f"and {format_bytes(models)} of champions"
+            )
         if needed > free:
             self._wrong(
-                f"--state-dir {self.state_dir}: a run needs up to {format_bytes(needed)}, but only "
+                f"--state-dir {self.state_dir}: {span} needs up to {format_bytes(needed)}, but only "
                 f"{format_bytes(free)} are free: free some space or choose another disk"
             )
+
+    @property
+    def _gets_champions(self) -> bool:
+        """Whether the node gets champions, whose size is that of the models that it keeps in the dry run."""
+        return bool(self.config.run.registry)
 
     def _say(self, line: str) -> None:
         if line not in self.lines:  # most methods load the same data

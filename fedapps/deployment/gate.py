@@ -4,7 +4,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def generation(
     unfinished = left and not _finished(path)
     if unfinished:
         place = {"name": path.name, "output-dir": str(output), "resume": True}
-        _run(read_config(path) | place, federation, simulate)
+        _train(path, read_config(path) | place, federation, simulate)
     if left:
         steer(registry, path, "compare", federation, gate_keys, simulate)
     if not unfinished:
@@ -133,11 +133,21 @@ def generation(
         start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
         path = output / f"{stem}-{max(_numbers(output, stem), default=0) + 1}"
         place = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
-        _run(keys | place, federation, simulate)
+        _train(path, keys | place, federation, simulate)
         steer(registry, path, "compare", federation, gate_keys, simulate)
     _remove_old(path, stem, Registry.read(registry))
     log(INFO, "report of the generations: %s", write_report(registry))
     return path
+
+
+def _train(path: Path, keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:
+    """Run what trains. A node of which nothing can be used keeps no other from the better model."""
+    try:
+        _run(keys, federation, simulate)
+    except RunFailedError as error:
+        if not (begun(path) and _finished(path)):
+            raise
+        log(WARNING, "the run has finished, and its model is compared: %s", error)
 
 
 def _numbers(output: Path, stem: str) -> list[int]:

@@ -174,7 +174,7 @@ class SuperNode:
         Modules that workers need; those that are not installed are skipped. They and the app stay in memory between
         messages; without any, every worker imports what it needs.
     poll_interval : float
-        Seconds between two polls for messages, above 0 and at most Flower's 3.
+        Seconds between two polls for messages while these come, above 0 and at most Flower's 3.
     plain : bool
         Run Flower's own command, which has neither.
 

@@ -206,14 +206,15 @@ class Fleet:
         rows: list[Row] = []
         for one in reversed(self.generations):
             decision, pairs = one.decision, one.decision.nodes.values()
-            gain = decision.gain and Estimate(decision.gain.mean, low=decision.gain.low, high=decision.gain.high)
+            gain = decision.gain
+            estimate = Estimate(gain.mean, low=gain.low, high=gain.high) if gain else None
             rows.append(
                 [
                     *(one.day, Strong(decision.outcome) if decision.promote else decision.outcome),
                     *(listed(one.drifted, _NAMED), listed(one.silent, _NAMED), str(decision.in_use)),
                     Cell.of(mean_of([pair.champion for pair in pairs]) if pairs else None),
                     Cell.of(mean_of([pair.challenger for pair in pairs]) if pairs else None),
-                    Cell(gain, limits=True),
+                    Cell(estimate, limits=True),
                     Cell.of(len(pairs) if decision.champion else None),
                 ]
             )
@@ -284,7 +285,7 @@ def judged(decisions: Mapping[int, Decision]) -> tuple[tuple[Generation, ...], t
             if pair is None:
                 resting = decision.ineligible.get(node)
                 state = f"refused: {decision.refused[node]}" if resting is None else f"may not work: {resting}"
-            states[node] = NodeState(node, one, pair and pair.champion, intervals.get(node), state)
+            states[node] = NodeState(node, one, pair.champion if pair else None, intervals.get(node), state)
             if pair and math.isfinite(pair.champion):
                 earlier[node] = [*earlier.get(node, ()), pair.champion][-_MOST:]
     return tuple(generations), tuple(sorted(states.values(), key=lambda of: (not of.state, of.node)))

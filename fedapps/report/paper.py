@@ -15,8 +15,9 @@ from fedapps.base.report.numbers import Estimate, counted
 from fedapps.base.report.tables import Cell, Row, Table, best_methods, metric_columns, reference_label, text_columns
 from fedapps.runs.comparisons import Compared, VariedPart
 
-from . import is_registry, write_report
+from . import write_report
 from .comparison_tables import SIGNIFICANT
+from .generations import is_registry
 from .run_data import RunData, read_run
 
 _HEAD = ("method", "metric", "mean", "std", "low", "high", "seeds")

@@ -66,7 +66,7 @@ class Registry:
         """
         stored = read_object(folder / "registry.json") | {"folder": str(folder)}
         registry = parsed(json.dumps(stored).encode(), str(folder / "registry.json"), cls)
-        last = read_object(registry.decisions()[-1]) if registry.decisions() else {"promote": False}
+        last: dict[str, Any] = read_object(registry.decisions()[-1]) if registry.decisions() else {"promote": False}
         if (back := last.get("rollback")) and back["before"] == registry.champion:
             return registry.rolled_back(back["nodes"])
         decided = Candidate(**last["challenger"]) if last["promote"] else None

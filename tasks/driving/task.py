@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.driving.world.sessions import WORLD_FILE, World, read_world
-from fedapps.tasks.profiles import ModelRoles, NodeProfile
+from fedapps.tasks.driving.world.sessions import HUMAN, WORLD_FILE, World, read_world
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret
 from torch import Tensor
 
 from fedapps.base.errors import DataError
@@ -199,6 +199,33 @@ class DrivingTask(Task):
         """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.planner.Forecaster`)."""
         reconstruction, divergence = planner.elbo_parts(_forecaster(model), batch)
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The driver's path from the middle of the road, at a common speed, and what it did before."""
+        setting = self.setting
+
+        def with_past(batch: Batch, unknown: Tensor) -> Batch:
+            seen = batch["history"][..., -1:]
+            return {**batch, "history": torch.cat([(6 * unknown[..., :-1] - 3) * seen, seen], dim=-1)}
+
+        def across(batch: Batch) -> Tensor:
+            human = setting.middle + setting.lateral * batch["history"][..., HUMAN]
+            return torch.where(batch["history"][..., -1] != 0, human, torch.nan)
+
+        def ahead(car: str) -> Secret:
+            def fill(batch: Batch, unknown: Tensor) -> Batch:
+                return {**batch, f"{car}_future": 2 * unknown - 1}
+
+            def path(batch: Batch) -> Tensor:
+                controls = batch[f"{car}_future"]
+                start = controls.new_tensor([0.0, 0.0, 0.0, setting.cruise]).expand(len(controls), -1)
+                return setting.roll_out(start, controls)[..., :2]
+
+            return Secret(f"{car}_future", f"path of the {car} ahead", 0.1, fill, path, "m")
+
+        past = Secret("history", "past of the human across the road", 0.1, with_past, across, "m")
+        return ahead("human"), ahead("robot"), past
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.planner.scores`) and, with ``final``,

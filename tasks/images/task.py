@@ -13,7 +13,7 @@ import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Secret, Task
 from fedapps.tasks.model_folder import numbers_of, texts_of
 from fedapps.tasks.partitioners import own_label_shares
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, pixels
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn.functional import cross_entropy, pad
@@ -303,7 +303,7 @@ class ImagesTask(Task):
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        return (Secret("image", "images", 0.1),)  # 20 dB
+        return (pixels("image", "images"),)
 
     @property
     def num_classes(self) -> int:

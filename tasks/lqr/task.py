@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import Network, finite_answer, finite_numbers
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.profiles import ModelRoles, NodeProfile
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret
 from fedapps.tasks.trained import TrainedModel
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -229,6 +229,32 @@ class LqrTask(Task):
         for start in range(0, len(order), batch_size):
             stop = start + batch_size
             yield {"inputs": inputs[start:stop], "targets": targets[start:stop]}
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The states, searched within 1.5 times the range of the first ones. The gradient of a linear model does not
+        change with the sign of its inputs and targets.
+        """
+        size = 3 * self.options.start_range
+
+        def with_inputs(batch: Batch, unknown: Tensor) -> Batch:
+            inputs = (unknown - 0.5) * size
+            return {"inputs": inputs, "targets": torch.cat([batch["targets"][:, :2], inputs[:, 2:]], dim=1)}
+
+        def with_targets(batch: Batch, unknown: Tensor) -> Batch:
+            following = (unknown[:, :2] - 0.5) * size
+            return {**batch, "targets": torch.cat([following, batch["targets"][:, 2:]], dim=1)}
+
+        def position(batch: Batch) -> Tensor:
+            return batch["inputs"][:, :1]
+
+        def following(batch: Batch) -> Tensor:
+            return batch["targets"][:, :1]
+
+        return (
+            Secret("inputs", "positions, up to the sign", 0.1, with_inputs, position, "m", either_sign=True),
+            Secret("targets", "next positions, up to the sign", 0.1, with_targets, following, "m", either_sign=True),
+        )
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
         """The test losses of the prediction that the state does not change and the control is zero."""

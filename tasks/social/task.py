@@ -12,13 +12,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, zero_padded
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition, zero_padded
 from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedapps.base.errors import DataError
 
+from .graphs import COMPACT_KINDS
 from .networks import Options as SocialOptions
 from .networks import graphs
 from .scenes import SPLITS, RatedScene, participant_files, read_participant, split_scenes
@@ -54,6 +55,7 @@ class Participants:
 SPACING = 0.25  # metres
 INTERACTIONS = 3
 CHUNK = 512  # scenes per batch in evaluation
+_REACH = 7.0  # metres from the robot within which an audit searches people and objects
 
 
 def scene_to_draw(scenes: Sequence[RatedScene]) -> RatedScene:
@@ -284,6 +286,18 @@ class SocialTask(Task):
         """Return the mean squared error of the score, which ranges from 0 to 1."""
         return mse_loss(_predicted(model, batch), batch["score"])
 
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """Where people and objects stand, and the rating. The attacker knows how many there are, and who interacts."""
+
+        def with_rating(batch: Batch, unknown: Tensor) -> Batch:
+            return {**batch, "score": unknown}
+
+        rating = Secret("score", "rating of 100", 5.0, with_rating, lambda batch: 100 * batch["score"], "points")
+        if self.options.graph != "compact" or self.options.geometry != "cartesian":
+            return (rating,)
+        return Secret("nodes", "positions", 0.5, _with_poses, _positions, "m", unordered=True), rating
+
     def drawn_labels(self, model: nn.Module, batch: Batch, temperature: float) -> Batch:
         """Return scores a standard deviation of the noise above or below the model's.
 
@@ -366,6 +380,22 @@ def _mean_score(data: NodeData) -> Metrics:
 def _predicted(model: nn.Module, batch: Batch) -> Tensor:
     predicted: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != "score"})
     return predicted
+
+
+def _with_poses(batch: Batch, unknown: Tensor) -> Batch:
+    """A batch with other poses of people and objects; interactions are midway between their members."""
+    kinds = batch["nodes"][..., : len(COMPACT_KINDS)]
+    bodies = kinds[..., 1:3].sum(dim=2, keepdim=True)
+    poses = (2 * unknown[..., -3:] - 1) * unknown.new_tensor([_REACH, _REACH, 1.0]) * bodies
+    members = (batch["adjacency"] > 0) * bodies.mT
+    midway = members.to(poses) @ poses[..., :2] / members.sum(dim=2, keepdim=True).clamp(min=1)
+    places = torch.where(kinds[..., 3:] > 0, midway, poses[..., :2])
+    return {**batch, "nodes": torch.cat([kinds, places, poses[..., 2:]], dim=2)}
+
+
+def _positions(batch: Batch) -> Tensor:
+    nodes = batch["nodes"]
+    return torch.where(nodes[..., 1:3].sum(dim=2, keepdim=True) > 0, nodes[..., -3:-1], torch.nan)
 
 
 def _moved(batch: Batch, model: nn.Module) -> Batch:

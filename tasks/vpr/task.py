@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
 
 import numpy as np
-from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Secret, Task
 from fedapps.tasks.model_folder import field_of
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, pixels
 from fedapps.tasks.vpr.world.world import StreetWorld, write_streets
 from torch import Tensor, nn
 
@@ -271,6 +271,20 @@ class VprTask(Task):
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Raise ``NotImplementedError``, as :meth:`batches` does."""
         raise NotImplementedError(f"task {self.name!r} mines its examples with the model in training")
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The images of triplets. Raises :class:`DataError` if their maps are cached."""
+        if self.options.maps_megabytes:
+            raise DataError(
+                f"vpr.maps-megabytes = {self.options.maps_megabytes}: must be 0 for an audit, which searches images"
+            )
+        return (pixels("images", "images of a place"),)
+
+    def example_losses(self, model: nn.Module, data: NodeData, split: str) -> Tensor:
+        """As :meth:`fedapps.tasks.base.Task.example_losses`; an example is a query with its triplet."""
+        network = cast(PlaceNetwork, model)
+        return _training(data).losses(network, data.splits[split]["query"].numpy(), self.options)
 
     def references(self, folder: Path) -> Mapping[str, Mapping[str, float]]:
         """The expected recalls of the common test for a database in random order."""

@@ -181,8 +181,8 @@ class ColourJitter:
     saturation: float = 0.5
     hue: float = 0.1
 
-    def transforms(self, crop: int = 0) -> tuple[nn.Module, ...]:
-        """Return the transforms of one image, ``[3, height, width]``: the jitter; a random crop to a size above 0."""
+    def transforms(self, crop: tuple[int, int] | None = None) -> tuple[nn.Module, ...]:
+        """Return the transforms of one image, ``[3, height, width]``: the jitter, and a random crop to a size."""
         from torchvision.transforms import v2
 
         jitter = v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue)
@@ -222,7 +222,7 @@ def augmentation_of(options: Options, key: str) -> Augmentation | None:
     jitter = ColourJitter()
     if options.augment == "client-jitter":
         jitter = particular_jitter(jitter, options.split_seed, key)
-    return PerImage(jitter.transforms(options.size if options.augment == "jitter-crop" else 0))
+    return PerImage(jitter.transforms(options.size if options.augment == "jitter-crop" else None))
 
 
 def triplet_terms(queries: Tensor, positives: Tensor, negatives: Tensor, *, margin: float = 0.1) -> Tensor:
@@ -296,6 +296,17 @@ class TrainingSet:
             self.queries[mined.queries], self.database[mined.positives], self.database[mined.negatives], mined.distinct
         )
 
+    def losses(self, network: PlaceNetwork, drawn_queries: np.ndarray, options: Options) -> Tensor:
+        """Return the triplet loss of each of ``drawn_queries``, ``[n]``; each needs a positive and a negative."""
+        inputs = self.images.through(network)
+        mined = self.triplets(inputs, drawn_queries, options, np.random.default_rng(int(torch.randint(2**62, ()))))
+        parts = (mined.queries, mined.positives, mined.negatives.ravel())
+        queries, positives, negatives = (torch.from_numpy(inputs.describe(rows)) for rows in parts)
+        negatives = negatives.reshape(*mined.negatives.shape, network.width)
+        terms, masks = triplet_terms(queries, positives, negatives, margin=options.margin), mined.mask
+        triplets = zip(terms[:, None], torch.from_numpy(masks)[:, None], strict=True)
+        return torch.stack([triplet_loss(*triplet) for triplet in triplets])
+
 
 def miner_of(places: Places, options: Options) -> Miner:
     """Return the miner of the queries and the database of ``places``, with cities apart."""
@@ -351,7 +362,8 @@ def described(network: PlaceNetwork, batch: Batch) -> Tensor:
     parts = []
     if "images" in batch:
         images = batch["images"]
-        with torch.no_grad():  # these layers are not trained
+        # These layers are not trained; an audit searches the images.
+        with torch.set_grad_enabled(images.requires_grad):
             made = network.frozen_part(images.flatten(0, 1))
         parts.append(made.reshape(*images.shape[:2], *made.shape[1:]))
     if "maps" in batch:

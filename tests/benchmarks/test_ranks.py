@@ -48,7 +48,7 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
     assert data.known
     head, _, *rows = ranks.method_table([data]).splitlines()
     assert head == "|  | Toys |"
-    assert rows == ["| `best` | **.800** **.500** .600 |", "| `close` | **.750** - - |", "| `worst` | .150 - - |"]
+    assert rows == ["| `best` | .800* .500* .600 |", "| `close` | .750* - - |", "| `worst` | .150 - - |"]
     assert data.rows()["best"]["bytes"].mean == 12_345
 
 

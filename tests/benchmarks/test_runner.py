@@ -143,3 +143,12 @@ def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
     assert found.of("fedavg at 5", "loss").values == (5, 6)
     assert found.of("floor at 1", "loss").mean == 9
     assert found.difference("loss", "local at 1", "fedavg at 1").low == -0.75
+
+
+def test_the_result_of_an_audit_of_leakage(tmp_path: Path) -> None:
+    (tmp_path / "audit-lqr-1").mkdir()
+    row = {"attack": "positions", "situation": "1 example", "unit": "m", "error": [0.0, 1.0], "read": [1.0, 0.0]}
+    (tmp_path / "audit-lqr-1" / "audit.json").write_text(json.dumps({"recipe": "lqr", "rows": [row]}))
+    found = Result("audit-lqr", "", **of_folder(tmp_path))
+    assert found.of("positions, 1 example", "error").values == (0, 1)
+    assert found.of("positions, 1 example", "read").mean == 0.5

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import inspect
+import os
 import re
 import time
 from datetime import timedelta
@@ -306,11 +307,12 @@ def test_the_supernode_pauses_through_its_module_time(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(start_client_internal, "time", time)  # is given back after the test
     flower_internals.poll_every(2.5)
-    for usual in (*[POLL_INTERVAL] * 30, 0.5, 0.01):
+    for usual in (*[POLL_INTERVAL] * 90, 0.5, 0.01):
         start_client_internal.time.sleep(usual)
     assert pauses[:5] == [0.25] * 5, "a tenth, until a quarter of the wait is more"
-    assert pauses[5:30] == sorted(pauses[5:30])
-    assert pauses[29:] == [2.5, 0.25, 0.01], "the next wait, and what is shorter anyway"
+    assert pauses[5:90] == sorted(pauses[5:90])
+    assert pauses[29] == 2.5
+    assert pauses[89:] == [POLL_INTERVAL, 0.25, 0.01], "an idle node, the next wait, and what is shorter anyway"
     assert start_client_internal.time.monotonic is time.monotonic
 
 
@@ -365,6 +367,16 @@ def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
     assert (folder / "last.py").exists()
     assert install(b"another app") != folder
     assert unpacked == [b"app", b"app", b"another app"]
+
+
+def test_the_code_of_the_last_apps_is_kept(tmp_path):
+    for number in range(6):
+        (tmp_path / f"who.app.{number}.hash").mkdir()
+        flower_internals._write_imported(tmp_path / f"who.app.{number}.hash")
+        os.utime(tmp_path / f".who.app.{number}.hash.imported", (number, number))
+    flower_internals._write_imported(tmp_path / "who.app.2.hash")
+    apps = [f"who.app.{number}.hash" for number in (2, 3, 4, 5)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*apps, *(f".{app}.imported" for app in apps)])
 
 
 @pytest.fixture

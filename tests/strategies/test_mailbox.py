@@ -115,16 +115,13 @@ def test_looking_ahead_changes_neither_the_order_nor_what_comes(looks, ahead):
     assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead)) == list(nodes)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(0, 3), st.integers(1, 10))
-def test_no_more_are_in_flight_than_may_be(looks, ahead, in_flight):
-    nodes = range(1, len(looks) + 1)
-    grid, came = CountedGrid(dict(zip(nodes, looks, strict=True))), set()
-    push, pull = grid.push_messages, grid.pull_messages
+def with_at_most(most, grid):
+    """The grid, which now checks at each push that no more than ``most()`` messages are in flight."""
+    came, push, pull = set(), grid.push_messages, grid.pull_messages
 
     def push_few(messages):
         ids = push(messages)
-        assert len(grid.sent.keys() - came) <= in_flight
+        assert len(grid.sent.keys() - came) <= most()
         return ids
 
     def pull_one(ids):
@@ -133,6 +130,14 @@ def test_no_more_are_in_flight_than_may_be(looks, ahead, in_flight):
         return replies
 
     grid.push_messages, grid.pull_messages = push_few, pull_one
+    return grid
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(0, 3), st.integers(1, 10))
+def test_no_more_are_in_flight_than_may_be(looks, ahead, in_flight):
+    nodes = range(1, len(looks) + 1)
+    grid = with_at_most(lambda: in_flight, CountedGrid(dict(zip(nodes, looks, strict=True))))
     assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead, in_flight=in_flight)) == list(nodes)
     assert [node for pushed in grid.pushes for node in pushed] == list(nodes)
     if in_flight >= len(looks):
@@ -161,24 +166,13 @@ def test_the_time_of_each_runs_from_the_moment_it_is_sent(monkeypatch, in_flight
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_other_messages_take_room_but_for_one(busy, in_flight):
     nodes, others = range(1, 8), itertools.cycle(busy)
-    grid, came, working = CountedGrid(dict.fromkeys(nodes, 1)), set(), [0]
-    push, pull = grid.push_messages, grid.pull_messages
+    working = [0]
+    grid = with_at_most(lambda: max(1, in_flight - working[0]), CountedGrid(dict.fromkeys(nodes, 1)))
 
     def other_messages():
         working[0] = next(others)
         return working[0]
 
-    def push_few(messages):
-        ids = push(messages)
-        assert len(grid.sent.keys() - came) <= max(1, in_flight - working[0])
-        return ids
-
-    def pull_one(ids):
-        if replies := pull(ids):
-            came.update(ids)
-        return replies
-
-    grid.push_messages, grid.pull_messages = push_few, pull_one
     items = exchange(grid, messages(*nodes), None, poll=1e-6, in_flight=in_flight, count_busy=other_messages)
     assert outcome(items) == list(nodes)
 

@@ -1,11 +1,13 @@
 """Samplers that learn from replies: tiers of equal speed, and utility."""
 
 from collections import Counter
+from itertools import pairwise
 from math import log, sqrt
 
 import numpy as np
 import pytest
 from between_rounds import between
+from fedapps.strategies.algorithms.h_fl import capped
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.profiles import Profile
 from fedapps.strategies.records import nested
@@ -137,3 +139,33 @@ def test_a_strategy_tells_its_sampler_the_times_and_a_resumed_run_knows_them(kin
 def test_ranges(kind, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         kind(**wrong)
+
+
+# A cap on the share of single terms in a weighted mean.
+
+
+WEIGHTS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=8)
+
+
+def test_by_hand():
+    assert capped([6.0, 3.0, 1.0], 0.5) == ([0.5, pytest.approx(0.375), pytest.approx(0.125)], 0.0)
+    # 8 of 10 is cut to .4; then 1.5 of 2 would have .45 of the rest and is cut, too.
+    assert capped([8.0, 1.5, 0.5], 0.4) == ([0.4, 0.4, pytest.approx(0.2)], 0.0)
+    assert capped([1.0], 0.25) == ([0.25], 0.75)
+    assert capped([1.0, 1.0], 0.25) == ([0.25, 0.25], 0.5)
+
+
+@given(WEIGHTS)
+def test_a_cap_of_one_changes_no_bit(weights):
+    assert capped(weights, 1.0) == (weights, 0.0)
+
+
+@given(WEIGHTS, st.floats(0.01, 1))
+def test_no_share_is_above_the_cap_and_nothing_is_lost(weights, cap):
+    limited, rest = capped(weights, cap)
+    total = sum(limited) + rest
+    assert max(limited) <= cap * total * (1 + 1e-9)
+    assert 0 <= rest < 1
+    assert rest == pytest.approx(max(0.0, 1 - cap * len(weights)) * total, abs=1e-9)
+    order = sorted(range(len(weights)), key=weights.__getitem__)
+    assert all(limited[a] <= limited[b] * (1 + 1e-9) for a, b in pairwise(order))

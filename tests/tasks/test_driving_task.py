@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,10 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.task import DrivingTask
+from report_pages import node_line, page, save_traces, section_names, write_finished_run, write_lines
+from toys import learn
+
+from fedapps.report import ReportError, write_report
 
 SMALL = Options(sessions_train=3, sessions_test=2, hidden=8, latent=2, samples=2)
 
@@ -55,13 +60,7 @@ def test_learning_lowers_the_loss_and_beats_constant_velocity(world):
     task = DrivingTask(replace(SMALL, hidden=16))
     data, model = task.load_node(world, 0, 3), model_of(task)
     before = task.evaluate(model, data, seed=0, final=False).metrics
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    torch.manual_seed(0)
-    for _ in range(60):
-        for batch in task.batches(data, "train", 16):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=60, rate=5e-3, batch_size=16)
     after = task.evaluate(model, data, seed=0, final=False).metrics
     assert after["test.elbo"] < 0.75 * before["test.elbo"]
     assert after["test.error_1.5s"] < after["test.constant_velocity_1.5s"]
@@ -163,13 +162,57 @@ def test_a_pooled_model_of_the_recorded_trials_beats_constant_velocity():
     model = model_of(task)
     with pytest.raises(NotImplementedError):
         task.collect(model, data, seed=0)
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    torch.manual_seed(0)
-    for _ in range(15):
-        for batch in task.batches(data, "train", 64):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=15, rate=3e-3, batch_size=64)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.error_1.5s"] < 0.9 * metrics["test.constant_velocity_1.5s"]
     assert not [name for name in metrics if name.startswith("closed_loop")]
+
+
+# The sections of the report on driving: closed loop and paths.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_finished_run(tmp_path)
+
+
+def test_lane_change_measures_use_only_sessions_with_a_lane_change(folder: Path) -> None:
+    loop = {
+        "closed_loop.cost": [10.0, 30.0],
+        "closed_loop.time_to_lane_change": [4.0, 100.0],
+        "closed_loop.started": [1, 0],
+        "non_proactive.cost": [50.0, 70.0],
+    }
+    write_lines(folder / "nodes.jsonl", [node_line(m, "a", 0.1, **loop) for m in ("sfl", "apfl")])
+    text = page(folder)
+    assert "driving" in section_names(text)
+    assert "lane change [s], medians: sfl 4, apfl 4" in text
+    assert "cost of a session, medians: sfl 20, apfl 20, non-proactive 60" in text
+    assert "sfl 1 of 2" in text
+
+
+def trace(steps: int = 12) -> dict[str, Any]:
+    path = np.stack([np.zeros(steps), np.arange(steps) * 2.0], axis=1)
+    return {
+        "trace.0.robot": path,
+        "trace.0.human": path + np.array([3.5, 5.0]),
+        "trace.0.gray": path + np.array([3.5, 20.0]),
+        "trace.0.predicted": np.ones((2, 3, 20, 2)),
+        "trace.0.predicted_at": np.array([0, 9]),
+        "trace.0.lane_change_start": np.array(7),
+    }
+
+
+def test_paths_of_a_session_are_drawn_for_each_method(folder: Path) -> None:
+    save_traces(folder, "apfl", "driver-00", trace())
+    save_traces(folder, "sfl", "driver-00", {k: v for k, v in trace().items() if k.endswith(("robot", "human"))})
+    text = page(folder)
+    assert "driver-00 under apfl; the lane change starts at step 7." in text
+    assert "driver-00 under sfl; the lane change never starts." in text
+
+
+def test_a_trace_with_a_wrong_shape_is_reported(folder: Path) -> None:
+    save_traces(folder, "apfl", "driver-00", trace() | {"trace.0.human": np.zeros((5, 2))})
+    expected = r"run-1a2b/apfl/driver-00/traces.safetensors: 'trace.0.human' has shape \(5, 2\); it must be \(12, 2\)"
+    with pytest.raises(ReportError, match=expected):
+        write_report(folder)

@@ -11,6 +11,7 @@ from fedapps.tasks.lqr.task import LqrModel, LqrOptions, LqrTask, LqrTrained, ro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from toys import learn
 
 TINY = LqrOptions(trajectories=4, horizon=5)
 HEADER = ",".join(lqr.COLUMNS)
@@ -150,12 +151,7 @@ def test_plain_training_finds_the_truth(world):
     torch.manual_seed(0)
     task = LqrTask()
     model, data = task.build_model(), task.load_node(world, 2, 3)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(40):
-        for batch in task.batches(data, "train", 64):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=40, rate=0.01, batch_size=64)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.gain_distance"] < 0.02
     assert metrics["test.excess"] < 0.02  # what the jitter of minibatch Adam leaves

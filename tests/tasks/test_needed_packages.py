@@ -2,16 +2,22 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from inspect import getmembers, isclass
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
-from fedapps.tasks.base import DataError
+from fedapps.tasks.base import DataError, Task
 from fedapps.tasks.text.sources import PUBLISHED, fetch
 from fedapps.tasks.text.transformer import load_config, load_tokenizer
 
+from fedapps import tasks
 from fedapps.base.errors import need
 
 ROOT = Path(__file__).parents[2]
@@ -106,3 +112,41 @@ def test_without_a_package_of_texts_the_option_is_named(
     for use in uses[package]:
         with pytest.raises(DataError, match=rf"needs the package {package}, .*fedapps\[text\]"):
             use()
+
+
+# What the registry of tasks relies on when it scans ``tasks/``.
+
+
+_FOLDERS = [module.name for module in iter_modules(tasks.__path__) if module.ispkg]
+PACKAGES = [name for name in _FOLDERS if find_spec(f"fedapps.tasks.{name}.task")]  # others serve several tasks
+
+
+def test_tasks_are_found_by_scanning():
+    assert {"driving", "lqr", "social", "text", "vpr"} <= set(PACKAGES)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_defines_one_task_of_its_name(name):
+    module = import_module(f"fedapps.tasks.{name}.task")
+    defined = [
+        found
+        for _, found in getmembers(module, isclass)
+        if issubclass(found, Task) and found.__module__ == module.__name__
+    ]
+    assert [found.name for found in defined] == [name]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_docstring_of_a_package_begins_with_a_line_of_help(name):
+    line = (import_module(f"fedapps.tasks.{name}").__doc__ or "").splitlines()[0]
+    assert line[:1].isupper()
+    assert line.endswith(".")
+    assert len(line) <= 114
+
+
+@pytest.mark.subprocesses
+def test_the_lines_of_help_load_no_torch():
+    code = "; ".join(
+        [*(f"import fedapps.tasks.{name}" for name in PACKAGES), "import sys", "sys.exit('torch' in sys.modules)"]
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

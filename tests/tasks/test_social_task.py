@@ -13,6 +13,7 @@ from fedapps.tasks.social.networks import Options
 from fedapps.tasks.social.scenes import RatedScene, read_participant
 from fedapps.tasks.social.task import SocialTask, scene_to_draw
 from torch.nn.functional import mse_loss
+from toys import learn
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)
 BOTH = ("compact", "relational")
@@ -155,12 +156,7 @@ def test_a_taste_is_learned(world, graph):
     data, model = task.load_node(world, 0, 2), model_of(task)
     mean = data.splits["train"]["score"].mean()
     naive = mse_loss(mean.expand(data.count("test")), data.splits["test"]["score"]).item()
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(60):
-        for batch in task.batches(data, "train", 16):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=60, rate=5e-3, batch_size=16)
     assert task.evaluate(model, data, seed=0, final=False).metrics["test.mse"] < 0.6 * naive
 
 
@@ -265,12 +261,7 @@ def test_one_persons_ratings_are_learned(graph):
     data = task.load_node(Path(os.environ["FEDAPPS_DATA"]) / "socnav1", 0, 1)
     assert [data.count(split) for split in ("train", "validation", "test")] == [2 * 417, 90, 90]
     model = model_of(task)
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(12):
-        for batch in task.batches(data, "train", 32):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
+    learn(task, model, data, epochs=12, rate=5e-3, batch_size=32)
     evaluation = task.evaluate(model, data, seed=0, final=True)
     naive = data.splits["test"]["score"].var(correction=0).item()
     assert evaluation.metrics["test.mse"] < 0.75 * naive

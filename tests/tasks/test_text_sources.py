@@ -1,16 +1,24 @@
 """Where texts come from: folders, deployed nodes, the hub, published data."""
 
+import gzip
+import json
+import lzma
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.corpus import read_corpus
+from fedapps.tasks.text.corpus import Columns, class_indices, classes_of, read_corpus, read_rows
 from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.sources import COMMON, TOPIC, draw_text, write_corpus, write_examples
 from fedapps.tasks.text.task import TextTask
 from text_world import model_for, own_words, texts, words_of
+
+from fedapps.base.tables import find_tables
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 
@@ -190,3 +198,155 @@ def test_what_files_are_taken_for(tmp_path):
     found = own_words(options).describe_data(tmp_path)
     assert "; 100% of the words are of one letter ('我', '们', '很'): the language is written without spaces" in found
     assert found.endswith("; name a pretrained encoder of this language in text.model")
+
+
+# Reading labelled texts: real files, every format, and files that are wrong.
+
+
+NAMED = Columns(("title", "body"), "topic")
+NUMBERED = Columns(("2", "3"), "1")
+CSV = 'topic,title,body\nsport,"Win, at last","They ""won"".\nTwice."\nlaw,A,B\n'
+JSONL = '{"topic": 3, "title": "A", "body": "B", "id": null}\n\n{"topic": -1, "title": "", "body": ""}\n'
+
+
+def written(path: Path, text: str) -> Path:
+    data = text.encode()
+    path.write_bytes({".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(data))
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.xz"])
+def test_named_columns_are_joined_and_lines_counted_where_an_example_ends(tmp_path, name):
+    rows = read_rows(written(tmp_path / name, CSV), NAMED)
+    assert rows.texts == ('Win, at last They "won".\nTwice.', "A B")
+    assert rows.labels == ("sport", "law")
+    assert rows.lines == (3, 4)
+
+
+def test_numbered_columns_have_no_header(tmp_path):
+    rows = read_rows(written(tmp_path / "a.csv", '"3","Title","Text"\n"1","b","c"\n'), NUMBERED)
+    assert (rows.texts, rows.labels) == (("Title Text", "b c"), ("3", "1"))
+
+
+def test_quotes_in_tsv_mean_nothing(tmp_path):
+    rows = read_rows(written(tmp_path / "a.tsv", 'text\tlabel\n"so it is\t1\n'), Columns(("text",), "label"))
+    assert (rows.texts, rows.labels) == (('"so it is',), ("1",))
+
+
+def test_json_lines(tmp_path):
+    rows = read_rows(written(tmp_path / "a.jsonl.gz", JSONL), NAMED)
+    assert (rows.texts, rows.labels, rows.lines) == (("A B", " "), ("3", "-1"), (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.csv",
+            "topic,name\n1,2\n",
+            r"a\.csv, line 1: no column title, body; found topic, name \(text\.text-columns",
+        ),
+        ("a.csv", CSV + "law,only", r"line 5: 2 cells; expected 3, as in the header"),
+        ("a.csv", 'topic,title,body\n1,"open', r"a\.csv, line 2: unexpected end of data; expected CSV"),
+        ("a.csv", "topic,title,body\n", "a.csv: has no rows"),
+        ("a.csv", "", "a.csv, line 1: no column topic, title, body; found none"),
+        ("a.jsonl", '{"topic": 1', r"line 1: '\{\"topic\": 1' is not JSON"),
+        ("a.jsonl", "[1]", r"line 1: '\[1\]'; expected a JSON object"),
+        ("a.jsonl", '{"topic": 1, "title": null, "body": ""}', "line 1, column title: None; expected a string"),
+        ("a.jsonl", '{"topic": true, "title": "", "body": ""}', "line 1, column topic: True; expected a string"),
+        ("a.txt", "x", r"unknown format; expected a file name that ends in \.parquet, \.csv, \.tsv, \.jsonl, \.gz or "),
+        ("a.parquet", "x", r"a\.parquet: cannot be read as a Parquet file"),
+    ],
+)
+def test_errors_name_the_place(tmp_path, name, text, message):
+    with pytest.raises(DataError, match=message):
+        read_rows(written(tmp_path / name, text), NAMED)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.csv: no such file"):
+        read_rows(tmp_path / "gone.csv", NAMED)
+    for name in ("a.csv.gz", "a.csv.xz"):
+        (tmp_path / name).write_bytes(b"\xff\x00\xff")
+        with pytest.raises(DataError, match="cannot be read or is damaged"):
+            read_rows(tmp_path / name, NAMED)
+    cut = gzip.compress(CSV.encode())[:-12]
+    (tmp_path / "cut.csv.gz").write_bytes(cut)
+    with pytest.raises(DataError, match="cannot be read or is damaged"):
+        read_rows(tmp_path / "cut.csv.gz", NAMED)
+
+
+def test_labels_count_by_value_or_by_name_or_as_told(tmp_path):
+    def rows(labels):
+        return read_rows(written(tmp_path / "a.csv", "".join(f"{label},x\n" for label in labels)), Columns(("2",), "1"))
+
+    assert classes_of([rows(["10", "9"]), rows(["9", "-1"])]) == ("-1", "9", "10")
+    assert classes_of([rows(["b", "10", "a"])]) == ("10", "a", "b")
+    np.testing.assert_array_equal(class_indices(rows(["b", "a", "b"]), ("a", "b")), [1, 0, 1])
+    with pytest.raises(DataError, match=r"a\.csv, line 2, column 1: label 'c'; expected one of b, a \(text\.labels\)"):
+        class_indices(rows(["a", "c"]), ("b", "a"))
+
+
+def test_the_first_name_that_is_there_counts_and_compressed_copies_do_not(tmp_path):
+    for name in ("train.csv", "train.csv.gz", "part-2.csv", "part-1.csv"):
+        (tmp_path / name).touch()
+    assert find_tables(tmp_path, ["none.csv", "train.csv"]) == [tmp_path / "train.csv"]
+    (tmp_path / "train.csv").unlink()
+    assert find_tables(tmp_path, ["train.csv", "part-*.csv"]) == [tmp_path / "train.csv.gz"]
+    assert find_tables(tmp_path, ["part-*.csv"]) == [tmp_path / "part-1.csv", tmp_path / "part-2.csv"]
+    assert find_tables(tmp_path, ["none.csv"]) == []
+
+
+@pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
+def test_the_published_files():
+    folder = Path(os.environ["FEDAPPS_DATA"]) / "text"
+    news = read_rows(folder / "agnews" / "test.csv.xz", NUMBERED)
+    np.testing.assert_array_equal(np.bincount(class_indices(news, ("1", "2", "3", "4"))), [1900] * 4)
+    assert news.texts[0].startswith("Fears for T N pension after talks Unions representing")
+    reviews = Columns(("sentence",), "label")
+    assert len(read_rows(folder / "sst2" / "train.tsv.xz", reviews).texts) == 67349
+    assert len(read_rows(folder / "sst2" / "test-labeled.tsv.xz", reviews).texts) == 1821
+
+
+# Made-up texts.
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_classes_are_equally_frequent_and_told_by_their_words(tmp_path):
+    write_corpus(tmp_path, 3, 900, 30, seed=1)
+    train, test = read(tmp_path / "train.jsonl"), read(tmp_path / "test.jsonl")
+    assert Counter(example["label"] for example in train) == {0: 300, 1: 300, 2: 300}
+    assert Counter(example["label"] for example in test) == {0: 10, 1: 10, 2: 10}
+    words = [Counter(w for e in train if e["label"] == label for w in e["text"].split()) for label in range(3)]
+    # A naive count of words that a class has more than twice as often as the others tells most test examples.
+    telling = [
+        {word for word in words[k] if words[k][word] > 2 * (1 + max(words[j][word] for j in range(3) if j != k))}
+        for k in range(3)
+    ]
+    right = [
+        np.argmax([sum(w in telling[k] for w in example["text"].split()) for k in range(3)]) == example["label"]
+        for example in test
+    ]
+    assert np.mean(right) > 0.85
+
+
+def test_texts_have_common_words_own_words_and_numbers():
+    words = [f"w{i}" for i in range(COMMON + 2 * TOPIC)]
+    rng = np.random.default_rng(0)
+    texts = [draw_text(words, 1, rng).split() for _ in range(400)]
+    assert {len(text) for text in texts} == set(range(8, 25))
+    drawn = [word for text in texts for word in text]
+    numbers = [word for word in drawn if word.isdigit()]
+    own = [word for word in drawn if word[0] == "w" and int(word[1:]) >= COMMON]
+    assert abs(len(numbers) / len(drawn) - 0.05) < 0.01
+    assert abs(len(own) / len(drawn) - 0.25) < 0.02
+    assert all(int(word[1:]) >= COMMON + TOPIC for word in own)
+    assert Counter(own).most_common(1)[0][0] == f"w{COMMON + TOPIC}"
+
+
+def test_examples_are_written_as_they_are(tmp_path):
+    write_examples(tmp_path / "a.jsonl", ['é "\n', ""], ["x", 1])
+    assert read(tmp_path / "a.jsonl") == [{"text": 'é "\n', "label": "x"}, {"text": "", "label": 1}]

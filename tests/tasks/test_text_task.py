@@ -10,26 +10,17 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.partitioners import predicts_for_own_shares
-from fedapps.tasks.text.networks import OwnRows
+from fedapps.tasks.text.encoder_network import Transformer
+from fedapps.tasks.text.networks import OwnRows, SplitEmbedding
 from fedapps.tasks.text.nodes import CommonTest, translated
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.text.trained import logits_of, sequence_classifier
 from text_world import CORPUS, CORPUS_NODES, FEDRECON, FEDVOCAB, model_for, own_words, texts, words_of
 from tiny_encoder import encoder_folder
+from toys import learn
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
-
-
-def learn(task, model, data, *, epochs, rate):
-    optimizer = torch.optim.Adam(model.parameters(), rate)
-    torch.manual_seed(0)
-    model.train()
-    for _ in range(epochs):
-        for batch in task.batches(data, "train", 32):
-            optimizer.zero_grad()
-            task.loss(model, batch).backward()
-            optimizer.step()
-    return model.eval()
 
 
 def test_nodes_have_equally_many_examples_none_of_them_twice(corpus):
@@ -113,10 +104,10 @@ def test_the_server_has_the_shared_part_of_every_nodes_model(corpus):
 def test_learning_beats_guessing_on_both_tests(corpus):
     task = own_words(CORPUS)
     data = task.load_all(corpus)
-    model = learn(task, model_for(task, data), data, epochs=12, rate=1e-2)
+    model = learn(task, model_for(task, data), data, epochs=12, rate=1e-2, batch_size=32)
     assert task.evaluate(model, data, seed=0, final=True).metrics["test.local_accuracy"] > 0.6
     node = task.load_node(corpus, 0, CORPUS_NODES)
-    model = learn(task, model_for(task, node), node, epochs=12, rate=1e-2)
+    model = learn(task, model_for(task, node), node, epochs=12, rate=1e-2, batch_size=32)
     metrics = task.evaluate(model, node, seed=0, final=True).metrics
     assert metrics["test.local_accuracy"] > 0.4
 
@@ -228,7 +219,7 @@ def test_a_transformer_learns_with_its_own_tokens(corpus, tmp_path):
     assert words_of(data)[4] == "one"
     assert {int(ids[0]) for ids in data.splits["train"]["ids"]} == {2}
     assert isinstance(data.extra["common_test"], CommonTest)
-    model = learn(task, model_for(task, data), data, epochs=1, rate=1e-3)
+    model = learn(task, model_for(task, data), data, epochs=1, rate=1e-3, batch_size=32)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert 0 <= metrics["test.global_accuracy"] <= 1
     assert "vocabulary.words" not in metrics
@@ -247,7 +238,7 @@ def test_a_node_learns_to_tell_news_from_real_vectors():
     chosen = Options(embedding_width=50, hidden=32, max_length=30, glove=glove, alpha=1e6, global_examples=600)
     task = own_words(chosen)
     data = task.load_node(folder / "agnews", 0, 25)
-    model = learn(task, model_for(task, data), data, epochs=2, rate=1e-2)
+    model = learn(task, model_for(task, data), data, epochs=2, rate=1e-2, batch_size=32)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
     assert metrics["test.global_accuracy"] > 0.6  # 0.65 to 0.75 with other seeds
     assert 0.4 < metrics["vocabulary.in_glove"] < 1
@@ -270,3 +261,63 @@ def test_own_rows_in_any_order_make_the_same_table():
     table = torch.arange(10.0).reshape(5, 2)
     assert torch.equal(OwnRows(table, (3, 0)).whole(), table)
     assert OwnRows(table, (3, 0))(torch.tensor([0, 3, 4])).tolist() == [[0, 1], [6, 7], [8, 9]]
+
+
+# Classifiers with an encoder as models of the library transformers, with the same logits.
+
+
+SMALL = {
+    "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+    "max_position_embeddings": 14,
+}  # fmt: skip
+CLASSES = ("up", "down", "left")
+
+
+def classifier_on(kind, pooling="first", **changes):
+    """A classifier on a random encoder of the library."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SMALL | changes)
+    return Transformer(
+        getattr(transformers, f"{kind}Model")(config), len(CLASSES), Options(model=kind, pooling=pooling)
+    ).eval()
+
+
+def logits_of_both(model):
+    """Of a text of 5 tokens, and of one of 2 with padding."""
+    ids, length = torch.tensor([[0, 5, 6, 7, 2], [0, 2, 1, 1, 1]], dtype=torch.int32), torch.tensor([5, 2])
+    with torch.no_grad():
+        wanted = model(ids, length).numpy()
+    return wanted, logits_of(sequence_classifier(model, CLASSES), (ids, length))[0]
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "MPNet"])
+def test_logits_are_those_of_the_classifier(kind):
+    """RoBERTa counts the pooler to the classifier, and its positions begin after that of padding."""
+    np.testing.assert_allclose(*logits_of_both(classifier_on(kind)), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["digits", "pieces"])
+def test_two_parts_of_a_table_become_one(kind):
+    model = classifier_on("Bert")
+    table = model.embedding.word_embeddings.weight.detach()
+    private = [number in (5, 6) for number in range(len(table))]
+    model.embedding.word_embeddings = SplitEmbedding.of(table, private) if kind == "digits" else OwnRows(table, (5, 6))
+    np.testing.assert_allclose(*logits_of_both(model), atol=1e-6)
+    found = sequence_classifier(model, CLASSES).bert.embeddings.word_embeddings.weight
+    assert torch.equal(found, table)
+
+
+def test_embeddings_of_another_encoder_keep_their_size():
+    model = classifier_on("Bert")
+    model.embedding = classifier_on("Bert", vocab_size=20, max_position_embeddings=30).embedding
+    np.testing.assert_allclose(*logits_of_both(model), atol=1e-6)
+    assert sequence_classifier(model, CLASSES).config.vocab_size == 20
+
+
+def test_a_classifier_with_other_layers_is_refused():
+    with pytest.raises(DataError, match=r"ElectraForSequenceClassification .* has other layers .* use another format"):
+        sequence_classifier(classifier_on("Electra", embedding_size=8), CLASSES)
+    with pytest.raises(DataError, match=r"text\.pooling = 'mean': .* export as onnx, torch or safetensors"):
+        sequence_classifier(classifier_on("Bert", pooling="mean"), CLASSES)

@@ -16,10 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.vln.world.catalogue import OBJECTS, ROOM_LABELS
+from fedapps.tasks.vln.world.house import SampledPath, draw_house, sample_paths, shortest_paths
 from fedapps.tasks.vln.world.plan import FOCAL, view_axes
+from fedapps.tasks.vln.world.wording import Annotator, describe, draw_habits
 from fedapps.tasks.vln.world.world import SPLITS, HouseWorld, write_houses
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
+
+from fedapps.base.seeding import generator
 
 WORLD = HouseWorld(houses=4, unseen_houses=2, paths=30, seen_paths=4)
 real_data = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
@@ -275,3 +279,62 @@ def test_the_views_are_those_of_the_real_rectangles(real):
     table = csv.DictReader(_unpack(real / "reverie_bbox" / "objects3d.csv.xz").splitlines())
     where = {(row["scan"], row["object_id"]): row for row in table if float(row["median_residual_deg"]) < 2}
     assert _hits(graphs, boxes, where, margin=10.0) > 0.95
+
+
+# Instructions of made-up houses tell paths apart.
+
+
+@pytest.mark.slow
+def test_reading_the_instruction_helps_to_find_the_goal():
+    """Among a start's paths, that of the most similar text in another wording ends within 3 m of the goal."""
+    read, other, blind = [], [], []
+    for number in range(8):
+        house = draw_house(f"house{number}", 1 + number % 2, seed=5)
+        distances, before = shortest_paths(house.cameras, house.unobstructed)
+        habits = draw_habits(generator(5, "habits", number))
+        previous = None
+        for place, path in enumerate(sample_paths(house, 8, generator(5, "paths", number))):
+            told = _bigrams(_write(house, path, habits, "everything", 5, number, place))
+            goals = _goals(before, distances, path)
+            scores = {}
+            for goal, spots in goals.items():
+                texts = [
+                    _write(house, SampledPath(spots, 0.0, path.heading), habits, detail, 6, number, goal)
+                    for detail in ("turns", "everything")
+                ]
+                scores[goal] = [
+                    max(_alike(query, _bigrams(text)) for text in texts) for query in (told, previous or told)
+                ]
+            near = {goal: distances[goal, path.spots[-1]] < 3 for goal in goals}
+            read.append(near[max(goals, key=lambda goal: scores[goal][0])])
+            blind.append(np.mean(list(near.values())))
+            if previous is not None:
+                other.append(near[max(goals, key=lambda goal: scores[goal][1])])
+            previous = told
+    assert np.mean(read) > 0.6
+    assert np.mean(blind) < 0.3
+    assert np.mean(other) < 0.4  # the instruction of another path is no help
+
+
+def _write(house, path, habits, detail, *key):
+    return Annotator(habits, detail, generator(*key)).write(describe(house, path))
+
+
+def _goals(before, distances, path):
+    found = {}
+    for goal in range(len(before)):
+        spots = [goal]
+        while spots[-1] != path.spots[0]:
+            spots.append(int(before[path.spots[0], spots[-1]]))
+        if 5 <= len(spots) <= 7 and distances[path.spots[0], goal] >= 5:
+            found[goal] = tuple(spots[::-1])
+    return found
+
+
+def _bigrams(text):
+    words = re.findall("[a-z-]+", text.lower())
+    return Counter(words) + Counter(pairwise(words))
+
+
+def _alike(first, second):
+    return 2 * (first & second).total() / (first.total() + second.total())

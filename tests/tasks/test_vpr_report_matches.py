@@ -3,15 +3,17 @@
 import base64
 import io
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.report_places import distance_text, read_matches
+from fedapps.tasks.vpr.report_places import distance_text, read_matches, read_positions
+from matplotlib.axes import Axes
 from PIL import Image
-from place_traces import matches, places, section, write_run
-from report_pages import save_traces
+from place_traces import line, matches, places, section, write_run
+from report_pages import labels, save_traces
 
 from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError, write_report
@@ -148,3 +150,113 @@ def test_a_missing_array_is_reported(tmp_path: Path) -> None:
     path = save_traces(tmp_path, "fedavg", "a", {"matches.asked": matches()["matches.asked"]})
     with pytest.raises(ReportError, match=r"'matches\.found' is missing"):
         read_matches(Arrays(path))
+
+
+# Maps of image positions.
+
+
+def test_each_city_has_a_map_and_each_node_a_colour(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, plot = [], Axes.plot
+
+    def watched(axes: Axes, *args: Any, **how: Any) -> Any:
+        drawn.append((np.asarray(args[0]).tolist(), how["color"]))
+        return plot(axes, *args, **how)
+
+    monkeypatch.setattr(Axes, "plot", watched)
+    test = places("Oslo", "common")
+    save_traces(folder, "fedavg", "Bonn-00", places() | test)
+    save_traces(folder, "fedavg", "Bonn-01", places(position=np.array([[0, 0], [9, 9], [9, 0], [1000, 500.0]])) | test)
+    save_traces(folder, "fedavg", "both", places("Bonn\nKöln"))
+    shown = unescape(section(folder, "map"))
+    assert "3 nodes in 2 areas." in shown
+    assert "Bonn: 3 nodes within 1 km; Köln: 1 node within 200 m; Oslo: common test within 200 m" in shown
+    # The line after the points of a city is its scale bar: at most two fifths of 1000 and 200 m.
+    square = [0, 200, 200, 0]
+    assert drawn == [
+        (square, "#0072B2"), ([0, 9, 9, 1000], "#E69F00"), (square, "#009E73"), ([0, 200], "#1f2937"),
+        (square, "#009E73"), ([0, 50], "#1f2937"),
+        (square, "#6b7280"), ([0, 50], "#1f2937"),
+    ]  # fmt: skip
+    assert {"00", "01", "both", "200 m", "50 m", "Oslo: common test"} <= set(labels(shown))
+
+
+def test_a_railway_is_a_strip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, plot = [], Axes.plot
+
+    def watched(axes: Axes, *args: Any, **how: Any) -> Any:
+        drawn.append((args[0].tolist(), args[1].tolist()))
+        return plot(axes, *args, **how)
+
+    monkeypatch.setattr(Axes, "plot", watched)
+    test = line(70_000.0, "region-1", "common")
+    save_traces(folder, "fedavg", "first", line(5_000.0, "region-0") | test)
+    save_traces(folder, "fedavg", "second", line(7_000.0, "region-0") | test)
+    shown = unescape(section(folder, "map"))
+    assert "region-0: 2 nodes along 2.3 km; region-1: common test along 300 m" in shown
+    assert drawn[0] == ([0, 0.1, 0.2, 0.3], [0] * 4)
+    assert drawn[1] == ([2, 2.1, 2.2, 2.3], [0] * 4)
+    assert drawn[2] == ([0, 0.1, 0.2, 0.3], [1] * 4)
+    assert {
+        "region-0",
+        "region-1",
+        "first",
+        "second",
+        "common test",
+        "distance from the start of the line [km]",
+    } <= set(labels(shown))
+
+
+def test_overlapping_names_are_omitted(folder: Path) -> None:
+    save_traces(folder, "fedavg", "first", line(0.0))
+    save_traces(folder, "fedavg", "second", line(10.0))
+    assert not {"first", "second"} & set(labels(section(folder, "map")))
+
+
+def test_cities_that_are_not_drawn_are_listed(folder: Path) -> None:
+    """Of eight cities with nodes, four are drawn; of three cities of the common test, two."""
+    test = places("x\ny\nz", "common")
+    for number in range(8):
+        save_traces(folder, "fedavg", f"client-{number}", places(f"city-{number}") | test)
+    save_traces(folder, "fedavg", "client-8", places("city-7"))
+    shown = unescape(section(folder, "map"))
+    assert "9 nodes in 8 areas." in shown
+    drawn = [label.split(":")[0] for label in labels(shown) if ": " in label]
+    assert drawn == ["city-0", "city-1", "city-2", "city-7", "x", "y"]
+    named = ", ".join(f"city-{number} (1 node)" for number in (3, 4, 5, 6))
+    assert f"Not drawn: {named}, z (common test)." in shown
+
+
+def test_the_method_with_most_nodes_is_drawn(folder: Path) -> None:
+    """A method on pooled data has one node that is in every city."""
+    save_traces(folder, "cloud", "all", places("Bonn\nOslo"))
+    for node in ("a", "b"):
+        save_traces(folder, "fedavg", node, places())
+    assert "2 nodes in 1 area." in section(folder, "map")
+
+
+@pytest.mark.parametrize("arrays", [matches(), places(position=np.zeros((0, 2)), city=np.zeros(0)), {"x": np.zeros(1)}])
+def test_without_positions_there_is_no_map(folder: Path, arrays: dict[str, Any]) -> None:
+    save_traces(folder, "fedavg", "a", arrays)
+    assert section(folder, "map") == ""
+
+
+def test_a_single_image_can_be_drawn(folder: Path) -> None:
+    save_traces(folder, "fedavg", "a", places("", position=np.zeros((1, 2)), city=np.zeros(1)))
+    assert "all: 1 node along 0 m" in section(folder, "map")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"city": np.array([0, 0, 0, 1])}, r"'places\.city' must hold whole numbers from 0 to 0"),
+        ({"city": np.zeros(3)}, r"'places\.city' has shape \(3,\); it must be \(4\)"),
+        ({"position": np.zeros((4, 3))}, r"'places\.position' has shape \(4, 3\); it must be \(any, 2\)"),
+        ({"position": np.full((4, 2), np.nan)}, r"'places\.position' must be finite"),
+        ({"cities": np.array([255], np.uint8)}, r"'places\.cities' is not UTF-8"),
+        ({"cities": np.array([300])}, r"'places\.cities' must hold whole numbers from 0 to 255"),
+    ],
+)
+def test_malformed_positions_are_reported(tmp_path: Path, other: dict[str, Any], message: str) -> None:
+    path = save_traces(tmp_path, "fedavg", "a", places(**other))
+    with pytest.raises(ReportError, match=rf"^run-1a2b/fedavg/a/traces\.safetensors: {message}"):
+        read_positions(Arrays(path), "places")

@@ -39,7 +39,7 @@ def _figure(fleet: Fleet) -> Markup:
         for one in fleet.generations:
             if one.decision.promote or one.decision.rollback:
                 dash = "-" if one.decision.promote else ":"
-                axes.axvline(one.number, color=NEUTRAL, linewidth=0.8, linestyle=dash, alpha=0.5, zorder=0)
+                axes.axvline(one.number, color=NEUTRAL, linewidth=0.8, linestyle=dash, alpha=0.3, zorder=0)
         for name, (numbers, values) in lines.items():
             style = plot_styles(list(lines))[name]
             marker = style.marker if len(numbers) <= _FEW else None

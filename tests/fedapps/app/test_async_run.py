@@ -7,7 +7,7 @@ from math import isfinite
 import pytest
 from fedapps.strategies.loop import RoundLoop
 from fedapps.strategies.optimizers import SGD
-from small_runs import LQR, run_inline, with_changes
+from small_runs import timed_runs
 from toys import same_bits
 
 from fedapps.runs.checkpoints import DiskCheckpoints
@@ -19,15 +19,7 @@ SPEEDS = {"robot-00": 30.0, "robot-01": 1.0, "robot-02": 2.0}
 @pytest.fixture(scope="module")
 def federate(tmp_path_factory):
     """Run three robots, one of which is much slower than the others, under a name with other keys."""
-    folder = tmp_path_factory.mktemp("async")
-    rows = "".join(f"{name},{speed},,\n" for name, speed in SPEEDS.items())
-    (folder / "devices.csv").write_text("device,speed,up,down\n" + rows)
-
-    def run(name, **changes):
-        given = LQR | {"name": name, "methods": "fedavg", "rounds": 6, "clock-devices": str(folder / "devices.csv")}
-        return run_inline(with_changes(given, changes), folder)
-
-    return run
+    return timed_runs(tmp_path_factory.mktemp("async"), SPEEDS, rounds=6)
 
 
 def trained(folder):
@@ -74,10 +66,6 @@ def test_a_deadline_closes_rounds_and_names_late_replies(federate):
     folded = federate("folded", deadline=5.0 * steps, rounds=15, evaluate_every=15, late_replies="fold")
     late = [row for row in trained(folded) if row.get("staleness")]
     assert [row["node"] for row in late] == ["robot-00"]
-
-
-def timeless(row):
-    return {key: value for key, value in row.items() if key not in ("seconds", "timings")}
 
 
 PACES = {

@@ -4,26 +4,23 @@ import csv
 
 import pytest
 from fedapps.sim.inprocess import InProcessGrid
-from small_runs import LQR, run_inline, with_changes
+from small_runs import power_cut, timed_runs
 from toys import same_bits
 
-from fedapps.runs.run_folder import RunFolder
-
 SPEEDS = {"robot-00": 3.0, "robot-01": 1.0, "robot-02": 2.0}
+#: Devices that are drawn.
+DRAWN = {
+    "clock_devices": "",
+    "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
+    "clock_uplink": "0.01",
+    "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
+}
 
 
 @pytest.fixture(scope="module")
 def federate(tmp_path_factory):
     """Run three robots, whose steps take 3, 1 and 2 s, under a name with other keys."""
-    folder = tmp_path_factory.mktemp("clock")
-    rows = "".join(f"{name},{speed},,\n" for name, speed in SPEEDS.items())
-    (folder / "devices.csv").write_text("device,speed,up,down\n" + rows)
-
-    def run(name, **changes):
-        given = LQR | {"name": name, "methods": "fedavg", "clock-devices": str(folder / "devices.csv")}
-        return run_inline(with_changes(given, changes), folder)
-
-    return run
+    return timed_runs(tmp_path_factory.mktemp("clock"), SPEEDS)
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +64,11 @@ def test_a_reply_after_the_timeout_is_refused_and_ends_the_round(federate, timed
     assert second["replies"] == 2
 
 
-def test_a_resumed_run_goes_on_at_the_time_of_its_checkpoint(federate, monkeypatch):
-    given = {
-        "clock_devices": "",
-        "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
-        "clock_uplink": "0.01",
-        "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
-        "min_replies": 3,
-    }
+def test_a_resumed_run_goes_on_at_the_time_of_its_checkpoint(federate):
+    given = DRAWN | {"min_replies": 3}
     undisturbed = federate("undisturbed", **given)
-    record = RunFolder.record
-
-    def crash(self, name, stage, report):
-        if report.round == 2:
-            raise ConnectionError("power cut")
-        record(self, name, stage, report)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "record", crash)
-        with pytest.raises(ConnectionError, match="power cut"):
-            federate("resumed", **given)
+    with power_cut(2):
+        federate("resumed", **given)
     resumed = federate("resumed", resume=True, **given)
     assert same_bits(arrays(undisturbed), arrays(resumed))
     assert [row["clock"] for row in undisturbed.lines("metrics.jsonl")] == [
@@ -103,16 +85,7 @@ PACES = {
 
 @pytest.mark.parametrize("pace", PACES)
 def test_the_bits_do_not_depend_on_what_is_computed_first(federate, monkeypatch, pace):
-    given = {
-        "clock_devices": "",
-        "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
-        "clock_uplink": "0.01",
-        "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
-        "num_nodes": 5,
-        "fraction_train": 0.6,
-        "evaluate_every": 3,
-        **PACES[pace],
-    }
+    given = DRAWN | {"num_nodes": 5, "fraction_train": 0.6, "evaluate_every": 3} | PACES[pace]
     lazily = federate(f"{pace}-lazily", **given)
     push, pull = InProcessGrid.push_messages, InProcessGrid.pull_messages
     there = {}

@@ -5,13 +5,12 @@ import pytest
 from fedapps.strategies import BFloat16, Int8, TopK
 from run_outputs import assert_same
 from safetensors.numpy import load_file
-from small_runs import LQR
+from small_runs import LQR, power_cut
 from toys import same_bits
 
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
-from fedapps.runs.checkpoints import DiskCheckpoints
 
 REFUSED = {
     "apfl": "the deviation of the replies", "clustered": "the models of their clusters",
@@ -53,20 +52,11 @@ def test_a_method_can_be_compared_with_itself_compressed(federate):
 
 
 @pytest.mark.parametrize("changes", [{}, {"dp": "local", "dp_seeded": True, "dp_noise": 0.01}], ids=["", "local dp"])
-def test_a_resumed_run_has_the_errors_of_an_undisturbed_one(federate, monkeypatch, changes):
+def test_a_resumed_run_has_the_errors_of_an_undisturbed_one(federate, changes):
     given = {"methods": "spfl", "compression": "top-k", "compression_share": 0.4, "fraction_train": 0.7} | changes
     undisturbed = federate("undisturbed", **given)
-    save = DiskCheckpoints.save
-
-    def crash(self, snapshot, *, best):
-        if snapshot.round == 2:
-            raise ConnectionError("power cut")
-        return save(self, snapshot, best=best)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DiskCheckpoints, "save", crash)
-        with pytest.raises(ConnectionError, match="power cut"):
-            federate("cut", **given)
+    with power_cut(2, while_saving=True):
+        federate("cut", **given)
     resumed = federate("cut", resume=True, **given)
     assert_same(undisturbed, resumed)
     kept, again = errors(undisturbed, "spfl"), errors(resumed, "spfl")

@@ -22,6 +22,7 @@ from fedapps.deployment.gate import steer
 from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config
+from fedapps.runs.tables import RefusedNodesError
 
 
 @pytest.fixture(scope="module")
@@ -297,21 +298,34 @@ def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, m
     assert runs_of(registry)[0] == [*done, f"weekly-{len(done) + 1}"]
 
 
+def test_a_node_of_which_nothing_can_be_used_does_not_keep_the_others_from_a_new_model(weekly, monkeypatch, caplog):
+    _, registry, command = weekly
+    monkeypatch.setattr("fedapps.app.server_app.refused_text", lambda folder: "robot-09: refused in 2 rounds")
+    assert main(command) == 0
+    assert (runs_of(registry)[0], in_use(registry)) == (["weekly-1"], everywhere(1))
+    assert "the run has finished, and its model is compared: robot-09" in caplog.text
+    monkeypatch.setattr("fedapps.app.server_app.Recorder.before_training", ended)
+    assert main(command) == 1
+    assert runs_of(registry)[0] == ["weekly-1"]
+
+
+def ended(*arguments):
+    raise RefusedNodesError("no reply")
+
+
 def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_path):
     _, registry, command = weekly
     more = ["--set", "keep-runs=1", "--set", "rounds=1"]
     assert [main([*command, *more]) for _ in range(2)] == [0, 0]
     worse = [*command, *more, "--set", "learning-rate=3.0"]
-    assert [main(worse) for _ in range(3)] == [0, 0, 0]
+    assert [main(worse) for _ in range(2)] == [0, 0]
     runs = tmp_path / "runs"
-    assert [one["promote"] for one in decisions(registry)] == [True, True, False, False, False]
+    assert [one["promote"] for one in decisions(registry)] == [True, True, False, False]
     bulky = {path.parent.name for name in ("checkpoints", "nodes") for path in runs.glob(f"*/{name}")}
-    assert bulky == {"weekly-1", "weekly-2", "weekly-5"}
+    assert bulky == {"weekly-1", "weekly-2", "weekly-4"}
     assert all((runs / "weekly-3" / name).exists() for name in ("config.toml", "metrics.jsonl", "summary.json"))
     assert main(["rollback", "--registry", str(registry)]) == 0
     assert in_use(registry) == everywhere(1)
-    assert main([*command, "--set", "start=weekly-3"]) == 0  # the champion stands in its place
-    assert read_config(runs / "weekly-6")["start"] == str(runs / "weekly-1")
     with pytest.raises(ValueError, match=r"no such checkpoint of apfl; .* removes those of old runs .keep-runs"):
         run_inline(read_config(runs / "weekly-3") | {"name": "by-hand", "start": "weekly-3"}, runs)
 

@@ -21,11 +21,6 @@ GIVEN = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
-
-
 def test_one_node_is_centralised_training(worlds, tmp_path):
     """With batches of all examples, whose order does not matter."""
     given = GIVEN | worlds | {"num-nodes": 1, "methods": "fedavg,centralized", "batch-size": 2000, "epochs": 3}

@@ -11,13 +11,13 @@ from fedapps.strategies.records import under
 from fedapps.tasks.lqr.world import write_world
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
-from small_runs import LQR
+from small_runs import LQR, power_cut
 from toys import same_bits
 
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import Simulation, launch
 from fedapps.registry.methods import method_names
-from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
+from fedapps.runs.checkpoints import read_snapshot
 from fedapps.runs.run_folder import RunFolder
 
 
@@ -176,30 +176,11 @@ def test_private_state_in_the_context_computes_the_same(federate):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", "apfl"])
 @pytest.mark.parametrize("when", ["before the lines", "before the checkpoint"])
-def test_a_resumed_run_ends_as_if_nothing_had_happened(federate, monkeypatch, method, when):
+def test_a_resumed_run_ends_as_if_nothing_had_happened(federate, method, when):
     given = {"methods": "local,apfl", "server_optimizer": "momentum", "fraction_train": 0.7}
     undisturbed = federate("undisturbed", **given)
-    with monkeypatch.context() as patch:
-        if when == "before the lines":
-            record = RunFolder.record
-
-            def crash(self, name, stage, report):
-                if (name, report.round) == (method, 2):
-                    raise ConnectionError("power cut")
-                record(self, name, stage, report)
-
-            patch.setattr(RunFolder, "record", crash)
-        else:
-            save = DiskCheckpoints.save
-
-            def crash(self, snapshot, *, best):
-                if (self.folder.name, snapshot.round) == (method, 2):
-                    raise ConnectionError("power cut")
-                return save(self, snapshot, best=best)
-
-            patch.setattr(DiskCheckpoints, "save", crash)
-        with pytest.raises(ConnectionError, match="power cut"):
-            federate("cut", **given)
+    with power_cut(2, method, while_saving=when != "before the lines"):
+        federate("cut", **given)
     cut = federate("cut", resume=True, **given)
     assert_same(undisturbed, cut)
     assert list(cut.summary()["methods"]) == ["local", "apfl"]

@@ -1,18 +1,21 @@
 """Runs that start from another run, in one process."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fedapps.strategies import TooFewRepliesError
 from fedapps.tasks.lqr.world import COLUMNS
 from fedapps.tasks.text.sources import write_examples
+from image_files import drawn, write_folders
 from method_worlds import METHODS, MORE, Quadratics, StagedPoints, registered, run_method, world_of
 from safetensors.numpy import load_file
 from small_runs import LQR, run_inline, with_changes
 from toys import same_bits
 
 from fedapps import load
+from fedapps.config.recipe_files import read_recipe
 from fedapps.registry.methods import method_class
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder
@@ -25,6 +28,13 @@ SMALL_TEXT = {
     "task": "text", "rounds": 1, "epochs": 1, "batch-size": 2, "learning-rate": 0.01, "evaluate-every": 1,
     "collect-after": 0, "text.dataset": "mine", "text.classes": 2, "text.embedding-width": 4, "text.hidden": 3,
     "text.max-length": 6, "max-failed-evaluations": 0,
+}  # fmt: skip
+
+#: One round of small images.
+SMALL_IMAGES = {
+    "task": "images", "num-nodes": 1, "rounds": 1, "epochs": 1, "learning-rate": 0.1, "optimizer": "sgd",
+    "evaluate-every": 1, "collect-after": 0, "images.model": "mlp", "images.dataset": "own", "images.height": 6,
+    "images.width": 5,
 }  # fmt: skip
 
 
@@ -278,27 +288,67 @@ def test_simulated_nodes_know_no_last_run(tmp_path):
         run_inline(with_changes(LQR, {"newest": "new", "methods": "fedavg"}), tmp_path)
 
 
-def test_new_words_extend_a_private_vocabulary(tmp_path):
-    keys = SMALL_TEXT | {"methods": "fedvocab", "num-nodes": 1}
+def test_a_new_class_is_refused_by_name_and_goes_on_as_the_refusal_says(tmp_path):
+    def run(name, classes, **more):
+        labels = ("cat", "dog", "owl")[:classes]
+        write_folders(tmp_path / "robot" / "train", *drawn(12, classes=classes))
+        keys = SMALL_IMAGES | {"images.labels": ",".join(labels), "name": name, **more}
+        return run_inline(keys, tmp_path, [node_config(tmp_path / "robot")]).checkpoints
+
+    before = run("week-1", 2, methods="fedavg")("fedavg").last().arrays
+    with pytest.raises(
+        ValueError,
+        match=r"images.labels = 'cat,dog,owl': must be 'cat,dog' to start from .*week-1: .* For a new class train a "
+        r"new model, or export this one and start from its folder with a method that keeps the head on the nodes",
+    ):
+        run("week-2", 3, methods="fedavg", start="week-1")
+    assert not (tmp_path / "week-2").exists()
+    load(tmp_path / "week-1").save(tmp_path / "model")
+    after = run("week-2", 3, methods="fedrep", start=str(tmp_path / "model"), **{"learning-rate": 1e-12})(
+        "fedrep"
+    ).last()
+    body = [name for name in before if name.startswith("shared.body.")]
+    assert body == [name for name in after.arrays if name.startswith("shared.")]  # all but the head
+    assert all(np.allclose(after.arrays[name], before[name], atol=1e-9) for name in body)
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_new_words_extend_a_private_vocabulary(tmp_path, simulated):
+    few = {"num-nodes": 2, "text.global-examples": 2} if simulated else {"num-nodes": 1}
+    few |= {"methods": "fedvocab", "fraction-train": 1.0, "track-metric": "", "target": 0.0}
+    keys = read_recipe(Path("fedvocab-small"), SMALL_TEXT | few)
+    data = tmp_path / "node"
 
     def run(name, texts, **more):
-        (tmp_path / "node").mkdir(exist_ok=True)
-        write_examples(tmp_path / "node" / "train.jsonl", texts, [number % 2 for number in range(len(texts))])
-        run_inline(keys | {"name": name, **more}, tmp_path, [node_config(tmp_path / "node")])
-        (folder,) = (tmp_path / "state").glob(f"{name}-*/fedvocab/node")
-        known = json.loads(load_file(folder / "known-words.safetensors")["words"].tobytes())
-        versions = {path.name: load_file(path) for path in folder.glob("round-*")}
-        (private,) = {name for arrays in versions.values() for name in arrays if name.startswith("embedding")}
-        return known, {name: arrays[private] for name, arrays in versions.items()}
+        data.mkdir(exist_ok=True)
+        for split in ("train", "test") if simulated else ("train",):
+            write_examples(data / f"{split}.jsonl", texts, [number % 2 for number in range(len(texts))])
+        where = {"data-dir": str(data)} if simulated else {}
+        run_inline(keys | where | {"name": name, **more}, tmp_path, [] if simulated else [node_config(data)])
+        root = tmp_path / name / "nodes" if simulated else tmp_path / "state"
+        return {folder.name: private(folder) for folder in root.glob(f"{name}-*/fedvocab/*")}
 
-    before, old = run("week-1", ["good 1", "bad 2"] * 2)
-    after, new = run("week-2", ["good 3", "fine 3"] * 2, start="week-1")
-    assert after[: len(before)] == before
-    assert set(after) - set(before) == {"fine", "3"}
-    assert np.array_equal(new["round-000001.safetensors"], old["round-000001.safetensors"])
-    grown = new["round-000002.safetensors"]
-    extra = len(after) - len(before)
-    assert len(grown) == len(old["round-000001.safetensors"]) + extra
-    # words that the new texts lack keep their vectors, to the bit
-    lacking = before.index("2") - len(before)
-    assert np.array_equal(grown[lacking - extra], old["round-000001.safetensors"][lacking])
+    def private(folder):
+        """The words that a node knows, and their vectors by round."""
+        words = json.loads(load_file(folder / "known-words.safetensors")["words"].tobytes())
+        arrays = {path.stem: load_file(path) for path in folder.glob("round-*")}
+        (name,) = {name for of_round in arrays.values() for name in of_round if name.startswith("embedding")}
+        return words, {stem: of_round[name] for stem, of_round in arrays.items()}
+
+    before = run("week-1", ["good 1", "bad 2"] * 8)
+    after = run("week-2", ["good 3", "fine 3"] * 8, start="week-1")
+    assert len(before) == few["num-nodes"]
+    for node, (words, old) in before.items():
+        more, new = after[node]
+        assert more[: len(words)] == words
+        extra, lacking = len(more) - len(words), set(words) & {"bad", "1", "2"}
+        assert {"3"} <= set(more) - set(words) <= {"good", "fine", "3"}
+        assert lacking
+        assert np.array_equal(new["round-000001"], old["round-000001"])
+        first, grown = old["round-000001"], new["round-000002"]
+        assert len(grown) == len(first) + extra
+        # words that the new texts lack keep their vectors, to the bit; they are the last rows
+        rows = {word: words.index(word) - len(words) for word in words}
+        same = {word for word, row in rows.items() if np.array_equal(grown[row - extra], first[row])}
+        assert lacking <= same
+        assert "good" not in same

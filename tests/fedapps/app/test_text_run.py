@@ -30,11 +30,6 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
-
-
-@pytest.fixture(scope="module")
 def whole(worlds, tmp_path_factory):
     return run_inline(SMALL | worlds, tmp_path_factory.mktemp("whole"))
 

@@ -1,6 +1,5 @@
 """Deployed nodes that have no data for a run: left out, said why, and the run goes on without them."""
 
-import logging
 import re
 
 import numpy as np
@@ -20,18 +19,6 @@ SMALL = {
 }  # fmt: skip
 DETAILS = "the node's log has the details of error"
 pytestmark = pytest.mark.usefixtures("flower_identity")
-
-
-@pytest.fixture
-def warnings():
-    """What Flower's log warns of."""
-    records: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("flwr")
-    logger.addHandler(handler)
-    yield records
-    logger.removeHandler(handler)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import pytest
 
+import fedapps.audit.leakage
 import fedapps.audit.run
 from fedapps.audit.victim import trained_victim
 
@@ -14,7 +15,8 @@ def _one_process():
             watch.end(cell)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
+        for module in (fedapps.audit.run, fedapps.audit.leakage):
+            patch.setattr(module, "run_matrix", in_this_process)
         yield
 
 

@@ -299,7 +299,15 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--restarts", "-1"], "--restarts -1: must be at least 1"),
         (["--sentences", "1000"], "--sentences 1000: sentences = 1000: only 3"),
-        (["--set", "task=lqr"], "task = 'lqr': --attack leakage reads what a task declares"),
+        (
+            ["--set", "task=lqr", "--attack", "rows"],
+            "task = 'lqr': must be one of text, vln, because",
+        ),
+        (
+            ["--attack", "leakage", "--set", "num-nodes=1"],
+            "num-nodes = 1: two nodes or more",
+        ),
+        (["--attack", "leakage", "--steps", "0"], "--steps 0: must be at least 1"),
         (["--set", "data-dir="], "data-dir = '': this recipe needs recorded data; add --set data-dir=FOLDER"),
         (["--set", "data-dir=/no/where"], "no such folder"),
         (["--set", "text.hidden=0"], "text.hidden = 0: must be"),

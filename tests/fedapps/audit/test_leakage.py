@@ -1,10 +1,44 @@
+import itertools
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
-from fedapps.tasks.base import Secret
+from drawn_houses import run_keys, write_world
+from fedapps.clients.settings import LocalTraining
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.privacy.audit import ATTACKERS
+from fedapps.tasks.profiles import pixels
+from fedapps.tasks.social.task import SocialTask
+from fedapps.tasks.text.privacy import SHARINGS, TextSubject
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+from toys import ToyTask
 
+import fedapps.audit.leakage
 from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
 from fedapps.audit.matching import Search, decibels, errors, matched
+from fedapps.audit.membership import (
+    MODELS,
+    auc,
+    calibrated,
+    confidence,
+    explaining,
+    halves,
+    membership_rows,
+    recognised,
+)
+from fedapps.audit.plan import AuditPlan
+from fedapps.audit.run import finished
+from fedapps.audit.text import audit_text, row_line, statement
+from fedapps.base.seeding import torch_seed
+from fedapps.cli.commands import main
+from fedapps.config.run_config import RunConfig
 
 
 def gradients(layer, inputs, labels):
@@ -46,17 +80,312 @@ def test_matching_finds_an_image_and_not_that_of_another_node():
         return torch.cat([one.flatten() for one in gradients(layer, batches[0]["image"].flatten(1), label)])
 
     target = simulate([{"image": image[None]}]).detach()
-    secret = Secret("image", "images", 0.1)
+    secret = pixels("image", "images")
     generator = torch.Generator().manual_seed(0)
     (read,), distance = matched(simulate, target, [{"image": image[None]}], [secret], Search(100, 50), generator)
     assert distance < 1e-8
-    assert decibels(float(errors(image[None], read["image"]))) > 60
-    assert float(errors(other[None], read["image"])) > secret.near
+    assert decibels(float(errors(secret, image[None], read["image"]))) > 60
+    assert float(errors(secret, other[None], read["image"])) > secret.near
 
 
 def test_errors_assign_what_was_read_to_the_examples():
-    pixels = torch.tensor([[0, 255]], dtype=torch.uint8).T[:, :, None, None]
+    secret = pixels("image", "images")
+    images = torch.tensor([[0, 255]], dtype=torch.uint8).T[:, :, None, None]
     read = torch.tensor([1.0, 0.5, 0.25])[:, None, None, None]
-    assert errors(pixels, read).tolist() == [0.25, 0.0]
+    views = (secret.view({"image": one}) for one in (images, read))
+    assert errors(secret, *views).tolist() == [0.25, 0.0]
     assert decibels(0.1) == pytest.approx(20)
     assert decibels(0.0) == pytest.approx(200)
+
+
+def test_errors_of_sets_signs_and_values_that_do_not_count():
+    secret = pixels("image", "images")
+    true = torch.tensor([[[0.0], [4.0], [math.nan]]])
+    read = torch.tensor([[[5.0], [1.0], [9.0]]])
+    assert float(errors(secret, true, read)) == pytest.approx(math.sqrt((25 + 9) / 2))
+    assert float(errors(replace(secret, unordered=True), true, read)) == pytest.approx(1.0)
+    assert float(errors(replace(secret, either_sign=True), true, -true)) == 0
+    assert errors(secret, torch.full((1, 1), math.nan), read[:, 0]).isnan().all()
+
+
+def updated(task, model, batches):
+    """The gradients of single steps, one after another."""
+    gradients = [
+        torch.autograd.grad(task.loss(model, one), list(model.parameters()), create_graph=True) for one in batches
+    ]
+    return torch.cat([one.flatten() for of_batch in gradients for one in of_batch])
+
+
+def searched(task, batch, search):
+    """What is read from the gradient of a batch, as views by the name of the tensor, beside the true ones."""
+    with torch_seed(0):
+        model = task.build_model().double()
+    simulate = partial(updated, task, model)
+    exact = {name: one.double() for name, one in batch.items()}
+    generator = torch.Generator().manual_seed(0)
+    (read,), _ = matched(simulate, simulate([exact]).detach(), [exact], task.secrets, search, generator)
+    return {one.tensor: float(errors(one, one.view(exact), one.view(read))) for one in task.secrets}
+
+
+def test_one_state_of_a_linear_model_is_read_up_to_its_sign():
+    """The gradient of an odd model is the same for (x, y) and (-x, -y), so that no attack can tell the sign."""
+    batch = {"inputs": torch.tensor([[6.0, -2.0, 1.0]]), "targets": torch.tensor([[5.8, -1.5, 1.0]])}
+    gaps = searched(LqrTask(), batch, Search(200, 200))
+    assert max(gaps.values()) < 1e-3
+
+
+def test_people_and_their_rating_are_read_from_a_scene():
+    task = SocialTask(replace(SocialTask().options, layers=1, hidden=16))
+    nodes = torch.zeros(1, 3, 7)
+    nodes[0, :, :4] = torch.eye(4)[[0, 1, 2]]
+    nodes[0, 1:, 4:] = torch.tensor([[1.5, 2.0, 0.5], [-2.0, 1.0, -0.25]])
+    edges = torch.tensor([[[1.0, 1, 1], [0, 1, 0], [0, 0, 1]]])
+    root = edges.sum(2).sqrt()
+    batch = {"nodes": nodes, "adjacency": edges / (root[:, :, None] * root[:, None]), "score": torch.tensor([0.7])}
+    gaps = searched(task, batch, Search(60, 100))
+    assert gaps["nodes"] < 0.05  # metres
+    assert gaps["score"] < 0.5  # of 100
+    secret = task.secrets[0]
+    filled = secret.fill(batch, torch.full((1, 3, 7), 0.75))["nodes"]
+    assert filled[0, 0].tolist() == nodes[0, 0].tolist()  # the robot stays where it is
+    assert filled[..., :4].equal(nodes[..., :4])
+
+
+def test_what_a_driver_does_is_compared_in_metres():
+    task = DrivingTask()
+    ahead, _, past = task.secrets
+    straight, faster = torch.zeros(1, 20, 2), torch.zeros(1, 20, 2)
+    faster[..., 0] = 1
+    views = [ahead.view({"human_future": one.double()}) for one in (straight, faster)]
+    assert views[0][0, -1].tolist() == pytest.approx([0.0, 2.0 * task.setting.cruise], rel=0.01)  # in 2 s
+    assert float(errors(ahead, *views)) > 0.1
+    history = torch.zeros(1, 2, task.setting.features)
+    history[0, 1, -1] = 1
+    seen = past.fill({"history": history}, torch.full_like(history, 0.75))["history"]
+    assert seen[0, 0].tolist() == [0.0] * task.setting.features  # before the drive began
+    assert past.view({"history": seen})[0].isnan().tolist() == [True, False]
+
+
+def test_the_area_under_the_curve_of_a_worked_case():
+    """Of the six pairs, 3 > 2, 3 > 1, 3 > 2, 2 > 1 and 2 = 2 twice: (4 + 1) / 6; 1 of 2 members is above all others."""
+    members, others = torch.tensor([3.0, 2.0]), torch.tensor([2.0, 1.0, 2.0])
+    assert auc(members, others) == pytest.approx(5 / 6)
+    assert recognised(members, others) == 0.5
+    assert auc(torch.ones(3), torch.ones(2)) == 0.5
+    assert recognised(torch.ones(3), torch.ones(2)) == 0
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**31))
+def test_scores_that_know_nothing_have_an_area_near_a_half(seed):
+    members, others = torch.randn(2, 200, generator=torch.Generator().manual_seed(seed)).double()
+    spread = math.sqrt((200 + 200 + 1) / (12 * 200 * 200))  # of the Mann-Whitney statistic, without ties
+    assert abs(auc(members, others) - 0.5) < 6 * spread
+    assert recognised(members, others) < 0.25
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 200), st.integers(0, 2**31))
+def test_each_example_trains_half_of_the_models(count, seed):
+    assert (halves(count, seed).sum(0) == MODELS // 2).all()
+
+
+def test_calibration_removes_what_all_models_find_hard():
+    """Two members of the first model, of which the first is hard for all: its confidence of 1 beside -3 and -3."""
+    confidences = torch.tensor([[1.0, 5.0], [-3.0, 4.0], [-3.0, 4.0]]).double()
+    member = torch.tensor([[True, True], [False, False], [False, False]])
+    assert calibrated(confidences, member)[0].tolist() == [4.0, 1.0]
+    assert calibrated(confidences, member)[1].tolist() == [0.0, 0.0]
+
+
+def test_confidence_is_the_logit_of_the_likelihood():
+    losses = -torch.log(torch.tensor([0.9, 0.5])).double()
+    assert confidence(losses).tolist() == pytest.approx([math.log(9), 0], abs=1e-6)
+    assert confidence(torch.tensor([0.0, 1e12])).isfinite().all()
+
+
+class Memory(ToyTask):
+    """Learn a random number for each example, with more weights than examples."""
+
+    def build_model(self):
+        return nn.Linear(256, 1, bias=False)
+
+
+def memorised(rounds, learning_rate):
+    generator = torch.Generator().manual_seed(0)
+    nodes = []
+    for number in range(3):
+        x, y = torch.randn(12, 256, generator=generator) / 16, torch.randn(12, 1, generator=generator)
+        nodes.append(NodeData(f"node-{number}", {"train": {"x": x, "y": y}}))
+    task, training = Memory(), LocalTraining(optimizer="sgd", learning_rate=learning_rate, epochs=8, batch_size=4)
+    with torch_seed(0):
+        model = task.build_model()
+    return membership_rows(task, model, nodes, RunConfig(rounds=rounds, training=training))
+
+
+def test_a_model_that_has_memorised_gives_its_examples_away():
+    loss, exact = memorised(rounds=12, learning_rate=0.3)
+    assert (loss["attack"], exact["attack"]) == ("membership by the loss", "membership, calibrated")
+    assert loss["error"] > 0.95
+    assert exact["error"] > 0.95
+    assert exact["read"] > 0.5
+    assert exact["another"] < 0.1
+
+
+def test_a_model_that_has_not_learned_gives_nothing_away():
+    loss, exact = memorised(rounds=1, learning_rate=0.0)
+    assert (loss["error"], loss["read"]) == (0.5, 0.0)
+    assert exact["error"] == pytest.approx(0.5, abs=0.1)  # the ranks of differences by rounding
+
+
+def test_an_audit_of_states_prints_each_update_and_the_final_model(tmp_path, capsys, monkeypatch):
+    updates = ("1 example", "sum of 2", "final model")
+    monkeypatch.setattr(fedapps.audit.leakage, "_UPDATES", updates)
+    small = {"rounds": 1, "epochs": 1, "num-nodes": 2, "lqr.trajectories": 10, "lqr.horizon": 8}
+    keys = [f"--set={key}={value}" for key, value in small.items()]
+    where = [f"--output-dir={tmp_path}", f"--json={tmp_path / 'audit.json'}", f"--set=cache-dir={tmp_path / 'worlds'}"]
+    assert main(["audit", "lqr", "--seeds", "1", "--steps", "2", *keys, *where]) == 0
+    rows = json.loads((tmp_path / "audit.json").read_text())["rows"]
+    by_name = {(row["attack"], row["situation"]): row for row in rows}
+    assert {situation for _, situation in by_name} == set(updates)
+    assert by_name["named among others", "1 example"]["read"] == [1.0]
+    assert by_name["membership, calibrated", "final model"]["unit"] == "AUC"
+    printed = capsys.readouterr().out
+    assert all(attack in printed for attack, _ in by_name)
+
+
+def test_the_examples_of_a_mean_are_named_among_candidates():
+    candidates = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
+    named = explaining(candidates[[3, 7, 11]].mean(0), candidates, 3)
+    assert named.nonzero()[:, 0].tolist() == [3, 7, 11]
+
+
+# Jobs of an audit, and what their results say together.
+
+
+PLAN = AuditPlan(
+    TextSubject(),
+    tuple(SHARINGS),
+    tuple(ATTACKERS),
+    ("subspace", "dlg", "rows"),
+    on=("gradient", "update"),
+    batch_sizes=(1, 2),
+    sentences=4,
+    steps=8,
+    restarts=1,
+)
+
+
+@given(st.integers(1, 40), st.data())
+def test_jobs_cover_every_sentence_once_in_whole_batches(sentences, data):
+    size = data.draw(st.integers(1, sentences))
+    plan = replace(PLAN, sentences=sentences, batch_sizes=(size,))
+    for attack, on in itertools.product(plan.attacks, plan.on):
+        jobs = [job for job in plan.jobs() if (job["attack"], job["on"]) == (attack, on)]
+        if (attack, on) == ("dlg", "update"):
+            assert not jobs
+            continue
+        assert [n for job in jobs for n in range(job["start"], job["stop"])] == list(range(sentences))
+        assert all(job["start"] % size == 0 for job in jobs)
+
+
+def write_result(folder, name, **facts):
+    part = {"method": "fedavg", "attacker": "known", "attack": "dlg", "on": "gradient", "batch_size": 1} | facts
+    part = {"distances": [], "private": ["7"]} | part
+    (folder / f"{name}.json").write_text(json.dumps([part]))
+
+
+def test_results_of_jobs_are_combined_into_rows(tmp_path):
+    write_result(
+        tmp_path, "b", start=1, sentences=1, seconds=4.0, distances=[0.25], recoveries=[[["c", "d"], ["c", "x"]]]
+    )
+    write_result(
+        tmp_path, "a", start=0, sentences=1, seconds=2.0, distances=[0.5], recoveries=[[["a", "7"], ["a", "7"]]]
+    )
+    write_result(tmp_path, "c", attacker="foreign", start=0, sentences=1, seconds=1.0, recoveries=[[["a"], ["b"]]])
+    found = finished(tmp_path, "r")
+    first, second = found["rows"]
+    assert (first["precision"], first["recall"], first["ptlr"]) == (0.75, 0.75, 1)
+    assert (first["seconds"], first["sentences"], first["distance"]) == (3, 2, 0.375)
+    assert second["distance"] is None
+    assert (second["attacker"], second["recall"], second["ptlr"]) == ("foreign", 0, None)
+    assert [one["recovered"] for one in found["recovered"]] == ["a 7", "c x", "b"]
+    text = audit_text(found)
+    assert "original: c d\n  fedavg/known: C x" in text
+    assert "words read by known (0.750, dlg on gradient); protected from foreign (0.000, dlg on gradient)\n" in text
+    assert "    digit tokens read by known (1.000, dlg on gradient)" in text
+    assert "by the strongest of the attacks dlg on gradient, batch sizes 1 (" in text
+    assert row_line(second).startswith(
+        "fedavg, foreign, dlg on gradient, batch size 1: precision 0.000, recall 0.000, digit tokens -"
+    )
+
+
+def test_the_statement_is_that_of_the_strongest_attack():
+    dlg = {"method": "fedvocab", "attacker": "public", "attack": "dlg", "on": "gradient", "batch_size": 1, "ptlr": None}
+    rows = dlg | {"attack": "subspace", "on": "update", "batch_size": 8}
+    assert "fedvocab: words protected from public (0.100, dlg on gradient)" in statement([dlg | {"recall": 0.1}])
+    both = statement([dlg | {"recall": 0.1}, rows | {"recall": 0.3}])
+    assert "fedvocab: words partly read by public (0.300, subspace on update)" in both
+    assert "attacks dlg on gradient, subspace on update, batch sizes 1, 8" in both
+    assert "words read by public (0.500, dlg on gradient)" in statement([dlg | {"recall": 0.5}, rows | {"recall": 0.3}])
+
+
+# Audits of a recipe of the task "vln" from the command line.
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    folder = write_world(tmp_path_factory.mktemp("houses"))
+    words = (
+        "walk past the sofa bed sink table lamp door stairs rug plant and stop at , leaving where you is go to . ! ..."
+    )
+    (folder / "words.txt").write_text("\n".join([*words.split(), "stove", "desk", "piano", "shelf"]))
+    keys = run_keys(folder, vocabulary_file="words.txt", vocabulary_size=40, word_width=64) | {"num-nodes": 3}
+    path = folder / "tiny.toml"
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items() if "." not in key))
+    with path.open("a") as file:
+        file.write("[vln]\n")
+        file.writelines(f"{k.removeprefix('vln.')} = {json.dumps(v)}\n" for k, v in keys.items() if "." in k)
+    return path
+
+
+@pytest.mark.slow
+def test_the_words_of_instructions_are_read(recipe, tmp_path, capsys):
+    asked = tmp_path / "asked.json"
+    arguments = ["audit", str(recipe), "--sentences", "4", "--batch-sizes", "1,2", "--json", str(asked)]
+    assert main([*arguments, "--output-dir", str(tmp_path)]) == 0
+    found = json.loads(asked.read_text())
+    assert {row["attack"] for row in found["rows"]} == {"subspace", "sparse", "rows"}
+    assert {row["on"] for row in found["rows"]} == {"gradient", "update"}
+    assert list(dict.fromkeys(row["method"] for row in found["rows"])) == ["fedavg", "fedvln"]
+    for row in found["rows"]:
+        assert row.keys() == {
+            "method", "attacker", "attack", "on", "batch_size", "precision", "recall", "f1", "ptlr", "seconds",
+            "sentences", "distance",
+        }  # fmt: skip
+        assert row["ptlr"] is None
+        if row["attack"] == "rows" or (row["attack"], row["attacker"], row["on"]) == ("subspace", "known", "gradient"):
+            assert (row["precision"], row["recall"]) == (1, 1)
+    printed = capsys.readouterr().out
+    assert "  fedvln: words read by known (1.000, subspace on gradient)" in printed
+    assert "    digit tokens" not in printed
+    assert "almost zero" not in printed  # a claim of another paper
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--attack", "dlg,rows"], "--attack dlg: matches gradients, which needs second derivatives through the agent"),
+        (["--attack", "frequency"], "--attack frequency: needs public text of the same kind"),
+        (["--attack", "tag"], "add --attack subspace or rows, which read the gradient itself"),
+        (["--methods", "fedvocab"], "--methods fedvocab: unknown; must be among fedavg, fedvln"),
+        (["--sentences", "1000"], "--sentences 1000: only 12 of 12 training instructions of the house houseA"),
+        (["--set", "vln.stage=speaker"], "vln.stage = 'speaker': must be 'agent', 'augmented' or 'pre-exploration'"),
+        (["--set", "task=social", "--attack", "rows"], "task = 'social': must be one of text, vln"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_before_anything_runs(recipe, arguments, told, tmp_path, capsys):
+    given = ["audit", str(recipe), "--sentences", "4", "--output-dir", str(tmp_path / "runs"), *arguments]
+    assert main(given) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

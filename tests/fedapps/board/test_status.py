@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from report_pages import node_line, round_line, write_lines, write_registry
 
@@ -323,6 +323,7 @@ def test_whatever_a_file_contains_the_board_has_a_state_for_it(
     json.dumps(Board(folder).values(), allow_nan=False)
 
 
+@settings(max_examples=15, deadline=None)
 @given(st.binary(max_size=40), st.sampled_from(["registry.json", "decisions/000003.json"]), st.booleans())
 @example(b'{"champion": 7}', "registry.json", False)
 @example(b'{"generations": 1}', "registry.json", False)

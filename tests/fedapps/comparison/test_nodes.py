@@ -1,18 +1,28 @@
 """The table and the figure of a recipe's nodes."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.lqr.task import LqrTask
+from scipy.stats import binom, t, wilcoxon
 from striped_places import write_places
 
+import fedapps.comparison.compare
+from fedapps.base.report.numbers import Estimate
 from fedapps.cli.commands import main
+from fedapps.comparison.compare import compare_recipe
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.nodes import NodesOfConfig, RecipeNodes, node_counts, nodes_figure, nodes_text, write_nodes
+from fedapps.comparison.papers import Claim
+from fedapps.comparison.significance import Sample, held_out_row, held_out_table, paired_tests, sign_flip_p
 from fedapps.config.parsing import ConfigError
-from fedapps.config.recipe_files import recipes
+from fedapps.config.recipe_files import RECIPES, recipes
+from fedapps.report.comparison_tables import comparison_text
+from fedapps.runs.comparisons import Comparison
 
 PLACES = {"vpr.radius": 1000.0, "vpr.backbone": "squeezenet1_1", "vpr.validation-clients": 0}
 
@@ -161,3 +171,132 @@ def test_nodes_that_share_files_are_not_written(places, tmp_path):
     with pytest.raises(ValueError, match=r"vpr\.test-share has several values; choose one with --set"):
         write_nodes(varied, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+# What a comparison says of held-out nodes: means, and paired differences with their intervals.
+
+
+def row(seed, shared, adapted, local, method="fedavg"):
+    models = {"shared": {"loss": shared}, "adapted": {"loss": adapted, "kl": 1.0}, "local": {"loss": local}}
+    return {"method": method, "seed": seed, "metrics": {}, "held_out": {"epochs": 5, "nodes": 2, **models}}
+
+
+def test_the_row_of_a_run_has_the_means_of_its_nodes_without_the_prefix():
+    models = {model: {"test.loss": 1.0, "steps.count": 4.0} for model in ("shared", "adapted", "local")}
+    summary = {"held_out": {"epochs": 5, "nodes": {"a": {}, "b": {}}, "refused": {}, **models}}
+    kept = {"loss": 1.0, "steps.count": 4.0}
+    assert held_out_row(summary)["held_out"] == {"epochs": 5, "nodes": 2, **dict.fromkeys(models, kept)}
+    assert held_out_row({"final": {}}) == {}
+    assert held_out_row({"held_out": {**summary["held_out"], "nodes": {}}}) == {}
+
+
+def test_means_and_differences_by_hand():
+    rows = [row(0, 3.0, 1.0, 2.0), row(1, 5.0, 2.0, 2.0), {"method": "local", "seed": 0, "metrics": {}}]
+    table = held_out_table(rows, ["test.loss", "test.kl", "test.mse"])
+    assert table.keys() == {"fedavg"}
+    assert (table["fedavg"].epochs, table["fedavg"].nodes) == (5, 2)
+    loss = table["fedavg"].metrics["loss"]
+    assert table["fedavg"].metrics.keys() == {"loss"}  # the only one that all models have
+    assert (loss.shared.mean, loss.shared.sd, loss.shared.half) == (4.0, *map(pytest.approx, (2**0.5, t.ppf(0.975, 1))))
+    half = t.ppf(0.975, 1) * 0.5  # of the differences -2 and -3, and of -1 and 0
+    assert (loss.gain.low, loss.gain.mean, loss.gain.high) == pytest.approx((-2.5 - half, -2.5, -2.5 + half))
+    assert (loss.lead.low, loss.lead.mean, loss.lead.high) == pytest.approx((-0.5 - half, -0.5, -0.5 + half))
+
+
+def test_the_table_as_text():
+    held_out = held_out_table([row(0, 3.0, 1.0, 2.0)], ["test.loss"])
+    table = {"fedavg": {"loss": Estimate(9.0)}}
+    assert comparison_text(Comparison(recipe="r", table=table, held_out=held_out)).splitlines()[4:] == [
+        "nodes that took no part in the rounds: 2 nodes, 5 epochs; ± and ranges are 95 % intervals over seeds",
+        "",
+        "method  shared loss  adapted loss  local loss  adapted − shared  adapted − local",
+        "--------------------------------------------------------------------------------",
+        "fedavg            3             1           2                −2               −1",
+    ]
+
+
+def test_a_comparison_with_held_out_nodes(tmp_path, monkeypatch, capsys):
+    def in_this_process(cells, work, **_):
+        return [work(**cell) for cell in cells]
+
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+    tiny = {"num-nodes": 4, "rounds": 1, "epochs": 1, "held-out-nodes": "0.25", "held-out-epochs": 2}
+    tiny |= {"apfl.epochs": 1, "lqr.trajectories": 4, "lqr.horizon": 5, "cache-dir": str(tmp_path / "worlds")}
+    folder = compare_recipe(
+        RECIPES / "lqr.toml", methods=["sfl", "apfl"], seeds=2, overrides=tiny, output_dir=str(tmp_path)
+    )
+    comparison = json.loads((folder / "compare.json").read_text())
+    table = comparison["held_out"]
+    assert table.keys() == {"sfl", "apfl"}
+    assert table["sfl"]["metrics"]["total_loss"]["local"] == table["apfl"]["metrics"]["total_loss"]["local"]
+    assert {row["held_out"]["nodes"] for row in comparison["rows"]} == {1}
+    assert "shared total loss" in capsys.readouterr().out
+    assert 'id="held-out"' in (folder / "report.html").read_text()
+
+
+# Two names for one method: a comparison calls them different no more often than its nominal rate.
+
+
+REPETITIONS, PAIRS, LEVEL = 200, 70, 0.05
+CLAIM = Claim("one is better than other", ["any"], "accuracy", "one", ["other"])
+SETTINGS = [(seeds, share) for seeds in (5, 10) for share in (0.01, 0.05, 0.2)]
+
+
+def most(level):
+    """The largest number of errors at this level, exceeded by chance in one of 1000 simulations."""
+    return binom.ppf(0.999, REPETITIONS, level)
+
+
+def draw(seeds, share, effect=0.0):
+    """The values of two methods, each [repetitions, seeds, pairs]. ``effect`` is added to the first method."""
+    rng = np.random.default_rng((seeds, round(1000 * share)))
+    between = rng.normal(0, np.sqrt(share), (2, REPETITIONS, seeds, 1))
+    within = rng.normal(0, np.sqrt(1 - share), (2, REPETITIONS, seeds, PAIRS))
+    one, other = between + within
+    return one + effect, other
+
+
+def verdicts(one, other):
+    pairs = zip(one.mean(axis=2), other.mean(axis=2), strict=True)
+    found = [CLAIM.against({"one": {"accuracy": a.tolist()}, "other": {"accuracy": b.tolist()}}) for a, b in pairs]
+    return [facts.verdict for facts in found]
+
+
+@pytest.mark.parametrize(("seeds", "share"), SETTINGS)
+def test_p_values_and_verdicts_keep_their_nominal_rate(seeds, share):
+    one, other = draw(seeds, share)
+    p = sign_flip_p((one - other).mean(axis=2))
+    for level in (LEVEL, 1 / 16, 1 / 4):
+        assert np.sum(p <= level) <= most(level)
+    assert np.sum(p <= 1 / 4) > REPETITIONS / 8  # of half the nominal rate at least: the test is not merely cautious
+    assert REPETITIONS - verdicts(one, other).count("within noise") <= most(LEVEL)
+
+
+@pytest.mark.parametrize(("seeds", "share"), SETTINGS)
+def test_a_test_over_sessions_does_not(seeds, share):
+    one, other = draw(seeds, share)
+    p = wilcoxon((one - other).reshape(REPETITIONS, -1), axis=1).pvalue
+    assert np.sum(p <= LEVEL) > most(LEVEL)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+def test_a_large_effect_is_found_with_ten_seeds(share):
+    one, other = draw(10, share, effect=1.5)
+    assert np.mean(sign_flip_p((one - other).mean(axis=2)) <= LEVEL) > 0.95
+    assert verdicts(one, other).count("holds") > 0.95 * REPETITIONS
+    assert verdicts(other, one).count("fails") > 0.95 * REPETITIONS
+
+
+def test_five_seeds_never_reach_the_usual_level():
+    one, other = draw(5, 0.01, effect=10.0)
+    assert set(sign_flip_p((one - other).mean(axis=2))) == {1 / 16}
+
+
+def test_identical_results_are_noise():
+    same = np.random.default_rng(0).normal(size=(1, 5, PAIRS))
+    assert verdicts(same, same) == ["within noise"]
+    sample = Sample(same[0].mean(axis=1).tolist(), {})
+    (test,) = paired_tests("accuracy", {"one": sample, "other": sample})
+    gap = test.difference
+    assert (gap.p, gap.p_holm, gap.mean, gap.low, gap.high) == (1, 1, 0, 0, 0)

@@ -1,6 +1,8 @@
 """``check-node``: what it prints, which problems it finds, and that it leaves no files."""
 
 import shutil
+import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +11,12 @@ from fedapps.tasks.lqr.world import write_world
 from fedapps.tasks.text.sources import write_examples
 
 from fedapps.app.server_app import initial_arrays
+from fedapps.base.processes import free_port
 from fedapps.base.report.numbers import format_bytes
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
+from fedapps.deployment.credentials import make_certificates, make_key_pair
+from fedapps.deployment.supernode import check_options
 from fedapps.launch.estimate import KEPT_VERSIONS
 
 ROBOT = ["lqr", "--set", "collect-after=0"]
@@ -87,6 +92,28 @@ def test_the_models_that_a_node_keeps_need_room_and_have_a_place(place, capsys, 
     assert (status, lines[-1]) == (
         1, "- fedavg: keep-model: no model was kept: put --state-dir on a file system with symbolic links"
     )  # fmt: skip
+
+
+def test_a_year_of_weekly_runs_takes_what_the_kept_runs_and_the_champions_take(place, capsys, monkeypatch):
+    monkeypatch.setattr("fedapps.deployment.check_node.format_bytes", lambda count: f"{count} bytes")
+    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=local"]
+
+    def numbers(*more):
+        lines = checked(capsys, *given, *more)[1]
+        (run,) = [line for line in lines if "a run needs up to" in line]
+        years = [line for line in lines if "a year of weekly runs takes up to" in line]
+        return int(run.split()[6]), [[int(word) for word in line.split() if word.isdigit()] for line in years]
+
+    one, none = numbers()
+    assert none == []
+    registry = ["--set", "registry=champions", "--set", "name=first"]
+    models = numbers("--keep-model")[0] - one
+    assert one > 0 < models
+    assert numbers(*registry)[0] == one
+    for keep, runs in ((4, 8), (1, 5), (0, 52), (100, 52)):
+        _, ((year, counted, champions),) = numbers(*registry, "--set", f"keep-runs={keep}")
+        assert (year, counted) == (runs * one + champions, runs)
+        assert champions == pytest.approx(models, rel=0.1)  # the name of the run is in the model
 
 
 def refuse(*_, **__):
@@ -220,3 +247,67 @@ def test_a_missing_gpu_is_a_problem(place, capsys, monkeypatch):
 def test_an_invalid_run_config_is_refused(place, capsys):
     assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--set", "rounds=0"]) == 2
     assert "rounds = 0: must be a whole number at least 1" in capsys.readouterr().err
+
+
+# What a SuperNode is given is checked before it starts.
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    """The options of a node that can start."""
+    (tmp_path / "data").mkdir()
+    return {
+        "--auth-supernode-private-key": str(make_key_pair(tmp_path, "car-7").private),
+        "--root-certificates": str(make_certificates(tmp_path).ca),
+        "--node-config": f'state-dir="{tmp_path}/state" data-dir="{tmp_path}/data"',
+        "--port": str(free_port()),
+    }
+
+
+def words(options: dict[str, str], *, joined: bool = False) -> list[str]:
+    pairs = [[f"{name}={value}"] if joined else [name, value] for name, value in options.items()]
+    return ["--superlink", "fl.example.org:9092", *(word for pair in pairs for word in pair)]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_node_with_all_files_can_start(options: dict[str, str], joined: bool) -> None:
+    check_options(words(options, joined=joined))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--auth-supernode-private-key", "{}/none.key", r"none\.key: no such file; create it .*keys node FOLDER NAME"),
+        ("--auth-supernode-private-key", "{}/car-7.pub", r"car-7\.pub: is not the private key of a node; create it"),
+        ("--auth-supernode-private-key", "{}/data", r"data: Is a directory; give it to the user"),
+        ("--root-certificates", "{}/none.crt", r"none\.crt: no such file; copy ca\.crt from the server"),
+        ("--root-certificates", "{}/superlink.key", r"superlink\.key: is not the certificate; copy ca\.crt"),
+        ("--node-config", 'data-dir="{}/none"', r"data-dir='.*/none': no such folder"),
+        ("--node-config", "data-dir={}/data", r"must be in double quotes, such as data-dir=\"/data/car-7\""),
+        ("--node-config", 'data-dir="{}/data" dp="lokal"', r"node config dp = 'lokal': must be one of 'none', 'local'"),
+        ("--node-config", 'data-dir="{}/data" dp=local', r"the correct format|invalid format"),
+        ("--node-config", 'data-dir="{}/data" max-steps=0', r"node config max-steps = 0: must be a number above 0"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(
+    options: dict[str, str], option: str, value: str, message: str, joined: bool, tmp_path: Path
+) -> None:
+    given = options | {option: value.format(tmp_path)}
+    with pytest.raises(ValueError, match=f"{option}.*{message}"):
+        check_options(words(given, joined=joined))
+
+
+def test_a_port_in_use_is_named(options: dict[str, str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        with pytest.raises(ValueError, match=rf"--port {port}: .*in use.* each node on a machine needs a port"):
+            check_options(words(options | {"--port": port}))
+
+
+def test_the_command_says_it_in_one_line(options: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    given = options | {"--auth-supernode-private-key": "/none/car-7.key"}
+    assert main(["supernode", *words(given)]) == 2
+    assert "--auth-supernode-private-key /none/car-7.key: no such file" in capsys.readouterr().err

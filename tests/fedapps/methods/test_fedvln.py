@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
-from small_runs import run_inline
+from small_runs import power_cut, run_inline
 from toy_nodes import NAMES, at, initial
 from toy_nodes import node as toy_node
 from toys import ToyTask, same_bits
@@ -26,7 +26,6 @@ from fedapps.config.parsing import ConfigError, parse
 from fedapps.methods.fedvln import FedVlnPart
 from fedapps.methods.spfl import Personalisation
 from fedapps.registry.methods import canonical
-from fedapps.runs.run_folder import RunFolder
 
 SEEN, UNSEEN = ("houseA", "houseB"), ("houseC", "houseD")
 HOUSES = (*SEEN, *UNSEEN)
@@ -228,20 +227,11 @@ def test_a_house_that_was_not_drawn_is_evaluated_with_its_old_model(explore):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_cut_ends_as_if_nothing_had_happened(explore, monkeypatch):
+def test_a_run_that_was_cut_ends_as_if_nothing_had_happened(explore):
     given = {"rounds": 4, "server_optimizer": "momentum"}
     undisturbed = explore("fedvln,fed-full", "undisturbed", **given)
-    record = RunFolder.record
-
-    def crash(self, name, stage, report):
-        if (name, report.round) == ("fedvln", 3):
-            raise ConnectionError("power cut")
-        record(self, name, stage, report)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "record", crash)
-        with pytest.raises(ConnectionError, match="power cut"):
-            explore("fedvln,fed-full", "cut", **given)
+    with power_cut(3, "fedvln"):
+        explore("fedvln,fed-full", "cut", **given)
     assert_same(undisturbed, explore("fedvln,fed-full", "cut", resume=True, **given))
 
 

@@ -3,9 +3,32 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
 from browser_pages import dom_of, in_a_browser
-from report_pages import FINAL, estimate, headline, labels, page, paired_test, section, section_names
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from report_pages import (
+    FINAL,
+    comparison,
+    estimate,
+    headline,
+    labels,
+    node_line,
+    page,
+    paired_test,
+    round_line,
+    section,
+    section_names,
+    write_finished_run,
+    write_lines,
+)
+
+from fedapps.base.report.metrics import describe
+from fedapps.registry.methods import METHODS
+from fedapps.report import read_run
+from fedapps.report.sections.headline import gain_of, role_of
 
 
 def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
@@ -142,3 +165,269 @@ def test_a_phone_shows_a_number_beside_a_long_name(tmp_path: Path) -> None:
     edge = re.search(r'data-edge="([\d.]+)"', dom)
     assert edge
     assert float(edge[1]) < 390
+
+
+# Comparisons in which a key of the run config varies.
+
+
+def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **more: float) -> Path:
+    """A comparison whose share of the data varies; ``errors`` are mean and half width by value and method.
+
+    ``more`` are further metrics and their means, which are the same for all.
+    """
+    parts = []
+    for value, of_method in errors.items():
+        also = {name: estimate(mean) for name, mean in more.items()}
+        table = {method: {"amse": estimate(mean, half), **also} for method, (mean, half) in of_method.items()}
+        rows = [{"method": method, "seed": 0, "metrics": {"amse": 1.0}} for method in of_method]
+        parts.append({"point": {"share": value}, "rows": rows, "table": table})
+    whole = comparison([], varied=parts)
+    (tmp_path / "compare.json").write_text(json.dumps(whole))
+    return tmp_path
+
+
+def test_the_main_metric_is_drawn_against_the_varied_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = []
+
+    def fill_between(axes, x, low, high, **how):
+        bands.append((list(x), list(low), list(high)))
+        return Artist()
+
+    monkeypatch.setattr(Axes, "fill_between", fill_between)
+    errors = {1.0: {"stl": (0.5, 0.125), "apd": (0.25, 0.0)}, 0.25: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
+    text = page(varied(tmp_path, errors))
+    assert section_names(text) == ["result", "varied", "comparison"]
+    assert bands == [([0.25, 1.0], [0.5, 0.375], [1.0, 0.625]), ([0.25, 1.0], [0.5, 0.25], [1.5, 0.25])]
+    shown = section(text, "varied")
+    assert "AMSE against share: stl 0.75, 0.5; apd 1, 0.25" in shown
+    assert {"share", "0.25", "1.0", "AMSE  (lower is better)"} <= set(labels(shown))
+
+
+def test_each_value_has_its_own_table(tmp_path: Path) -> None:
+    errors = {0.5: {"stl": (0.5, 0.0), "apd": (0.25, 0.0)}, 1.0: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
+    shown = section(page(varied(tmp_path, errors)), "comparison")
+    first, second = shown.split("<summary>share = 1.0</summary>")
+    assert "<summary>share = 0.5</summary>" in first
+    assert "★ 0.2500" in first
+    assert "★ 0.75</b> <small>± 0.25" in second
+
+
+def test_the_headline_counts_values(tmp_path: Path) -> None:
+    errors = {v: {"stl": (0.5, 0.0), "apd": (best, 0.0)} for v, best in ((0.1, 0.25), (0.5, 0.75), (1.0, 0.25))}
+    result = section(page(varied(tmp_path, errors)), "result")
+    assert "<b>apd</b> has the lowest AMSE at 2 of 3 values of share." in result
+
+
+def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = []
+    monkeypatch.setattr(Axes, "fill_between", lambda axes, x, *limits, **how: bands.append(list(x)) or Artist())
+    shown = section(page(varied(tmp_path, {"yogi": {"stl": (0.5, 0.0)}, "adam": {"stl": (0.25, 0.0)}})), "varied")
+    assert bands == [[0.0, 1.0]]
+    assert "stl 0.5, 0.25" in shown
+    assert {"yogi", "adam"} <= set(labels(shown))
+
+
+def test_rounds_and_steps_to_the_target_have_figures(tmp_path: Path) -> None:
+    errors = {0.5: {"stl": (0.5, 0.0)}, 1.0: {"stl": (0.75, 0.25)}}
+    shown = section(page(varied(tmp_path, errors, rounds_to_target=30.0, steps_to_target=1400.0)), "varied")
+    assert shown.count("<figure") == 3
+    assert "rounds to target against share: stl 30, 30" in shown
+    assert "steps to target against share: stl 1400, 1400" in shown
+    assert "means over the seeds that reach it" in shown
+
+
+def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) -> None:
+    parts = [
+        {
+            "point": {"alpha": alpha, "epochs": epochs},
+            "table": {"stl": {"amse": estimate(alpha * epochs)}, "apd": {"amse": estimate(9.0)}},
+        }
+        for alpha in (0.5, 1.0)
+        for epochs in (1, 5)
+    ]
+    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
+    text = page(tmp_path)
+    shown = section(text, "varied")
+    assert "AMSE against alpha, epochs = 1: stl 0.5, 1; apd 9, 9" in shown
+    assert "AMSE against alpha, epochs = 5: stl 2.5, 5; apd 9, 9" in shown
+    assert "at 4 of 4 combinations of alpha and epochs." in section(text, "result")
+    assert "<summary>alpha = 0.5, epochs = 5</summary>" in section(text, "comparison")
+
+
+# The section about held-out nodes: shared, adapted and local, of a run and of a comparison.
+
+
+MODELS = {"shared": {"test.elbo": 0.5}, "adapted": {"test.elbo": 0.25, "test.kl": 1.0}, "local": {"test.elbo": 0.375}}
+
+
+def test_a_run_shows_the_three_models_of_each_method(tmp_path):
+    write_finished_run(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary["methods"]["sfl"]["held_out"] = {"epochs": 3, "nodes": {"c": MODELS, "d": MODELS}, "refused": {}, **MODELS}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    shown = section(page(tmp_path), "held-out")
+    assert "2 nodes, 3 epochs." in shown
+    assert shown.count("<tr>") == 2
+    assert '<td class="n"><b class="best">★ 0.2500</b></td><td class="n">0.3750</td>' in shown
+    assert "−0.2500" in shown  # adapted − shared
+    assert "−0.1250" in shown  # adapted − local
+    assert " to " not in shown  # a run has no intervals
+
+
+def test_a_comparison_shows_intervals(tmp_path):
+    spreads = {model: estimate(MODELS[model]["test.elbo"], 0.0625) for model in MODELS}
+    differences = {"gain": {"mean": -0.25, "low": -0.75, "high": 0.25}, "lead": {"mean": -1, "low": None, "high": None}}
+    found = {"epochs": 1, "nodes": 1, "metrics": {"elbo": {**spreads, **differences}}}
+    table = {"sfl": {"elbo": estimate(0.03)}}
+    comparison = {"recipe": "lane-swap", "table": table, "tests": [], "held_out": {"sfl": found}}
+    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    shown = section(page(tmp_path), "held-out")
+    assert "1 node, 1 epoch." in shown
+    assert "0.500 <small>± 0.062</small>" in shown
+    assert "−0.25 <small>−0.75 to 0.25</small>" in shown
+    assert '<td class="n">−1</td>' in shown
+
+
+def test_without_held_out_nodes_there_is_no_section(tmp_path):
+    assert section(page(write_finished_run(tmp_path)), "held-out") == ""
+
+
+def test_without_test_data_the_first_metric_is_shown(tmp_path):
+    """A trial of a tuning has no metric on test data."""
+    write_finished_run(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    models = {model: {"validation.elbo": found["test.elbo"]} for model, found in MODELS.items()}
+    summary["methods"]["sfl"]["held_out"] = {"epochs": 3, "nodes": {"c": models}, "refused": {}, **models}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert "★ 0.2500" in section(page(tmp_path), "held-out")
+
+
+# The headline of a run: what the nodes gain together over each alone, and on how many of them.
+
+
+SPACE = "\N{NO-BREAK SPACE}"
+
+
+def write_run(folder: Path, nodes: dict[str, list[float]], metric: str = "test.elbo") -> Path:
+    """A finished run of one round, with these values of each method's nodes and their means as results."""
+    means = {method: sum(values) / len(values) for method, values in nodes.items()}
+    (folder / "config.toml").write_text(f'methods = "{",".join(nodes)}"\n')
+    write_lines(folder / "metrics.jsonl", [round_line(m, 1, evaluate={metric: mean}) for m, mean in means.items()])
+    lines = [
+        node_line(method, str(place), 0.0) | {"round": 1, "metrics": {metric: value}}
+        for method, values in nodes.items()
+        for place, value in enumerate(values)
+    ]
+    write_lines(folder / "nodes.jsonl", lines)
+    summary = {method: {"rounds": 1, "final": {metric: mean}, "seconds": 1.0} for method, mean in means.items()}
+    (folder / "summary.json").write_text(json.dumps({"methods": summary}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("nodes", "metric", "expected"),
+    [
+        (  # (.25 - .4) / .4 = -37.5 %; lower on nodes 0, 1 and 3
+            {"local": [0.4, 0.4, 0.1, 0.7], "fedavg": [0.5, 0.5, 0.5, 0.5], "apfl": [0.2, 0.3, 0.2, 0.3]},
+            "test.elbo",
+            f"apfl: test ELBO loss 0.2500, 38{SPACE}% below training alone (local: 0.4000); better on 3 of 4 nodes.",
+        ),
+        (  # for an accuracy, higher is better; centralized trains in no federation
+            {"local": [0.5, 0.75], "centralized": [1.0, 1.0], "fedavg": [0.75, 0.75]},
+            "test.accuracy",
+            f"fedavg: test accuracy 0.7500, 20{SPACE}% above training alone (local: 0.6250); better on 1 of 2 nodes.",
+        ),
+        (
+            {"local": [0.25, 0.25], "spfl": [0.5, 0.5], "apfl": [0.75, 0.25]},
+            "test.elbo",
+            f"The federation gains nothing here. spfl: test ELBO loss 0.5000, 100{SPACE}% above training alone (local: "
+            "0.2500); better on 0 of 2 nodes.",
+        ),
+        (
+            {"local": [0.25, 0.75], "fedavg": [0.5, 0.5]},
+            "test.elbo",
+            "The federation gains nothing here. fedavg: test ELBO loss 0.5000, the same as training alone (local: "
+            "0.5000); better on 1 of 2 nodes.",
+        ),
+        (  # zero has no share
+            {"local": [0.0, 0.0], "fedavg": [0.5, 0.5]},
+            "test.accuracy",
+            "fedavg: test accuracy 0.5000, above training alone (local: 0); better on 2 of 2 nodes.",
+        ),
+        (  # one node has no spread
+            {"local": [0.5], "fedavg": [0.25]},
+            "test.elbo",
+            f"fedavg: test ELBO loss 0.2500, 50{SPACE}% below training alone (local: 0.5000).",
+        ),
+        # Without a baseline, a federated method or a direction, the methods are compared with each other.
+        (
+            {"fedavg": [0.5], "apfl": [0.25]},
+            "test.elbo",
+            f"apfl has the lowest test ELBO loss: 0.2500, 50{SPACE}% below fedavg (0.5000).",
+        ),
+        (
+            {"local": [0.5], "centralized": [0.25]},
+            "test.elbo",
+            f"centralized has the lowest test ELBO loss: 0.2500, 50{SPACE}% below local (0.5000).",
+        ),
+        ({"fedavg": [0.5]}, "test.elbo", "Test ELBO loss: fedavg 0.5000."),
+        ({"local": [0.5], "fedavg": [0.25]}, "test.words", "Test words: local 0.5000, fedavg 0.2500."),
+    ],
+)
+def test_the_headline_is_the_gain_over_training_alone(
+    tmp_path: Path, nodes: dict[str, list[float]], metric: str, expected: str
+) -> None:
+    assert headline(page(write_run(tmp_path, nodes, metric))) == expected
+
+
+def test_a_method_that_diverged_is_left_out(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, {"local": [0.5, 0.5], "fedavg": [0.25, 0.25], "apfl": [0.1, 0.1]}))
+    values = {"local": 0.5, "fedavg": 0.25, "apfl": float("nan")}
+    gain = gain_of(run, describe("test.elbo"), values)
+    assert gain is not None
+    assert (gain.method, gain.nodes, gain.sign) == ("fedavg", (2, 2), 1)
+    assert gain_of(run, describe("test.elbo"), values | {"local": float("inf")}) is None
+
+
+def test_a_comparison_counts_nodes_and_seeds(tmp_path: Path) -> None:
+    found = {"local": [0.5, 0.5, 0.5], "fedavg": [0.9, 0.8, 0.4]}
+    rows = [
+        {"method": method, "seed": seed, "metrics": {"accuracy": value}}
+        for method, values in found.items()
+        for seed, value in enumerate(values)
+    ]
+    table = {"local": {"accuracy": estimate(0.5)}, "fedavg": {"accuracy": estimate(0.7, 0.2)}}
+    gap = {"seeds": 3, "mean": -0.2, "low": -0.8, "high": 0.4, "p": 0.5, "p_holm": 0.5}
+    test = paired_test("test.accuracy", "local", "fedavg", (5, 2), **gap)
+    content = comparison(rows, tests=[test]) | {"table": table}
+    (tmp_path / "compare.json").write_text(json.dumps(content))
+    text = page(tmp_path)
+    assert headline(text) == (
+        f"fedavg: accuracy 0.7000, 40{SPACE}% above training alone (local: 0.5000), the mean of 3 seeds; better on 5 "
+        "of 7 nodes and in 2 of 3 seeds."
+    )
+    assert f"The difference is −0.4000 to 0.8000 (95{SPACE}% interval). It is not significant" in text
+
+
+def test_methods_without_a_federation_are_known(tmp_path: Path) -> None:
+    roles = {name: kind().role for name, kind in METHODS.own.items()}
+    assert {name for name, role in roles.items() if role == "alone"} == {"local", "stl"}
+    assert {name for name, role in roles.items() if role == "reference"} == {"centralized", "untrained"}
+    run = read_run(write_run(tmp_path, {"fedavg": [0.5]}))
+    assert role_of(run, "local-ewc") == role_of(run, "ewc(local=true)") == role_of(run, "env-based") == "alone"
+    assert role_of(run, "fedavg-ewc") == role_of(run, "fed-lan") == "federated"
+    assert role_of(run, "of-another-package") == "reference"
+
+
+def test_the_dots_show_the_metric_in_which_nodes_differ(tmp_path: Path) -> None:
+    """Under fedavg, all nodes have the same model and so the same result on a common test."""
+    common = {"test.global_accuracy": 0.5}
+    own = [{"test.local_accuracy": 0.25}, {"test.local_accuracy": 0.75}]
+    (tmp_path / "config.toml").write_text('task = "text"\nmethods = "fedavg"\n')
+    write_lines(tmp_path / "metrics.jsonl", [round_line("fedavg", 3, evaluate={**common, "test.local_accuracy": 0.5})])
+    lines = [node_line("fedavg", str(place), 0.0) | {"metrics": common | found} for place, found in enumerate(own)]
+    write_lines(tmp_path / "nodes.jsonl", lines)
+    assert "Dot plot of test local accuracy by node" in section(page(tmp_path), "nodes")
+    lines = [node_line("fedavg", str(place), 0.0) | {"metrics": common} for place in range(2)]
+    write_lines(tmp_path / "nodes.jsonl", lines)
+    assert section(page(tmp_path), "nodes") == ""

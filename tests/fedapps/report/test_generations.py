@@ -113,7 +113,7 @@ WEEKS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(WEEKS)
 def test_any_sequence_of_decisions_reads_back(weeks: list[tuple[dict[str, tuple[float, float]], bool]]) -> None:
     with TemporaryDirectory() as folder:

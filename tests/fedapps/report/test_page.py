@@ -6,9 +6,24 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_pages import headline, node_line, page, round_line, section, section_names, write_finished_run, write_lines
+from browser_pages import in_a_browser, violations
+from hypothesis import given
+from hypothesis import strategies as st
+from report_pages import (
+    headline,
+    node_line,
+    page,
+    round_line,
+    section,
+    section_names,
+    write_finished_run,
+    write_lines,
+    write_registry,
+)
 
-from fedapps.report import read_run
+from fedapps.report import read_run, write_report
+from fedapps.report.comparison_tables import SIGNIFICANT, about_claims, about_tests, needed_seeds, smallest_p
+from fedapps.report.sections.details import timings
 
 
 @pytest.fixture
@@ -142,3 +157,135 @@ def test_the_curves_start_with_what_matters_and_end_with_the_number_of_steps(fol
     places = [curves.index(f">{title}") for title in [*order, "test windows", "training: steps"]]
     assert places == sorted(places)
     assert "test constant" not in curves
+
+
+# The report in a browser against the rules of axe-core: contrast, names of figures and tables, headings.
+
+
+@in_a_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> None:
+    write_registry(tmp_path / "champions")
+    of_registry = write_report(tmp_path / "champions").read_text()
+    sections = of_registry.partition("</header>")[2].partition("<footer>")[0].replace("<details>", "<details open>")
+    report = page(write_finished_run(tmp_path)).replace("<footer>", f"{sections}<footer>")
+    assert violations(report, tmp_path, scheme) == []
+
+
+# The sentences beside p-values and verdicts.
+
+
+def test_the_smallest_p_by_hand():
+    assert [smallest_p(seeds) for seeds in (1, 2, 5, 10)] == [1, 1 / 2, 1 / 16, 1 / 512]
+
+
+@pytest.mark.parametrize(("tests", "seeds"), [(1, 10), (25, 10), (26, 11), (53, 12)])
+def test_the_needed_seeds_by_hand(tests, seeds):
+    # 25 / 512 = .0488, 26 / 512 = .0508, 53 / 1024 = .0518
+    assert needed_seeds(tests) == seeds
+
+
+@given(st.integers(1, 10_000))
+def test_the_needed_seeds_are_enough(tests):
+    assert tests * smallest_p(needed_seeds(tests)) <= SIGNIFICANT
+
+
+def test_advice_is_given_only_where_the_seeds_are_too_few():
+    assert "use 10 seeds" in about_tests(5, 1)
+    assert "0.041 after Holm's correction over 21 tests" in about_tests(10, 21)
+    assert "use" not in about_tests(10, 21)
+    assert "use 11 seeds" in about_tests(10, 36)
+
+
+def test_claims_of_one_seed_have_no_verdict():
+    assert about_claims(1).startswith("One seed gives no verdict")
+    assert "over 3 seeds" in about_claims(3)
+
+
+# Where the time goes: bars of phases where a run has recorded them, and no section where it has not.
+
+
+def write_timed(folder: Path) -> Path:
+    write_finished_run(folder)
+    server = [{"wait": 3.0, "fold": 1.0, "decode": 0.001}, {"wait": 5.0, "fold": 1.0, "decode": 0.001}]
+    lines = [round_line("sfl", number, timings=found) for number, found in enumerate(server, start=1)]
+    write_lines(folder / "metrics.jsonl", [*lines, round_line("local", 1)])
+    node = {"train": 2.0, "model": 0.5, "unknown": 9.0}
+    write_lines(folder / "nodes.jsonl", [node_line("sfl", "a", 0.1) | {"phase": "train", "timings": node}])
+    return folder
+
+
+def test_means_of_the_phases_are_shown_and_small_phases_count_as_other(tmp_path):
+    shown = section(page(write_timed(tmp_path)), "timings")
+    assert "server, per round; totals: sfl 5 s" in shown
+    assert "nodes, per reply; totals: sfl, train 2.5 s" in shown
+    for name in ("wait", "fold", "train", "model", "other"):
+        assert f">{name}</text>" in shown, name
+    assert ">decode</text>" not in shown
+    assert "unknown" not in shown
+
+
+def test_without_timings_there_is_no_section(tmp_path):
+    assert timings(read_run(write_finished_run(tmp_path))) is None
+
+
+# Sections of the report of one run: refused replies, privacy and learned rates.
+
+
+def test_nodes_that_may_not_work_are_counted_apart(folder: Path) -> None:
+    lines = [round_line("sfl", r, ineligible={"driver-03": "it drives"} if r != 2 else {}) for r in (1, 2, 3)]
+    write_lines(folder / "metrics.jsonl", lines)
+    text = page(folder)
+    assert "Nodes that did not work" in text
+    assert "<td>driver-03</td><td>it drives</td><td>1, 3</td>" in text
+    assert "refused and not aggregated" not in text
+
+
+def test_refused_replies_are_counted(folder: Path) -> None:
+    refused = [{"node": "driver-03", "phase": "train", "reason": "loss is <nan>"}]
+    crash = {
+        "node": "driver-04",
+        "phase": "train",
+        "reason": "Traceback (most recent call last):\n  |   File <x>\n  | ValueError: no data",
+    }
+    lines = [round_line("sfl", r, refused=refused if r in (1, 2, 3, 5) else [crash] * (r == 6)) for r in range(1, 7)]
+    write_lines(folder / "metrics.jsonl", lines)
+    text = page(folder)
+    assert "5 replies were refused" in text
+    assert "<li><p>loss is &lt;nan&gt;</p><small><b>driver-03</b>, sfl, rounds 1–3, 5: 4×</small></li>" in text
+    assert "<li><p>ValueError: no data</p><small><b>driver-04</b>, sfl, round 6: 1×</small><details>" in text
+    assert "File &lt;x&gt;" in text
+
+
+def test_metrics_that_were_left_out_are_counted_and_named(folder: Path) -> None:
+    left_out = [{"node": "driver-03", "phase": "evaluate", "metric": "test.auc", "value": "nan"}]
+    write_lines(folder / "metrics.jsonl", [round_line("sfl", r, left_out=left_out) for r in (1, 2)])
+    text = page(folder)
+    assert "2 values were left out of the means" in text
+    assert "<td>test.auc</td><td>1–2</td>" in text
+    assert "refused and not aggregated" not in text
+
+
+def test_a_guarantee_of_privacy_is_shown_with_its_neighbouring_relation(folder: Path) -> None:
+    assert "epsilon" not in page(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["methods"]["sfl"]["privacy"] = "epsilon = 6.57; neighbouring runs differ in <one node>"
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert '<p class="note">sfl: epsilon = 6.57; neighbouring runs differ in &lt;one node&gt;.</p>' in page(folder)
+
+
+def test_learned_rates(folder: Path) -> None:
+    rates = {"encoder.weight": 0.001, "decoder.bias": 1.0}
+    write_lines(folder / "metrics.jsonl", [round_line("apfl", r, strategy={"rates": rates}) for r in (1, 2)])
+    text = page(folder)
+    assert "rates" in section_names(text)
+    assert "decoder.bias has the highest rate and encoder.weight the lowest" in text
+
+
+def test_at_most_40_tensors_are_shown(folder: Path) -> None:
+    rates = {f"layer-{place:02d}": place / 59 for place in range(60)}
+    write_lines(folder / "metrics.jsonl", [round_line("apfl", 1, strategy={"rates": rates})])
+    text = page(folder)
+    assert "the 40 tensors with the highest rates of 60" in text
+    assert ">layer-20<" in text
+    assert ">layer-19<" not in text

@@ -13,6 +13,7 @@ from fedapps.base.atomic import UnwritableError, temporary_name
 from fedapps.config.parsing import parse
 from fedapps.runs.owner import FolderInUseError
 from fedapps.runs.run_folder import RunFolder, begun
+from fedapps.runs.tables import refused_nodes
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
 
@@ -317,3 +318,33 @@ def test_the_summary_has_every_finished_method(tmp_path):
     assert folder.finished("sfl")
     assert not folder.finished("local")
     assert not [path for path in folder.path.iterdir() if path.name.startswith(".")]
+
+
+# Nodes of which a run has used nothing.
+
+
+def refusal(node, phase="train", reason="no data", answered=True):
+    return {"node": node, "phase": phase, "reason": reason, "answered": answered}
+
+
+def test_a_node_counts_whose_every_reply_was_refused():
+    rounds = [
+        {"refused": [refusal("bad"), refusal("once"), refusal("late", answered=False), refusal("blind", "evaluate")]},
+        {
+            "refused": [
+                refusal("bad", reason="NaN\nat line 3"),
+                refusal("bad", "evaluate"),
+                refusal("late", answered=False),
+            ]
+        },
+    ]
+    nodes = [{"node": "once", "phase": "train"}, {"node": "blind", "phase": "train"}]
+    assert refused_nodes(rounds, nodes) == {
+        "bad": "training refused 2 times: NaN",
+        "blind": "evaluation refused 1 times: no data",
+    }
+
+
+def test_a_node_that_was_absent_and_then_refused_counts():
+    rounds = [{"refused": [refusal("a", answered=False)]}, {"refused": [refusal("a")]}]
+    assert refused_nodes(rounds, []) == {"a": "training refused 1 times: no data"}

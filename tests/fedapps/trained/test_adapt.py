@@ -1,11 +1,9 @@
 """A new node adapts the model of a run: as held-out nodes of the run do, from the run or from a model folder."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
-from small_runs import LQR, run_inline
+from small_runs import run_inline
 
 import fedapps
 from fedapps.cli.commands import main
@@ -15,21 +13,8 @@ HELD_OUT = "robot-03"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run with a held-out robot, and beside it the folder of that robot alone."""
-    given = LQR | {
-        "methods": "local,fedavg,apfl,h-fl,fedavg(run.learning-rate=0.1)",
-        "num-nodes": 4,
-        "held-out-nodes": HELD_OUT,
-        "held-out-epochs": 3,
-    }
-    parent = tmp_path_factory.mktemp("runs")
-    given["cache-dir"] = str(parent / "worlds")
-    folder = run_inline(given, parent)
-    (world,) = (path for path in (parent / "worlds").glob("*") if path.is_dir())
-    (parent / "robot").mkdir()
-    shutil.copy(world / f"{HELD_OUT}.csv", parent / "robot")
-    return folder
+def folder(run_with_a_new_robot):
+    return run_with_a_new_robot({"methods": "local,fedavg,apfl,h-fl,fedavg(run.learning-rate=0.1)"})
 
 
 def robot(folder):

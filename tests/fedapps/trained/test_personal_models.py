@@ -1,11 +1,8 @@
 """Methods with a personal model beside the shared one: what is loaded and adapted is the personal one."""
 
-import shutil
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from small_runs import LQR, run_inline
 from toys import same_bits
 from trained_runs import last_evaluation
 
@@ -16,20 +13,8 @@ METHODS = ["ditto", "pfedme", "apfl-deng", "per-fedavg"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A run with a held-out robot, and beside it the folder of that robot alone."""
-    parent = tmp_path_factory.mktemp("runs")
-    given = LQR | {
-        "methods": ",".join(METHODS), "optimizer": "sgd", "num-nodes": 4, "held-out-nodes": HELD_OUT,
-        "held-out-epochs": 3, "cache-dir": str(parent / "worlds"),
-    }  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        folder = run_inline(given, parent)
-    (world,) = (path for path in (parent / "worlds").glob("*") if path.is_dir())
-    (parent / "robot").mkdir()
-    shutil.copy(world / f"{HELD_OUT}.csv", parent / "robot")
-    return folder
+def folder(run_with_a_new_robot):
+    return run_with_a_new_robot({"methods": ",".join(METHODS), "optimizer": "sgd"})
 
 
 def weights(model):

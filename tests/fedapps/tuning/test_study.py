@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.base.options import Choices, Range
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
 from fedapps.config.run_config import read_limits, written_limits
+from fedapps.tuning.plan import GivenRange, current_settings, search_spaces, tuned_label
 from fedapps.tuning.study import FEWEST, RANDOM_TRIALS, Final, Study, Trial, best_trial, finalists, median_limits
 
 SPACE = {"rate": Range(0.0001, 1.0, log=True), "steps": Range(1, 9), "kind": Choices(("a", "b"))}
@@ -144,3 +147,121 @@ def test_the_first_value_is_pruned_as_by_optuna(earlier, value, lower):
 @given(st.dictionaries(st.integers(1, 999), st.floats(allow_nan=False, allow_infinity=False)))
 def test_limits_are_read_as_they_were_written(limits):
     assert read_limits(written_limits(limits)) == limits
+
+
+# The search space of each method.
+
+
+LQR = {"task": "lqr", "num-nodes": 3, "collect-after": 0, "learning-rate": 0.02}
+RATE = Range(0.002, 0.2, log=True)
+
+
+def spaces(methods, *given, **keys):
+    config = parse(LQR | {"methods": methods} | keys)
+    return search_spaces(config, [GivenRange.read(text) for text in given])
+
+
+def test_a_method_tunes_its_learning_rate_and_its_own_options():
+    assert spaces("fedavg,fedprox,untrained") == {
+        "fedavg": {"run.learning-rate": RATE},
+        "fedprox": {"run.learning-rate": RATE, "mu": Choices((0.0, 0.001, 0.01, 0.1, 1.0))},
+        "untrained": {},
+    }
+
+
+def test_arguments_are_fixed_and_keys_are_where_the_search_begins():
+    assert spaces("fedprox(mu=0.1)") == {"fedprox(mu=0.1)": {"run.learning-rate": RATE}}
+    assert spaces("fedavg(run.learning-rate=0.5)") == {"fedavg(run.learning-rate=0.5)": {}}
+    of_spfl = spaces("spfl", **{"spfl.learning-rate": 0.3})["spfl"]
+    assert of_spfl["learning-rate"] == Range(0.03, 3.0, log=True)
+    config = parse(LQR | {"methods": "fedprox,sfl", "fedprox.mu": 0.7})
+    of_methods = search_spaces(config)
+    assert current_settings(config, "fedprox", of_methods["fedprox"]) == {"run.learning-rate": 0.02, "mu": 0.7}
+    assert current_settings(config, "sfl", of_methods["sfl"]) == {"run.learning-rate": 0.02}
+
+
+def test_given_ranges_replace_declared_ones_or_are_added():
+    found = spaces("fedprox,sfl,untrained", "fedprox.mu=0,0.5", "epochs=1..5", "learning-rate=1e-3..1")
+    assert found == {
+        "fedprox": {"run.learning-rate": Range(0.001, 1.0), "mu": Choices((0.0, 0.5)), "run.epochs": Range(1, 5)},
+        "sfl": {"run.learning-rate": Range(0.001, 1.0), "run.epochs": Range(1, 5)},
+        "untrained": {},
+    }
+    assert isinstance(found["sfl"]["run.epochs"].low, int)
+    assert spaces("apfl", "apfl.granularity=tensor")["apfl"]["granularity"] == Choices(("tensor",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epochs", r"--range 'epochs': write KEY=LOW..HIGH, KEY=LOW..HIGH,log or KEY=VALUE,VALUE,..."),
+        (
+            "rounds=1..5",
+            "rounds is neither an option of a method, such as fedprox.mu, nor a key that a method can set for itself: ",
+        ),
+        ("magic.mu=1,2", "'magic' is no method; known methods: apd"),
+        ("fedprox.nu=1..2", "fedprox.nu: unknown key"),
+        ("fedprox.mu=-1..2", "fedprox.mu = -1.0: must be a number at least 0"),
+        ("fedprox.mu=2..1", "the lower bound must be below the upper bound"),
+        ("fedprox.mu=0..1,log", "must be above 0"),
+        ("apfl.granularity=parameter..tensor", "apfl.granularity is not a number; list its values"),
+        ("apfl.granularity=layer", "apfl.granularity = 'layer': must be one of 'tensor', 'parameter'"),
+    ],
+)
+def test_ranges_that_cannot_be_used(text, message):
+    with pytest.raises(ValueError, match="--range") as error:
+        spaces("fedprox,apfl", text)
+    assert message in str(error.value)
+
+
+def test_a_range_that_no_method_tunes_is_refused():
+    for methods in ("fedavg,apfl", "fedprox(mu=1)"):
+        with pytest.raises(ValueError, match=r"--range fedprox\.mu: no method of this recipe tunes it \("):
+            spaces(methods, "fedprox.mu=0..1")
+
+
+def test_settings_become_arguments():
+    settings = {"run.learning-rate": 0.001234, "mu": 2.0, "flag": True, "kind": "a", "number": 3}
+    assert tuned_label("fedprox", settings) == "fedprox(run.learning-rate=0.001234,mu=2,flag=true,kind=a,number=3)"
+    assert tuned_label("spfl(rate-scale=0.2)", {"learning-rate": 0.5}) == "spfl(rate-scale=0.2,learning-rate=0.5)"
+
+
+# Arguments of `fedapps tune` that are refused before any work.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trials", "1"], "--trials 1: must be at least 2, the current settings of a method and others to compare"),
+        (["--trials", "2", "--seeds", "0"], "--seeds 0: must be at least 1"),
+        (["--trials", "4", "--finalists", "5"], "--finalists 5: must be 0, or from 2, the current settings and the"),
+        (["--trials", "4", "--finalists", "2", "--finalist-seeds", "0"], "--finalist-seeds 0: must be at least 1"),
+        (["--trials", "2", "--seed-keys", "text.partition-seed"], "--seed-keys text.partition-seed: no run uses the"),
+        (["--trials", "2", "--methods", "magic"], "methods: 'magic' is unknown"),
+        (["--trials", "2", "--methods", "untrained"], "nothing to tune in untrained: add a --range"),
+        (["--trials", "2", "--range", "rounds=1..5"], "rounds is neither an option of a method"),
+        (["--trials", "2", "--set-trials", "x"], "--set-trials 'x': write it as key=value"),
+        (["--trials", "2", "--set", "lqr.validation-share=2.0"], "lqr.validation-share = 2.0: must be a number at "),
+        (["--trials", "2", "--write", __file__], f"--write {__file__}: the file exists; choose another one"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_any_work(arguments, message, tmp_path, capsys):
+    assert main(["tune", "lqr", *arguments, "--output-dir", str(tmp_path / "runs")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "keys", "message"),
+    [
+        ("fedvln-houses:agent", [], "task 'vln' has no validation data: settings cannot be tuned, because test data "),
+        ("fedvpr-streets", [], "vpr.validation-clients = 0 and vpr.validation-cities = '': one of them must hold out "),
+        ("fedvocab-small", ["text.validation-share=0.0"], "text.validation-share = 0.0: must be above 0 to choose "),
+    ],
+)
+def test_a_task_without_validation_data_is_refused(recipe, keys, message, tmp_path, capsys):
+    sets = [part for key in keys for part in ("--set", key)]
+    given = ["tune", recipe, "--trials", "2", *sets, "--methods", "fedavg", "--output-dir", str(tmp_path / "runs")]
+    assert main(given) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

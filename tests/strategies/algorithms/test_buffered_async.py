@@ -50,6 +50,7 @@ def steps_of(strategy, app, durations, *, num_nodes, num_rounds, start=ZERO, **o
     class Kept(MemoryCheckpoints):
         def save(self, snapshot, *, best):
             values.append(float(snapshot.arrays["shared.w"][0]))
+            return super().save(snapshot, best=best)
 
     strategy.start(
         grid, record_of(start), num_rounds=num_rounds, **between(checkpoints=Kept(), on_round=reports.append, **options)

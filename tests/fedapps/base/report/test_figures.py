@@ -1,11 +1,16 @@
 """Figures: layout of small axes, size of the markup, and styles of methods."""
 
+import json
 import math
+import re
+from html import unescape
 
 import numpy as np
 import pytest
+from browser_pages import dom_of, in_a_browser
+from report_pages import page, section, write_finished_run
 
-from fedapps.base.report.figures import drawing, limit_bands, panels_per_row, scale_bar, small_multiples
+from fedapps.base.report.figures import drawing, limit_bands, mark, panels_per_row, scale_bar, small_multiples
 from fedapps.base.report.metrics import plot_styles
 
 
@@ -45,3 +50,95 @@ def test_bands_reach_as_far_beyond_the_lines_as_these_range() -> None:
         axes.set_ylim(-1.5, 0.35)
         limit_bands(axes, [0.1, 0.2, 0.3])
         assert axes.get_ylim() == pytest.approx((-0.1, 0.35))
+
+
+# Series of figures: where their points are, what they say, and how the script of the report shows and hides them.
+
+
+METHODS = ["local", "sfl", "apfl"]
+
+
+def points_of(markup: str) -> dict[str, list[tuple[float, float, str]]]:
+    """The points of each series of a figure, by its name."""
+    found = re.findall(r'<g data-series="([^"]*)" data-points="([^"]*)"', markup)
+    return {unescape(name): json.loads(unescape(points)) for name, points in found}
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_points_are_where_the_line_is_drawn_and_say_its_values(scale):
+    with drawing("a line") as figure:
+        axes = figure.axes[0]
+        (line,) = axes.plot([1, 2, 4], [0.5, 20.0, 0.001])
+        mark(line, "fedavg")
+        axes.set_yscale(scale)
+        axes.set_xlabel("round")
+    found = points_of(figure.markup)["fedavg"]
+    assert [text for _, _, text in found] == ["round 1: 0.5000", "round 2: 20", "round 4: 0.001000"]
+    path = re.search(r'<g data-series="fedavg".*?<path d="(.*?)"', figure.markup, re.DOTALL)
+    assert path
+    drawn = [tuple(map(float, pair.split())) for pair in re.findall(r"[ML] (\S+ \S+)", path[1])]
+    assert [(x, y) for x, y, _ in found] == [pytest.approx(pair, abs=0.06) for pair in drawn]
+
+
+def test_a_name_is_text_whatever_it_contains():
+    name = """a"b' onload="x()" <script>&%$"""
+    with drawing("a line") as figure:
+        mark(figure.axes[0].plot([1], [1.0])[0], name, at=["<b>"])
+    assert points_of(figure.markup)[name][0][2] == "<b>: 1"
+    assert "<script>" not in figure.markup
+    assert "<b>" not in figure.markup
+
+
+def test_a_line_keeps_its_points_beside_the_band_and_the_marks_of_its_series():
+    with drawing("a line") as figure:
+        axes = figure.axes[0]
+        mark(axes.plot([1, 2], [1.0, 2.0])[0], "fedavg")
+        mark(axes.fill_between([1, 2], [0.5, 1.5], [1.5, 2.5]), "fedavg")
+        mark(axes.scatter([2], [2.0]), "fedavg")
+    assert figure.markup.count('data-series="fedavg"') == 3
+    assert [text for _, _, text in points_of(figure.markup)["fedavg"]] == ["1: 1", "2: 2"]
+
+
+def test_points_that_are_not_finite_and_very_long_lines_have_no_values():
+    with drawing("lines") as figure:
+        mark(figure.axes[0].plot([1, 2], [1.0, float("nan")])[0], "some")
+        mark(figure.axes[0].plot(range(501), range(501))[0], "long")
+    assert {name: len(points) for name, points in points_of(figure.markup).items()} == {"some": 1}
+    assert 'data-series="long"' in figure.markup
+
+
+def test_every_curve_of_a_report_has_the_points_of_its_method(tmp_path):
+    curves = section(page(write_finished_run(tmp_path)), "curves")
+    figure = curves[curves.index("<figure>") : curves.index("</figure>")]
+    assert {name: len(points) for name, points in points_of(figure).items()} == dict.fromkeys(METHODS, 3)
+
+
+@in_a_browser
+def test_a_legend_switches_its_series_on_and_off(tmp_path):
+    click = 'document.querySelectorAll("#curves .legend button")[1].click();'
+    text = page(write_finished_run(tmp_path))
+    for clicks, hidden in ((1, ["sfl"]), (2, [])):
+        section_after = section(dom_of(text.replace("</script>", click * clicks + "</script>"), tmp_path), "curves")
+        pressed = re.findall(r'aria-pressed="(\w+)"', section_after)
+        assert pressed == [str(method not in hidden).lower() for method in METHODS]
+        gone = re.findall(r'data-series="(\w+)"[^>]*style="display: none;"', section_after)
+        assert sorted(set(gone)) == hidden
+
+
+@in_a_browser
+def test_the_pointer_shows_the_nearest_point(tmp_path):
+    point = """
+        const group = document.querySelector('#curves [data-series="apfl"]'), svg = group.closest("svg");
+        const [x, y] = JSON.parse(group.dataset.points)[2];
+        const place = new DOMPoint(x, y).matrixTransform(group.getScreenCTM());
+        const move = (dx, kind) => svg.dispatchEvent(
+            new PointerEvent(kind, {clientX: place.x + dx, clientY: place.y, bubbles: true}));
+    """
+    text = page(write_finished_run(tmp_path))
+    for moves, tips in (
+        ('move(3, "pointermove");', ["apfl, round 3: 0.02667"]),
+        ('move(3, "pointermove"); move(0, "pointerleave");', []),
+        ('move(3, "pointermove"); move(-5000, "pointermove");', []),
+    ):
+        after = section(dom_of(text.replace("</script>", f"{point}{moves}</script>"), tmp_path), "curves")
+        assert re.findall(r'<output class="tip"(?! hidden)[^>]*>(.*?)</output>', after) == tips

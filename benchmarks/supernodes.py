@@ -1,0 +1,203 @@
+"""What SuperNodes of one machine cost: when they start, while they are idle, and for a message.
+
+Nodes of ``fedapps`` train `lqr` by FedAvg; Flower's own have a ClientApp of NumPy (``overhead_app``) and Flower's
+FedAvg. The first run has a round of all nodes, the second has two. Each round has a message that trains and one that
+evaluates; our runs begin with one that asks for the profile. Processor time and memory (proportional set size) are
+those of all processes of a node. What a training takes is measured in one process.
+
+    python -m benchmarks.supernodes --nodes 12
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from fedapps.base.processes import descendants, process_facts
+from fedapps.base.report.numbers import number
+from fedapps.base.report.tables import text_table
+from fedapps.config.parsing import Config, parse
+from fedapps.deployment.superlink import Deployment, deployment
+from fedapps.launch.inputs import APP, resolve
+from fedapps.runs.run_folder import RunFolder
+
+from . import overhead
+from .sides import proportional_megabytes
+
+OURS, FLOWER = "fedapps", "Flower"
+RUN = {
+    "task": "lqr", "methods": "fedavg", "epochs": 1, "batch-size": 32, "evaluate-every": 1, "collect-after": 0,
+    "timings": True,
+}  # fmt: skip
+#: Rounds of the first run and of the second.
+ROUNDS = (1, 2)
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a node costs on average.
+
+    Attributes
+    ----------
+    nodes : int
+        On the machine.
+    side : str
+        Whose nodes.
+    start : float
+        Seconds of processor time until all are connected and idle.
+    idle, used : float
+        Milliseconds of processor time in a second without messages, before the first run and directly after the last.
+    idle_megabytes, used_megabytes : float
+        Memory at the end of these times. Five minutes after the last message, ours is again as before the first.
+    first, later : float
+        Seconds of processor time for a message of the first run, and of the second.
+    training : float
+        Seconds of it that a message which trains takes in one process; 0 for Flower's.
+    wall : float
+        Seconds of a later round by the clock.
+    """
+
+    nodes: int
+    side: str
+    start: float = 0.0
+    idle: float = 0.0
+    used: float = 0.0
+    idle_megabytes: float = 0.0
+    used_megabytes: float = 0.0
+    first: float = 0.0
+    later: float = 0.0
+    training: float = 0.0
+    wall: float = 0.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print its table."""
+    options = parser().parse_args(arguments)
+    rows = []
+    for side in (OURS, FLOWER):
+        with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
+            rows.append(measured(options.nodes, side, options.seconds, Path(folder)))
+    if options.json:
+        with Path(options.json).open("a", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+    header = list(asdict(rows[0]))
+    cells = [[value if isinstance(value, str) else number(value) for value in asdict(row).values()] for row in rows]
+    print(text_table(header, cells))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.supernodes", description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=12, help="number of SuperNodes (default 12)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long idle nodes are measured (default 60)")
+    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
+    return parser
+
+
+def measured(nodes: int, side: str, seconds: float, folder: Path) -> Row:
+    """Start nodes, let them wait, run twice, let them wait again."""
+    with deployment(folder / "fleet", plain=side == FLOWER) as fleet:
+        fleet.start_superlink()
+        fleet.start_supernodes([{"partition-id": index, "num-partitions": nodes} for index in range(nodes)])
+        _wait_until_idle(fleet)
+        row = Row(nodes, side, start=_processor_seconds(fleet) / nodes)
+        idle, idle_megabytes = _waiting(fleet, seconds)
+        row = replace(row, idle=idle, idle_megabytes=idle_megabytes)
+        print(row, flush=True)
+        row = _of_ours(fleet, row, folder) if side == OURS else _of_flower(fleet, row)
+        print(row, flush=True)
+        _wait_until_idle(fleet)
+        used, used_megabytes = _waiting(fleet, seconds)
+        return replace(row, used=used, used_megabytes=used_megabytes)
+
+
+def _of_ours(fleet: Deployment, row: Row, folder: Path) -> Row:
+    """The row with both runs of ``lqr``, and the training of a third in one process."""
+    costs = []
+    for rounds in ROUNDS:
+        config = _config(row.nodes, rounds, f"run-{rounds}", folder)
+        # Beside those of the rounds there is the message that asks for the profile.
+        costs.append(_cost(fleet, APP, config.flat(), row.nodes * (1 + 2 * rounds)))
+    lines = RunFolder(Path(config.run.output_dir) / config.run.name, "").lines("metrics.jsonl")
+    alone = _config(row.nodes, 1, "alone", folder)
+    changed = [f"{key}={value}" for key, value in {**RUN, "num-nodes": row.nodes, "rounds": 1, "name": "alone"}.items()]
+    words = [word for pair in changed for word in ("--set", pair.replace("=True", "=true"))]
+    command = [sys.executable, "-m", "fedapps", "run", "lqr", "--engine", "inline", "--output-dir", str(folder), *words]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    replies = RunFolder(Path(alone.run.output_dir) / "alone", "").lines("nodes.jsonl")
+    training = [reply["timings"]["train"] for reply in replies if reply["phase"] == "train"]
+    wall = fmean(line["seconds"] for line in lines)
+    return replace(row, first=costs[0], later=costs[1], training=median(training), wall=wall)
+
+
+def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
+    keys = {**RUN, "num-nodes": nodes, "rounds": rounds, "name": name, "cache-dir": str(folder / "worlds")}
+    return parse(resolve(keys, str(folder)))
+
+
+def _of_flower(fleet: Deployment, row: Row) -> Row:
+    """The row with both runs of the app that computes with NumPy."""
+    costs = []
+    for rounds in ROUNDS:
+        run = {
+            "strategy": "flower", "nodes": row.nodes, "rounds": rounds, "arrays": 4, "megabytes": 0.01,
+            "as-fedapps": False, "output": str(fleet.folder),
+        }  # fmt: skip
+        costs.append(_cost(fleet, overhead.APP, run, row.nodes * 2 * rounds))
+    rounds_taken = json.loads((fleet.folder / "rounds.json").read_text(encoding="utf-8"))["rounds"]
+    return replace(row, first=costs[0], later=costs[1], wall=fmean(one["seconds"] for one in rounds_taken))
+
+
+def _cost(fleet: Deployment, app: Path, run_config: dict[str, Any], messages: int) -> float:
+    """Seconds of processor time of the nodes for each message of a run."""
+    before, lines = _processor_seconds(fleet), list[str]()
+    fleet.run(app, run_config, lines.append)
+    if any("ERROR" in line for line in lines):
+        raise RuntimeError("\n".join(["the run failed; its log:", *lines]))
+    return (_processor_seconds(fleet) - before) / messages
+
+
+def _wait_until_idle(fleet: Deployment) -> None:
+    """Wait until at most every fourth node has something to compute: a node goes on to start after it has connected."""
+    busy = float(len(fleet.nodes))
+    while busy > len(fleet.nodes) / 4:
+        looks = []
+        for _ in range(10):
+            time.sleep(0.5)
+            states = [facts[0] for pid in _processes(fleet) if (facts := process_facts(pid))]
+            looks.append(states.count("R"))
+        busy = fmean(looks)
+
+
+def _waiting(fleet: Deployment, seconds: float) -> tuple[float, float]:
+    """Milliseconds of processor time of a node in a second, and its megabytes, while there are no messages."""
+    before, begun = _processor_seconds(fleet), time.monotonic()
+    time.sleep(seconds)
+    spent = 1000 * (_processor_seconds(fleet) - before) / (time.monotonic() - begun)
+    return spent / len(fleet.nodes), sum(map(proportional_megabytes, _processes(fleet))) / len(fleet.nodes)
+
+
+def _processes(fleet: Deployment) -> list[int]:
+    """The processes of all nodes."""
+    roots = [node.process.pid for node in fleet.nodes]
+    return [*roots, *descendants(*roots)]
+
+
+def _processor_seconds(fleet: Deployment) -> float:
+    """What the processes of all nodes have spent so far, with those of their children that have ended."""
+    facts = [process_facts(pid) for pid in _processes(fleet)]
+    return sum(sum(map(int, fields[11:15])) for fields in facts if fields) / _TICK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
