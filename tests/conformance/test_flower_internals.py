@@ -372,9 +372,9 @@ def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
 def test_the_code_of_the_last_apps_is_kept(tmp_path):
     for number in range(6):
         (tmp_path / f"who.app.{number}.hash").mkdir()
-        flower_internals._write_imported(tmp_path / f"who.app.{number}.hash")
+        flower_internals._write_imported(tmp_path / f"who.app.{number}.hash", set())
         os.utime(tmp_path / f".who.app.{number}.hash.imported", (number, number))
-    flower_internals._write_imported(tmp_path / "who.app.2.hash")
+    flower_internals._write_imported(tmp_path / "who.app.2.hash", set())
     apps = [f"who.app.{number}.hash" for number in (2, 3, 4, 5)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*apps, *(f".{app}.imported" for app in apps)])
 
