@@ -35,7 +35,7 @@ def run_gate(grid: Grid, config: Config) -> None:
     Raises
     ------
     ValueError
-        A run folder is missing or has other outputs, or there is no champion to go back to.
+        A run folder is missing, has other outputs or has not finished, or there is no champion to go back to.
     TooFewRepliesError
         Fewer than ``num-nodes`` nodes are connected.
     """
@@ -45,10 +45,13 @@ def run_gate(grid: Grid, config: Config) -> None:
     if run.compares:
         assert run.started_from is not None
         label = run.gate_method or next(iter(config.methods))
-        kept = RunFolder(run.started_from, "").checkpoints(label)
+        folder = RunFolder(run.started_from, "")
+        kept = folder.checkpoints(label)
         snapshot = kept.best() if run.start_from == "best" else kept.last()
         if snapshot is None:
             raise ValueError(f"start = {run.start!r}: the run has no checkpoint of {label!r}")
+        if not folder.finished(label):  # its first checkpoint is the champion, which would gain nothing and pass
+            raise ValueError(f"start = {run.start!r}: the run has not finished {label!r}: resume it first")
         challenger = registry.challenger(run.started_from, label, snapshot.round)
         decision = _decision(grid, config, registry, challenger)
         for line in decision_text(decision).splitlines():

@@ -96,6 +96,14 @@ def test_a_better_model_is_promoted_on_every_node_and_a_worse_one_is_not(weeks, 
     assert "worst tenth" in worse["reason"]
 
 
+def test_a_run_that_has_not_finished_is_not_compared(weeks, tmp_path):
+    shutil.copytree(weeks / "week-1", tmp_path / "week-1")
+    (tmp_path / "week-1" / "summary.json").unlink()
+    with pytest.raises(ValueError, match="the run has not finished 'apfl': resume it first"):
+        gate(tmp_path, tmp_path / "champions", "week-1")
+    assert not decisions(tmp_path / "champions")
+
+
 def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_path):
     registry = tmp_path / "champions"
     gate(weeks, registry, "week-1")
