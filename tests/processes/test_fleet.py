@@ -27,10 +27,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 APP = Path(__file__).parents[2]
 NODES, ROUNDS, METHOD = 3, 2, "apfl"
-#: The standard methods that keep something on the nodes or send more than parameters; FedBN is in ``test_examples``.
-STANDARD = (
-    "scaffold", "feddyn", "moon", "ditto", "pfedme", "fedrep", "ifca", "fedproto", "fedala", "q-ffl", "apfl-deng",
-)  # fmt: skip
+#: A standard method for each thing that nodes keep or send beside parameters: a control variate, the last model, a
+#: personal model, a choice, prototypes, a loss. FedBN is in ``test_examples``.
+STANDARD = ("scaffold", "moon", "ditto", "ifca", "fedproto", "q-ffl")
 
 
 def pre_exploration(folder: Path) -> dict[str, Any]:
