@@ -56,7 +56,7 @@ class Data:
     write : function of a folder, a generation and a seed
         Writes what the nodes have in a generation, counted from 1.
     own : bool
-        Whether each node has a folder of its own, ``node-0`` and so on, or all have one.
+        Whether each node has its own folder (``node-0``, ``node-1``, ...). Otherwise all nodes share one folder.
     """
 
     keys: Mapping[str, Any]

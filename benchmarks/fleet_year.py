@@ -1,8 +1,8 @@
-"""A year of a fleet: a generation of the model in each of 52 weeks, on simulated robots with disks of their own.
+"""A year of a fleet: simulated robots, each with its own disk, train and compare a model in each of 52 weeks.
 
-Each robot records every week and keeps the logs of four weeks; the newest is held back. Its controller is tuned anew
-all the time (drift). Robots are off now and then, also at a promotion; one joins, one leaves, one comes back with an
-empty disk. Twice, half of the robots record commands with the wrong sign. The first time, the gate refuses the model.
+Each robot records every week and keeps the logs of four weeks. It holds back the newest log. Its controller
+changes all the time (drift). Robots are off now and then, also at a promotion; one joins, one leaves, one comes back with
+an empty disk. Twice, half of the robots record commands with the wrong sign. The first time, the gate refuses the model.
 The second time, all robots stand still in the week that is held back, where any model is good: it is promoted by luck,
 the robots find it out in the next week, and all go back.
 
@@ -200,7 +200,7 @@ class Year:
         return happened
 
     def _record(self, week: int) -> None:
-        """Write the logs of a week, and those of the weeks before that a robot keeps."""
+        """Write the logs of a week beside the earlier logs that a robot keeps."""
         poisoned = week in (self.poisoned, self.lucky)
         for index, node in enumerate(sorted(self.fleet.nodes)):
             own = int(node.rpartition("-")[2])
@@ -239,7 +239,7 @@ class Year:
         return {"loss": mean(losses) if losses else 0.0, "fall": mean(falls) if falls else 0.0}
 
     def _roll_back(self, week: int) -> None:
-        """Let all robots go back; one of them is off, and hears of it with the next generation."""
+        """Roll all robots back. One robot is off; the next generation rolls it back."""
         off, self.fleet.off = self.fleet.off, {sorted(self.fleet.nodes)[0]}
         steer(self.registry, None, "rollback", "", {}, self.fleet.simulate)
         self.fleet.off = off

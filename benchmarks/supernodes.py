@@ -126,7 +126,7 @@ def _of_ours(fleet: Deployment, row: Row, folder: Path) -> Row:
     costs = []
     for rounds in ROUNDS:
         config = _config(row.nodes, rounds, f"run-{rounds}", folder)
-        # Beside those of the rounds there is the message that asks for the profile.
+        # The messages of the rounds, and one message that asks for the profile.
         costs.append(_cost(fleet, APP, config.flat(), row.nodes * (1 + 2 * rounds)))
     lines = RunFolder(Path(config.run.output_dir) / config.run.name, "").lines("metrics.jsonl")
     alone = _config(row.nodes, 1, "alone", folder)

@@ -5,12 +5,11 @@ gate compares. The state of runs without a registry stays.
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.base.atomic import naming_errors, path_name, remove_leftovers, temporary_name, write_whole
+from fedapps.base.atomic import naming_errors, path_name, remove_folder, remove_leftovers, write_whole
 
 from .kept_models import CHAMPIONS, MODELS
 
@@ -60,7 +59,7 @@ class KeptRuns:
         lineage : sequence of str
             The labels of the runs before it, from the last one on.
         champions : sequences of str
-            For each champion, the label of its run and those of the runs before it.
+            For each champion: the label of its run, then the labels of the runs that it started from.
         keep : int
             ≥ 0; 0 removes nothing.
         trains : bool
@@ -119,10 +118,7 @@ class KeptRuns:
             remove_leftovers(method)
             path = method / path_name(self.node)
             with naming_errors(path):
-                if path.exists():
-                    aside = temporary_name(path)  # a folder of this name is always whole
-                    path.replace(aside)
-                    shutil.rmtree(aside)
+                remove_folder(path)
                 if not any(method.iterdir()):
                     method.rmdir()
         with naming_errors(folder):

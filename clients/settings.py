@@ -203,7 +203,7 @@ class RoundSettings:
     registry : str
         The name of the registry of champions that the run belongs to; empty: none.
     champions : tuple of tuples of str
-        For each champion in it, the label of its run and those of the runs before it.
+        For each champion in it: the label of its run, then the labels of the runs that it started from.
     """
 
     server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)

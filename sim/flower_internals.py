@@ -7,7 +7,6 @@ version lacks, and ``tests/conformance/test_flower_internals.py`` checks each wi
 import atexit
 import hashlib
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
@@ -25,7 +24,7 @@ from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
 from numpy.typing import NDArray
 
-from fedapps.base.atomic import remove_leftovers, temporary_name, write_whole
+from fedapps.base.atomic import remove_folder, remove_leftovers, write_whole
 
 Thing = TypeVar("Thing")
 #: What needs names that another Flower may lack: the engines ``inline`` and ``ray``, Flower's own simulation engine in
@@ -400,11 +399,7 @@ def _remove_old_apps(apps: Path) -> None:
     remove_leftovers(apps)
     with suppress(FileNotFoundError):  # another worker was faster
         for record in sorted(apps.glob(f".*{_IMPORTED}"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT_APPS]:
-            folder = record.with_name(record.name[1 : -len(_IMPORTED)])
-            aside = temporary_name(folder)  # a folder of this name is always whole
-            if folder.exists():
-                folder.replace(aside)
-                shutil.rmtree(aside)
+            remove_folder(record.with_name(record.name[1 : -len(_IMPORTED)]))
             record.unlink()
 
 

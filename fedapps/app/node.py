@@ -141,11 +141,11 @@ class Node:
 
     def _check_files(self, task: Task) -> None:
         """Raise :class:`OtherFilesError` if what is never trained differs from the server's."""
-        given = self.round_config.get(wire.FIXED_DIGEST)
-        if given and (own := task.fixed_digest) != given:
+        digest = self.round_config.get(wire.FIXED_DIGEST)
+        if digest and (own := task.fixed_digest) != digest:
             raise OtherFilesError(
                 f"{task.fixed_source}: the frozen weights of this node differ from the server's "
-                f"(digest {own[:12]} here, {str(given)[:12]} there); give this node a copy of the server's files"
+                f"(digest {own[:12]} here, {str(digest)[:12]} there); give this node a copy of the server's files"
             )
 
     def _as_new_node(self) -> RoundResult:

@@ -155,6 +155,14 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{name}.fedapps-{_host()}-{pid}-{_start_of(pid)}-{secrets.token_hex(4)}")
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it exists. A process that is killed leaves the whole folder, or none of this name."""
+    if path.exists():
+        leftover = temporary_name(path)
+        path.replace(leftover)
+        shutil.rmtree(leftover)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes of this machine left unfinished in a folder that belongs to fedapps.
 

@@ -54,7 +54,7 @@ class Config:
     lineage : tuple of str
         The labels of the runs before this one, from the last one on, under which nodes have private state.
     champions : tuple of tuples of str
-        For each champion in the registry, the label of its run and those of the runs before it.
+        For each champion in the registry: the label of its run, then the labels of the runs that it started from.
     """
 
     run: RunConfig

@@ -1,7 +1,6 @@
 """``fedapps gate`` and ``fedapps rollback``: runs that change the model in use, on a federation or simulated nodes."""
 
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from logging import INFO, WARNING
@@ -10,7 +9,7 @@ from typing import Any
 
 from flwr.common import log
 
-from fedapps.base.atomic import UnwritableError, remove_leftovers, temporary_name
+from fedapps.base.atomic import UnwritableError, remove_folder, remove_leftovers
 from fedapps.base.errors import RunFailedError
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
@@ -84,8 +83,8 @@ def generation(
 
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
     one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
-    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of
-    all generations is then ``report.html`` in the registry.
+    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of all generations
+    is then ``report.html`` in the registry.
 
     Parameters
     ----------
@@ -124,16 +123,16 @@ def generation(
     left = begun(path) and not Registry.read(registry).decided(path)
     unfinished = left and not _finished(path)
     if unfinished:
-        place = {"name": path.name, "output-dir": str(output), "resume": True}
-        _train(path, read_config(path) | place, federation, simulate)
+        resumed = {"name": path.name, "output-dir": str(output), "resume": True}
+        _train(path, read_config(path) | resumed, federation, simulate)
     if left:
         steer(registry, path, "compare", federation, gate_keys, simulate)
     if not unfinished:
         champions = Registry.read(registry)
         start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
         path = output / f"{stem}-{max(_numbers(output, stem), default=0) + 1}"
-        place = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
-        _train(path, keys | place, federation, simulate)
+        week = {"name": path.name, "output-dir": str(output), "start": start, "registry": str(registry)}
+        _train(path, keys | week, federation, simulate)
         steer(registry, path, "compare", federation, gate_keys, simulate)
     _remove_old(path, stem, Registry.read(registry))
     log(INFO, "report of the generations: %s", write_report(registry))
@@ -170,11 +169,8 @@ def _remove_old(last: Path, stem: str, registry: Registry) -> None:
     for path in [path for path in paths if path not in champions][:-keep] if keep else ():
         if (path / "config.toml").exists() and _finished(path):
             remove_leftovers(path)
-            for folder in (path / "checkpoints", path / "nodes"):
-                if folder.exists():
-                    aside = temporary_name(folder)  # a folder of this name is always whole
-                    folder.replace(aside)
-                    shutil.rmtree(aside)
+            for name in ("checkpoints", "nodes"):
+                remove_folder(path / name)
 
 
 def _run(keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:

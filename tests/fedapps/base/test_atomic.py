@@ -19,6 +19,7 @@ from fedapps.base.atomic import (
     entries,
     naming_errors,
     path_name,
+    remove_folder,
     remove_leftovers,
     temporary_name,
     whole_file,
@@ -165,6 +166,16 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     with whole_folder(tmp_path / "b") as living:
         remove_leftovers(tmp_path)
         assert names(tmp_path) == [living.name]
+
+
+def test_a_folder_is_removed_whole(tmp_path, monkeypatch):
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    remove_folder(tmp_path / "missing")
+    monkeypatch.setattr("shutil.rmtree", lambda path: None)  # killed before the first file is gone
+    remove_folder(tmp_path / "folder")
+    (leftover,) = tmp_path.iterdir()
+    assert leftover.name.startswith(".folder.fedapps-")
+    assert (leftover / "inner").exists()
 
 
 def test_a_folder_that_cannot_be_read_for_leftovers_is_named():
