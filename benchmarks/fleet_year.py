@@ -1,10 +1,10 @@
 """A year of a fleet: simulated robots, each with its own disk, train and compare a model in each of 52 weeks.
 
-Each robot records every week and keeps the logs of four weeks. It holds back the newest log. Its controller
-changes all the time (drift). Robots are off now and then, also at a promotion; one joins, one leaves, one comes back with
-an empty disk. Twice, half of the robots record commands with the wrong sign. The first time, the gate refuses the model.
-The second time, all robots stand still in the week that is held back, where any model is good: it is promoted by luck,
-the robots find it out in the next week, and all go back.
+Each robot records every week and keeps the logs of four weeks. It holds back the newest log. Its controller changes
+all the time (drift). Robots are off now and then, also at a promotion; one joins, one leaves, one comes back with an
+empty disk. Twice, half of the robots record commands with the wrong sign. The first time, the gate refuses the model.
+The second time, all robots stand still in the week that is held back, where any model is good: it is promoted by
+luck, the robots find it out in the next week, and all go back.
 
     python -m benchmarks.fleet_year --weeks 52 --json rows.json
 
