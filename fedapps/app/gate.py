@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedapps.config.parsing import Config, parse
 from fedapps.runs.champions import Candidate, Registry, decide, decision_text
+from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.runs.tracking import Tracking
 from fedapps.strategies import BaseStrategy, Profile, RoundReport
@@ -34,13 +35,20 @@ def run_gate(grid: Grid, config: Config) -> None:
 
     Raises
     ------
+    FolderInUseError
+        Another process changes the registry, or compares models for it.
     ValueError
         A run folder is missing, has other outputs or has not finished, or there is no champion to go back to.
     TooFewRepliesError
         Fewer than ``num-nodes`` nodes are connected.
     """
+    folder = Path(config.run.registry)
+    with owned(folder):
+        _steer(grid, config, Registry.read(folder))
+
+
+def _steer(grid: Grid, config: Config, registry: Registry) -> None:
     run = config.run
-    registry = Registry.read(Path(run.registry))
     aliases: dict[str, Candidate] = {}
     if run.compares:
         assert run.started_from is not None
