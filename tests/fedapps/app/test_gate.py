@@ -47,8 +47,7 @@ def gate(weeks, registry, run, action="compare", nodes=None, node_config=None, *
 
     def some(config):
         configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
-        flat = config.flat() | {"num-nodes": len(nodes)}
-        run_inprocess(server_app, client_app, node_configs=configs, run_config=flat, errors="reply")
+        run_inprocess(server_app, client_app, node_configs=configs, run_config=config.flat(), errors="reply")
 
     keys = {"node-wait": 0.0} | {key.replace("_", "-"): value for key, value in keys.items()}
     steer(registry, weeks / run if run else None, action, "", keys, *([some] if nodes else []))
