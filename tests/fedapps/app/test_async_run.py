@@ -26,6 +26,7 @@ def trained(folder):
     return [row for row in folder.lines("nodes.jsonl") if row["phase"] == "train"]
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_does_not_wait_for_the_slowest(federate):
     waiting, folder = federate("sync"), federate("async", mode="async", buffer=2)
     assert folder.lines("metrics.jsonl")[-1]["clock"] < 0.2 * waiting.lines("metrics.jsonl")[-1]["clock"]
@@ -60,6 +61,7 @@ def test_a_slow_node_is_folded_with_its_staleness(federate):
     assert min(slow) >= 30  # the others take 1 and 2 s for what takes it 30
 
 
+@pytest.mark.slow
 def test_a_deadline_closes_rounds_and_names_late_replies(federate):
     steps = trained(federate("steps", rounds=1))[0]["metrics"]["steps"]
     folder = federate("deadline", deadline=5.0 * steps, rounds=15, evaluate_every=15)
