@@ -315,7 +315,7 @@ class BaseStrategy(RoundLoop):
             )
             log(INFO, "\t├── secure aggregation: %s%s", self.secure_aggregation, no_node)
         log(INFO, "\t├── aggregation: %s", self.aggregation or "weighted mean")
-        log(INFO, "\t└── server optimizer: %s; at least %s replies", self.server_optimizer, self.min_replies)
+        log(INFO, "\t└── server optimizer: %s; min_replies: %s", self.server_optimizer, self.min_replies)
 
     def evaluate_held_out(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float = 3600

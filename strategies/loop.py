@@ -40,6 +40,8 @@ from .transport import NodeFailure, Outcome, clock_of, has_virtual_time
 
 #: Flower's aggregation of metrics: of the contents of replies, and the name of the metric that weights them.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+#: Flower's ``evaluate_fn``: the metrics of the shared parameters after a round, on the server.
+CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
 RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
@@ -166,7 +168,7 @@ class RoundLoop(records.Stateful, Strategy):
         timeout: float = 3600,
         train_config: RoundConfig = None,
         evaluate_config: RoundConfig = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: CentralEvaluation | None = None,
         *,
         should_stop: Callable[[int, Result], bool] | None = None,
         evaluate_every: int = 1,
@@ -230,10 +232,10 @@ class RoundLoop(records.Stateful, Strategy):
         for callback in callbacks:
             callback.begin(run)
         run.attempts = records.next_attempts(run.attempts, run.round)
-        if not run.round and evaluate_fn and (metrics := evaluate_fn(0, run.result.arrays)) is not None:
-            run.result.evaluate_metrics_serverapp[0] = metrics
         log(INFO, "Starting %s for %s rounds:", type(self).__name__, num_rounds)
         self.summary()
+        if not run.round:
+            _evaluate_centrally(run, 0, evaluate_fn)
         self._await_nodes(grid, timeout)  # does not count as time of the first round
         begun, first = time.monotonic(), run.round
         seconds_saving: dict[str, float] = {}
@@ -456,7 +458,7 @@ class RoundLoop(records.Stateful, Strategy):
         server_round: int,
         config: ConfigRecord,
         timeout: float,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        evaluate_fn: CentralEvaluation | None,
     ) -> dict[str, Any]:
         """Steps 8 and 9 of a round: the metrics of the nodes and of the server, whose names have a prefix."""
         # 8. Nodes evaluate the new parameters.
@@ -465,13 +467,10 @@ class RoundLoop(records.Stateful, Strategy):
         metrics = self.aggregate_evaluate(server_round, self.send(run.grid, messages, timeout))
         if metrics is not None:
             run.result.evaluate_metrics_clientapp[server_round] = metrics
-            values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
-            log(INFO, "round %s: %s", server_round, ", ".join(values[:_MAX_LOGGED]))
+            log(INFO, "round %s: %s", server_round, _listed(metrics))
         # 9. So does the server.
-        central = evaluate_fn(server_round, run.result.arrays) if evaluate_fn else None
-        if central is not None:
-            run.result.evaluate_metrics_serverapp[server_round] = central
-        of_server = {wire.SERVER_METRICS_PREFIX + name: value for name, value in (central or {}).items()}
+        central = _evaluate_centrally(run, server_round, evaluate_fn)
+        of_server = {wire.SERVER_METRICS_PREFIX + name: value for name, value in central.items()}
         return {**self.report.evaluate, **of_server}
 
     def configure_evaluate(
@@ -721,6 +720,21 @@ def _stops(run: Run, should_stop: Callable[[int, Result], bool] | None) -> bool:
         log(INFO, "stopping early: %s", reason)
         return True
     return False
+
+
+def _evaluate_centrally(run: Run, server_round: int, evaluate_fn: CentralEvaluation | None) -> MetricRecord:
+    """The metrics of the server, which are logged; empty without any."""
+    metrics = evaluate_fn(server_round, run.result.arrays) if evaluate_fn else None
+    if metrics is None:
+        return MetricRecord()
+    run.result.evaluate_metrics_serverapp[server_round] = metrics
+    log(INFO, "round %s, on the server: %s", server_round, _listed(metrics))
+    return metrics
+
+
+def _listed(metrics: MetricRecord) -> str:
+    values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
+    return ", ".join(values[:_MAX_LOGGED])
 
 
 def _config(run: Run, settings: RoundConfig, server_round: int) -> ConfigRecord:

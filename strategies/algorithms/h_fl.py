@@ -346,8 +346,8 @@ class HierarchicalFedAvg(BaseStrategy):
     def summary(self) -> None:
         """Log the parts of this strategy."""
         tiers = reversed(list(zip(self.tiers.names, self.tiers.intervals, strict=True)))
-        intervals = (f"{name} every {interval} rounds" if interval else f"{name} never" for name, interval in tiers)
-        log(INFO, "\t├── clusters averaged: %s", ", ".join(intervals))
+        intervals = (f"{name} models {f'every {interval} rounds' if interval else 'never'}" for name, interval in tiers)
+        log(INFO, "\t├── averaged with each other: %s", ", ".join(intervals))
         super().summary()
 
     def cluster_of(self, profile: Profile) -> ClusterPath:

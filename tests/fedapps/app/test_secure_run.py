@@ -49,6 +49,7 @@ def test_the_mean_of_a_named_metric_is_in_the_records(federate):
         assert other["train"]["loss"] == pytest.approx(one["train"]["loss"], abs=3e-4)
 
 
+@pytest.mark.slow
 def test_digits_are_learned_as_well(tmp_path):
     given = {
         "task": "images", "images.dataset": "digits", "images.alpha": 0.5, "num-nodes": 6, "rounds": 5,

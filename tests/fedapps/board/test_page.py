@@ -204,6 +204,7 @@ def test_the_generations_of_a_registry_are_shown(after) -> None:
     assert "decisions/000002.json: 'metric' is missing" in shown
     assert len(re.findall(r'<path d="M[^"]*L[^"]*"', document)) == 2
     assert 'href="/reports/runs/champions"' in document
+    assert '<td class="long">' in document
     assert "<title>taken" not in document
 
 
