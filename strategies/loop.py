@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 from math import inf
 from typing import Any, ClassVar
 
@@ -100,7 +100,7 @@ class RoundLoop(records.Stateful, Strategy):
         self._needed = 0  # after the deadline at this one
         self._used = 0  # replies that count towards these
         self._filter: ReplyFilter | None = None
-        self._secure_round: SecureRound | None = None
+        self._secure_rounds: list[SecureRound] = []
         self._records_seconds = False  # from messages to replies; where they decide something
         self._records: dict[Hashable, ArrayRecord] = {}
         self._resumed: dict[str, Any] = {}  # the messages in flight of a snapshot, until the nodes are there
@@ -124,6 +124,13 @@ class RoundLoop(records.Stateful, Strategy):
         Records can be added and replaced; the arrays of a message have the names, shapes and dtypes of the shared ones.
         A record that several nodes receive is made by :meth:`record_once`. The config is the message's own.
         """
+
+    def cohorts(self, messages: Sequence[Message]) -> Iterable[tuple[Profile, Sequence[Message]]]:
+        """The TRAIN messages whose replies are summed together under secure aggregation, and the sender of the sum.
+
+        All nodes of a cohort have received the same arrays. By default it is all of the round.
+        """
+        return [(Profile(0, ""), messages)]
 
     def refusal_reason(self, reply: Reply) -> str | None:
         """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
@@ -249,7 +256,7 @@ class RoundLoop(records.Stateful, Strategy):
             report = replace(
                 self.report,
                 evaluate=evaluated,
-                strategy={**self.round_info(), **(self._secure_round.info() if self._secure_round else {})},
+                strategy={**self.round_info(), **self._secure_info()},
                 seconds=seconds,
                 timings={**watch.seconds, "other": rest, **seconds_saving},
                 clock=clock_of(grid).now() if has_virtual_time(grid) else None,
@@ -273,8 +280,7 @@ class RoundLoop(records.Stateful, Strategy):
             callback.before_training(run, server_round)
         arrivals: Iterable[Arrival | Reply] = self._arrivals(run.grid, messages, timeout)
         if self.secure_aggregation:
-            self._secure_round = SecureRound(self.secure_aggregation, self, run.grid, timeout)
-            arrivals = self._secure_round.replies(messages)
+            arrivals = self._sums(self.secure_aggregation, run.grid, messages, timeout)
         arrays, metrics = self.aggregate_train(server_round, arrivals)
         if arrays is not None:
             run.result.arrays = arrays
@@ -356,6 +362,29 @@ class RoundLoop(records.Stateful, Strategy):
                 yield arrival
             del arrival  # frees its memory while waiting for the next one
 
+    def _sums(
+        self, part: SecureAggregation, grid: Grid, messages: Sequence[Message], timeout: float
+    ) -> Iterator[Reply]:
+        """The sum of each cohort. One of several that is too small, or loses too many nodes, is left out."""
+        cohorts, needed, wanted = list(self.cohorts(messages)), self._needed, self._wanted
+        self._secure_rounds = []
+        for sender, of_cohort in cohorts:
+            if len(cohorts) > 1:
+                self._used, self._needed = 0, 0
+                self._wanted = len(of_cohort) / self.closing.over_selection if self.closing.early else inf
+            secure_round = SecureRound(part, self, grid, timeout, sender)
+            self._secure_rounds.append(secure_round)
+            try:
+                yield from secure_round.replies(of_cohort)
+            except records.TooFewRepliesError as error:
+                if len(cohorts) == 1:
+                    raise
+                log(WARNING, "%s is left out of the round: %s", sender.key or "a cohort", str(error).partition(". ")[0])
+        self._needed, self._wanted = needed, wanted
+
+    def _secure_info(self) -> dict[str, Any]:
+        return {"secagg": [of_cohort.info() for of_cohort in self._secure_rounds]} if self._secure_rounds else {}
+
     def further_messages(self, grid: Grid, mailbox: Mailbox) -> Sequence[Message]:
         """TRAIN messages to nodes that are free while a round is open; none unless it is asynchronous."""
         return ()
@@ -365,7 +394,7 @@ class RoundLoop(records.Stateful, Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the replies to the aggregate one at a time, then take the server's step.
 
-        Under secure aggregation there is one, the mean of its nodes, which has been checked.
+        Under secure aggregation there is one for each cohort, the mean of its nodes, which has been checked.
 
         Raises
         ------
