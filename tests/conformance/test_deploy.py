@@ -266,6 +266,7 @@ def test_the_weekly_unit_runs_a_command_that_there_is_and_has_the_servers_rights
     assert (arguments.federation, str(arguments.recipe)) == ("fleet", "/etc/fedapps/weekly.toml")
     rights = server.partition("# Hardening")[2].partition("[Install]")[0]
     assert rights.strip() in service
+    assert "\nRestart=on-failure\n" in service
     assert "OnCalendar=Sun 22:00" in (DEPLOY / "fedapps-generation.timer").read_text()
 
 
