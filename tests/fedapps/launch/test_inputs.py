@@ -54,6 +54,7 @@ def test_in_the_repository_it_is_the_repository():
     assert (APP / "pyproject.toml").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_of_a_wheel_it_has_every_module_and_key_and_is_removed(tmp_path: Path) -> None:
     installed = tmp_path / "site" / "fedapps"

@@ -144,7 +144,9 @@ def test_many_local_steps_on_different_quadratics_reach_the_optimum_where_fedavg
 
 
 def test_a_reply_without_the_length_of_its_training_is_refused():
-    with pytest.raises(TooFewRepliesError, match=f"{SCAFFOLD_LENGTH} is None: must be a number above 0"):
+    with pytest.raises(
+        TooFewRepliesError, match=f"metric {SCAFFOLD_LENGTH} is None: a client returns a number above 0"
+    ):
         fedavg().run(ScaffoldStrategy(), 1)
 
 
