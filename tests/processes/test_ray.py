@@ -98,7 +98,8 @@ def wait_until_gone(pids: list[int]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_ended_in_a_round(
     ending: signal.Signals, undisturbed: Path, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ def test_the_generations_of_a_registry_are_shown(after) -> None:
     assert "<title>taken" not in document
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_the_page_says_when_there_is_no_run_and_when_the_connection_is_lost(after) -> None:
     assert ">reading the runs</p>" in after()

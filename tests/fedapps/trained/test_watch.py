@@ -240,6 +240,7 @@ def test_the_poll_is_above_0(tmp_path, poll):
         ModelWatch(tmp_path, poll)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_a_robot_needs_no_flower(tmp_path):
     keep(tmp_path, 7)
