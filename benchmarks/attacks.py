@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Arrays, from_record, is_float, to_record, wire
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from fedapps.base.seeding import generator
@@ -38,6 +38,10 @@ class Knowledge:
         ≥ 1, the attackers of the round.
     generator : numpy.random.Generator
         For the draws of this reply.
+    message : RecordDict, optional
+        All that the node received.
+    contents : sequence of RecordDict
+        All records of the replies ``honest``.
     """
 
     sent: Arrays
@@ -45,6 +49,8 @@ class Knowledge:
     honest: Sequence[Arrays]
     attackers: int
     generator: np.random.Generator
+    message: RecordDict | None = None
+    contents: Sequence[RecordDict] = ()
 
 
 class Attack(ABC):
@@ -61,6 +67,10 @@ class Attack(ABC):
             if is_float(array):
                 arrays[name] = np.asarray(known.sent[name] + self.update(name, known)).astype(array.dtype)
         return arrays
+
+    def spoil(self, content: RecordDict, known: Knowledge) -> None:
+        """Change the records of the attacker's reply, which it has trained honestly: here, the arrays alone."""
+        content[wire.ARRAYS] = to_record(self.reply(known))
 
 
 @dataclass(frozen=True)
@@ -215,15 +225,17 @@ class AttackedGrid(InProcessGrid):
         forged = {id(answer) for _, answer in attacking}
         # A round of attackers only has nobody to imitate but themselves.
         imitated = [answer for answer in answers if id(answer) not in forged] or answers
-        honest = [from_record(answer.content.array_records[wire.ARRAYS]) for answer in imitated] if attacking else []
+        contents = [answer.content for answer in imitated] if attacking else []
+        honest = [from_record(content.array_records[wire.ARRAYS]) for content in contents]
         for message, answer in attacking:
-            arrays = answer.content.array_records[wire.ARRAYS]
             server_round = int(str(message.content.config_records[wire.CONFIG][wire.SERVER_ROUND]))
             known = Knowledge(
                 sent=from_record(message.content.array_records[wire.ARRAYS]),
-                trained=from_record(arrays),
+                trained=from_record(answer.content.array_records[wire.ARRAYS]),
                 honest=honest,
                 attackers=len(attacking),
                 generator=generator(self.seed, "attack", server_round, self._partition(message)),
+                message=message.content,
+                contents=contents,
             )
-            answer.content[wire.ARRAYS] = to_record(self.attack.reply(known))
+            self.attack.spoil(answer.content, known)

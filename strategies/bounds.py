@@ -20,6 +20,7 @@ from .records import Stateful
 
 _ROUNDS = 5  # whose sizes give the median
 _ENOUGH = 3  # sizes without which a median says nothing
+_RISE = 4.0  # by which the median of a round is not that of earlier ones any more
 Sizes = NDArray[np.float64]
 _NONE: Sizes = np.empty(0)
 
@@ -29,8 +30,8 @@ class SizeBound(Stateful):
 
     The median is over the replies of the last five rounds before this one, refused ones included, so that it follows
     if all nodes begin to send larger updates. A new stage of the data begins anew, because its updates may have any
-    size. Where these rounds have fewer than three sizes, as in the first of a stage, the median is over the earlier
-    replies of the round. If these are fewer than three, too, the norm of an update must be at most
+    size. Where these rounds have fewer than three sizes, as in the first of a stage, the median is over the replies of
+    the round that were accepted before. If these are fewer than three, too, the norm of an update must be at most
     ``factor`` · (norm of the parameters + √(number of parameters)) and that of another record at most
     ``factor``² · √(number of values).
 
@@ -52,6 +53,7 @@ class SizeBound(Stateful):
             raise ValueError(f"size_bound = {factor}: must be a number above 1, or 0 for no bound")
         self.factor = factor
         self._rounds: list[dict[str, Sizes]] = [{}]  # sizes by the names of parts; the last is this round
+        self._accepted: dict[str, Sizes] = {}  # those of this round
         self._medians: dict[str, float] = {}  # over the rounds before this one
         self._stage = 0
 
@@ -59,22 +61,34 @@ class SizeBound(Stateful):
         """Begin a round of a stage of the data."""
         self._rounds = [*(self._rounds[-_ROUNDS:] if stage == self._stage else []), {}]
         self._stage = stage
-        self._medians = {}
+        self._accepted, self._medians = {}, {}
 
     def median(self, part: str) -> float | None:
         """The median of the sizes of a part, ``None`` if fewer than three are known."""
         if part not in self._medians:
             sizes = np.concatenate([each.get(part, _NONE) for each in self._rounds[:-1]] or [_NONE])
             if len(sizes) < _ENOUGH:
-                sizes = self._rounds[-1].get(part, _NONE)
+                sizes = self._accepted.get(part, _NONE)
                 return float(np.median(sizes)) if len(sizes) >= _ENOUGH else None
             self._medians[part] = float(np.median(sizes))
         return self._medians[part]
 
+    def has_risen(self, part: str) -> bool:
+        """Whether the median size of a part in the round before this one is over four times that of rounds before it.
+
+        Then most nodes undo a step that a few have led astray. A sum over rounds that the step is part of does not
+        decay, and must begin anew.
+        """
+        *earlier, last = ([each.get(part, _NONE) for each in self._rounds[:-1]]) or [_NONE]
+        before = np.concatenate([*earlier, _NONE])
+        if min(len(before), len(last)) < _ENOUGH:
+            return False
+        return bool(np.median(last) > _RISE * np.median(before))
+
     def note(self, part: str, size: float) -> None:
-        """Note the size of a part of a reply."""
-        sizes = self._rounds[-1]
-        sizes[part] = np.append(sizes.get(part, _NONE), size)
+        """Note the size of a part of a reply that is accepted."""
+        for sizes in (self._rounds[-1], self._accepted):
+            sizes[part] = np.append(sizes.get(part, _NONE), size)
 
     def refusal_reason(self, sizes: Mapping[str, float], first_limits: Mapping[str, float]) -> str | None:
         """Why a reply must be refused, ``None`` if it is accepted; notes its sizes.
@@ -85,7 +99,8 @@ class SizeBound(Stateful):
         first_limits : mapping of names of parts to numbers > 0
             The largest sizes while no median is known; a part that is not listed has none.
         """
-        reason = None
+        reason, before = None, self._accepted
+        self._accepted = dict(before)
         for part, size in sizes.items():
             median = self.median(part)
             limit = self.factor * median if median else first_limits.get(part, size)
@@ -93,6 +108,8 @@ class SizeBound(Stateful):
                 usual = f"the median of recent ones is {median:.3g}" if median else "there are no others to compare"
                 reason = reason or f"the size of {part} is {size:.3g}: at most {limit:.3g} is accepted ({usual})"
             self.note(part, size)
+        if reason:
+            self._accepted = before
         return reason
 
     def first_limits(self, start: Arrays, content: RecordDict, buffers: Buffers) -> dict[str, float]:

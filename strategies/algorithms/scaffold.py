@@ -4,11 +4,13 @@ Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Lear
 https://arxiv.org/abs/1910.06378.
 """
 
+from logging import WARNING
 from math import inf
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from ..aggregation import Aggregate
@@ -69,6 +71,13 @@ class Scaffold(BaseStrategy):
         return {name: np.asarray(total / max(len(self._nodes), 1)) for name, total in self._sum.items()}
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
+        if self.size_bound.has_risen("the update"):
+            log(
+                WARNING,
+                "round %s: the updates have grown suddenly; the control variates begin at 0 again",
+                server_round,
+            )
+            self._sum, self._counted = {}, CountedReplies()
         self._sum = {name: self._sum.get(name, np.zeros(a.shape)) for name, a in arrays.items() if is_float(a)}
 
     def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:

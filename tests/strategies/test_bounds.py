@@ -112,6 +112,16 @@ def test_the_median_follows_what_all_nodes_send():
         assert sum(bound.refusal_reason({"the update": size}, {}) is not None for size in sizes) == refused
 
 
+def test_replies_that_are_refused_do_not_give_the_median_of_the_first_round():
+    bound = SizeBound(2.0)
+    bound.begin_round()
+    refused = [
+        bound.refusal_reason({"the update": size}, {"the update": 5.0}) is not None for size in [9] * 4 + [1] * 3
+    ]
+    assert refused == [True] * 4 + [False] * 3
+    assert bound.median("the update") == 1.0
+
+
 def test_a_new_stage_of_the_data_begins_anew():
     bound = SizeBound(2.0)
     for stage, sizes, refused in ((0, [1, 1, 1], 0), (1, [9, 9, 9], 0), (1, [9, 9, 19], 1)):
