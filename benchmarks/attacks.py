@@ -40,8 +40,8 @@ class Knowledge:
         For the draws of this reply.
     message : RecordDict, optional
         All that the node received.
-    contents : sequence of RecordDict
-        All records of the replies ``honest``.
+    exchanges : sequence of (RecordDict, RecordDict)
+        All records of the messages to the nodes of ``honest``, and of their replies.
     """
 
     sent: Arrays
@@ -50,7 +50,7 @@ class Knowledge:
     attackers: int
     generator: np.random.Generator
     message: RecordDict | None = None
-    contents: Sequence[RecordDict] = ()
+    exchanges: Sequence[tuple[RecordDict, RecordDict]] = ()
 
 
 class Attack(ABC):
@@ -205,7 +205,7 @@ class AttackedGrid(InProcessGrid):
         }
         self._answers |= {identity: answer for identity, (_, answer) in trained.items()}
         usable = [pair for pair in trained.values() if pair[1].has_content()]
-        self._forge([pair for pair in usable if self._attacks(pair[0])], [pair[1] for pair in usable])
+        self._forge([pair for pair in usable if self._attacks(pair[0])], usable)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -220,13 +220,13 @@ class AttackedGrid(InProcessGrid):
     def _partition(self, message: Message) -> int:
         return int(str(self.context(message.metadata.dst_node_id).node_config["partition-id"]))
 
-    def _forge(self, attacking: Sequence[tuple[Message, Message]], answers: Sequence[Message]) -> None:
+    def _forge(self, attacking: Sequence[tuple[Message, Message]], answers: Sequence[tuple[Message, Message]]) -> None:
         """Replace the arrays of the attackers' answers."""
         forged = {id(answer) for _, answer in attacking}
         # A round of attackers only has nobody to imitate but themselves.
-        imitated = [answer for answer in answers if id(answer) not in forged] or answers
-        contents = [answer.content for answer in imitated] if attacking else []
-        honest = [from_record(content.array_records[wire.ARRAYS]) for content in contents]
+        imitated = [pair for pair in answers if id(pair[1]) not in forged] or answers
+        exchanges = [(message.content, answer.content) for message, answer in imitated] if attacking else []
+        honest = [from_record(content.array_records[wire.ARRAYS]) for _, content in exchanges]
         for message, answer in attacking:
             server_round = int(str(message.content.config_records[wire.CONFIG][wire.SERVER_ROUND]))
             known = Knowledge(
@@ -236,6 +236,6 @@ class AttackedGrid(InProcessGrid):
                 attackers=len(attacking),
                 generator=generator(self.seed, "attack", server_round, self._partition(message)),
                 message=message.content,
-                contents=contents,
+                exchanges=exchanges,
             )
             self.attack.spoil(answer.content, known)

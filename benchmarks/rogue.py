@@ -115,14 +115,13 @@ class JustBelow(Attack):
         if server_round != self._round:
             self._round = server_round
             self._seen.begin_round()
-            for arrays, honest in zip(known.honest, known.contents, strict=True):
-                for part, size in _sizes(arrays, honest, known).items():
+            for arrays, (message, honest) in zip(known.honest, known.exchanges, strict=True):
+                for part, size in _sizes(arrays, honest, message).items():
                     self._seen.note(part, size)
         if self.only not in (0, server_round):
             return
-        most = {
-            part: 0.9 * self.bound * (self._seen.median(part) or 0.0) for part in _sizes(known.trained, content, known)
-        }
+        parts = _sizes(known.trained, content, known.message)
+        most = {part: 0.9 * self.bound * (self._seen.median(part) or 0.0) for part in parts}
         content[wire.ARRAYS] = to_record(self._scaled(known, content, most))
         for record in (wire.FISHER_PRECISION, wire.FEDPROTO_LOCAL):
             if record in content.array_records:
@@ -137,29 +136,28 @@ class JustBelow(Attack):
         updates = {name: self.update(name, known) for name, array in known.trained.items() if is_float(array)}
         size = most.get("the update", 0.0)
         if _CONTROL in most:
-            size = min(size, _length(content) * max(most[_CONTROL] - norm(_control(known)), 0.0))
+            size = min(size, _length(content) * max(most[_CONTROL] - norm(_correction(known.message)), 0.0))
         scale = size / (norm(updates) or 1.0)
         scaled = {n: np.asarray(known.sent[n] + scale * u).astype(known.sent[n].dtype) for n, u in updates.items()}
         return known.trained | scaled
 
 
-_CONTROL = "the change of the control variate"
+_CONTROL = "the control variate"
 
 
-def _sizes(arrays: Arrays, content: RecordDict, known: Knowledge) -> dict[str, float]:
+def _sizes(arrays: Arrays, content: RecordDict, message: RecordDict) -> dict[str, float]:
     """The sizes of the parts of a reply, as the server computes them."""
-    sizes = norms_of(arrays, known.sent, content, Buffers())
-    if control := _control(known):
-        length = _length(content)
-        change = {
-            name: (known.sent[name].astype(np.float64) - arrays[name]) / length - c for name, c in control.items()
-        }
-        sizes[_CONTROL] = norm(change)
+    sent = from_record(message.array_records[wire.ARRAYS])
+    sizes = norms_of(arrays, sent, content, Buffers())
+    if correction := _correction(message):
+        moved = {name: sent[name].astype(np.float64) - arrays[name] for name in correction}
+        sizes[_CONTROL] = norm({name: moved[name] / _length(content) - c for name, c in correction.items()})
     return sizes
 
 
-def _control(known: Knowledge) -> Arrays:
-    record = known.message.array_records.get(wire.SCAFFOLD_CONTROL) if known.message else None
+def _correction(message: RecordDict) -> Arrays:
+    """What SCAFFOLD sends to a node."""
+    record = message.array_records.get(wire.SCAFFOLD_CONTROL)
     return {} if record is None else from_record(record)
 
 

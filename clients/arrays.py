@@ -199,7 +199,7 @@ class Counted:
     name: str
 
     def start(self, memory: Mapping[str, np.ndarray], counted: int | None) -> Arrays:
-        """The arrays that a round starts from; empty before the first, and where the server begins anew.
+        """The arrays that a round starts from; empty before the first.
 
         Parameters
         ----------
@@ -209,8 +209,6 @@ class Counted:
             The round of the last reply of the node that the server has counted, 0 for none; ``None`` if the message
             does not say so, and every reply counts.
         """
-        if counted == 0:
-            return {}
         last = int(memory.get(f"{self.name}-round", 0))
         prefix = f"{self.name}." if counted is None or counted >= last else f"{self.name}-before."
         return {name.removeprefix(prefix): array for name, array in memory.items() if name.startswith(prefix)}

@@ -20,7 +20,6 @@ from .records import Stateful
 
 _ROUNDS = 5  # whose sizes give the median
 _ENOUGH = 3  # sizes without which a median says nothing
-_RISE = 4.0  # by which the median of a round is not that of earlier ones any more
 Sizes = NDArray[np.float64]
 _NONE: Sizes = np.empty(0)
 
@@ -72,18 +71,6 @@ class SizeBound(Stateful):
                 return float(np.median(sizes)) if len(sizes) >= _ENOUGH else None
             self._medians[part] = float(np.median(sizes))
         return self._medians[part]
-
-    def has_risen(self, part: str) -> bool:
-        """Whether the median size of a part in the round before this one is over four times that of rounds before it.
-
-        Then most nodes undo a step that a few have led astray. A sum over rounds that the step is part of does not
-        decay, and must begin anew.
-        """
-        *earlier, last = ([each.get(part, _NONE) for each in self._rounds[:-1]]) or [_NONE]
-        before = np.concatenate([*earlier, _NONE])
-        if min(len(before), len(last)) < _ENOUGH:
-            return False
-        return bool(np.median(last) > _RISE * np.median(before))
 
     def note(self, part: str, size: float) -> None:
         """Note the size of a part of a reply that is accepted."""

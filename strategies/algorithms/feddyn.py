@@ -4,12 +4,10 @@ Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algo
 https://arxiv.org/abs/2111.04263.
 """
 
-from logging import WARNING
 from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
 
 from ..aggregation import Aggregate
@@ -65,9 +63,6 @@ class FedDyn(BaseStrategy):
         return {name: np.asarray(total / max(len(self._nodes), 1)) for name, total in self._sum.items()}
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
-        if self.size_bound.has_risen("the update"):
-            log(WARNING, "round %s: the updates have grown suddenly; the linear terms begin at 0 again", server_round)
-            self._sum, self._counted = {}, CountedReplies()
         trained = self.buffers.parameters(arrays)
         self._sum = {name: self._sum.get(name, np.zeros(array.shape)) for name, array in trained.items()}
 
