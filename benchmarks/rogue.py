@@ -6,7 +6,10 @@ strongest within ``size-bound``: it points away from the honest mean, and every 
 accepted. ``just-below-once`` sends it in one round alone, so that the last round shows whether the run recovers. The
 others are those of :mod:`benchmarks.attacks`. In asynchronous runs, rogue nodes reply at once.
 
+``--honest`` measures instead how large the parts of honest replies are, in medians, for recipes in place of one.
+
     python -m benchmarks.rogue --recipe images-digits --seeds 3 --json rows.json
+    python -m benchmarks.rogue --recipe 'lqr;quickstart methods=fedvocab' --honest --json rows.json
 """
 
 import argparse
@@ -14,9 +17,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from fedapps.sim.matrix import Lines, run_matrix
@@ -186,7 +191,8 @@ def attack_of(name: str) -> Attack:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    return exit_status("rogue", lambda: _run(parser().parse_args(arguments)))
+    options = parser().parse_args(arguments)
+    return exit_status("rogue", lambda: _honest(options) if options.honest else _run(options))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -194,6 +200,7 @@ def parser() -> argparse.ArgumentParser:
     parser = recipe_parser("rogue", __doc__.partition("\n")[0])
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas (default all)")
     parser.add_argument("--attacks", default="", help="only these, separated by commas (default all)")
+    parser.add_argument("--honest", action="store_true", help="measure honest replies; see the module")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     return parser
 
@@ -223,6 +230,35 @@ def _run(options: argparse.Namespace) -> None:
     print(text_table(["condition", METRIC, "runs that ended early"], rows))
     if options.json:
         Path(options.json).write_text(json.dumps({"methods": conditions}) + "\n", encoding="utf-8")
+
+
+def _honest(options: argparse.Namespace) -> None:
+    rows: dict[str, dict[str, list[float]]] = {}
+    for words in map(str.split, options.recipe.split(";")):
+        keys = {**read_recipe(Path(words[0])), **assignments(options.set), **assignments(words[1:])}
+        config = resolve({"methods": "fedavg", "name": "rogue", "in-flight": 0, **keys}, ".")
+        name = f"{words[0]}, {config['methods']}"
+        for seed in range(options.seeds):
+            for part, largest in largest_sizes(config, seed).items():
+                rows.setdefault(name, {}).setdefault(part, []).append(largest)
+    print(text_table(["run", "part", "medians"], [[n, p, str(v)] for n, of in rows.items() for p, v in of.items()]))
+    if options.json:
+        Path(options.json).write_text(json.dumps({"methods": rows}) + "\n", encoding="utf-8")
+
+
+def largest_sizes(config: Mapping[str, Value], seed: int) -> dict[str, float]:
+    """The largest size of each part of the replies of an honest run, in medians of recent ones."""
+    largest: dict[str, float] = {}
+    judged = SizeBound.refusal_reason
+
+    def recorded(bound: SizeBound, sizes: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
+        for part, size in sizes.items():
+            largest[part] = max(largest.get(part, 0.0), size / (bound.median(part) or inf))
+        return judged(bound, sizes, limits)
+
+    with patch.object(SizeBound, "refusal_reason", recorded):
+        final_metrics(config, seed)
+    return largest
 
 
 def accuracy(

@@ -46,7 +46,6 @@ class Scaffold(Method):
         "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, "
         "https://arxiv.org/abs/1910.06378"
     )
-    keeps = "control variate"
     good_for = "uneven data, equal numbers of SGD steps"
     message_sizes = (2.0, 1.0)
     Options = ScaffoldOptions
