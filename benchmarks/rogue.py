@@ -58,6 +58,7 @@ _BOUND = 100.0
 _UNBOUNDED: dict[str, Value] = {"size-bound": 0.0, "node-share": 1.0, "q-ffl.weight-bound": 0.0}
 _ONCE = 4  # the round of the attack
 _RECOVERY: dict[str, Value] = {"rounds": 24, "evaluate-every": 24}  # twice as long as other runs
+_KNOWING = [("just-below", 0.1), ("sign-flip", 0.1), ("sign-flip", 0.2)]
 #: The defences, and the attacks on them with the shares of rogue nodes.
 DEFENCES: dict[str, tuple[dict[str, Value], Sequence[tuple[str, float]]]] = {
     "no bounds": (_UNBOUNDED, [("huge", 0.1)]),
@@ -66,13 +67,13 @@ DEFENCES: dict[str, tuple[dict[str, Value], Sequence[tuple[str, float]]]] = {
         [
             (NO_ATTACK, 0.0),
             ("huge", 0.2),
-            *((attack, share) for attack in ("just-below", "sign-flip") for share in (0.1, 0.2)),
+            *_KNOWING,
             ("just-below-once", 0.1),
         ],
     ),
     "trimmed-mean": (
         {"aggregation": "trimmed-mean", "byzantine-fraction": 0.2},
-        [(attack, share) for attack in ("just-below", "sign-flip", "inner-product") for share in (0.1, 0.2)],
+        _KNOWING,
     ),
 }
 _ROBUST = ("fedavg", "ditto")  # a robust aggregation is refused with the others
