@@ -60,7 +60,7 @@ test-more: $(STAMP) $(GRPC_STAMP)  ## the slow tests, which `test` leaves out
 	.venv-grpc/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
 	$(BIN)/python -m pytest -m "slow and processes" tests/processes tests/conformance $(ON_ALL_CORES)
 	.venv-grpc/bin/python -m pytest -m "slow and processes" tests/processes/test_late_replies.py \
-		tests/processes/test_federation.py::test_a_fleet_goes_on_the_next_week_and_changes_the_model_in_use $(ON_ALL_CORES)
+		tests/processes/test_generations.py $(ON_ALL_CORES)
 
 test-all: test  ## all tests
 	$(MAKE) --no-print-directory test-more

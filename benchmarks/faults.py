@@ -110,7 +110,7 @@ class FaultyFleet:
 
     def kill_node(self, index: int) -> None:
         """Kill a SuperNode and its children; they cannot notify the SuperLink."""
-        _kill(self.node(index))
+        kill(self.node(index))
 
     @contextmanager
     def hanging(self, index: int) -> Iterator[None]:
@@ -179,7 +179,7 @@ class FaultyFleet:
     def kill_server(self) -> None:
         """Kill the SuperLink and the ServerApp, as in a power failure."""
         assert self.deployed.superlink
-        _kill(self.deployed.superlink)
+        kill(self.deployed.superlink)
         self.wait_until_ended()
 
     def server(self) -> list[int]:
@@ -193,7 +193,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _kill(started: FleetProcess) -> None:
+def kill(started: FleetProcess) -> None:
+    """Kill a process and its children."""
     for pid in [started.process.pid, *descendants(started.process.pid)]:
         _signal(pid, signal.SIGKILL)
     started.process.wait()

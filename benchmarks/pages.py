@@ -70,16 +70,14 @@ def pages() -> dict[Path, str]:
 def call(name: str, *, optional: bool = True) -> str:
     """How to make an object of a public class of ``strategies``: the names of its arguments, without the seed.
 
-    The arguments that a strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy` are left out, and those
-    with a default if they are not ``optional``.
+    Those with a default stand last, in brackets, if they are ``optional``, else they are left out. So are those that a
+    strategy hands on to :class:`~fedapps.strategies.base.BaseStrategy`.
     """
     arguments = signature(getattr(strategies, name)).parameters.values()
-    names = (
-        one.name
-        for one in arguments
-        if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed" and (optional or one.default is Parameter.empty)
-    )
-    return f"`{name}({', '.join(names)})`"
+    own = [one for one in arguments if one.kind is not Parameter.VAR_KEYWORD and one.name != "seed"]
+    required = [one.name for one in own if one.default is Parameter.empty]
+    others = ", ".join(one.name for one in own if one.default is not Parameter.empty)
+    return f"`{name}({', '.join([*required, f'[{others}]'] if others and optional else required)})`"
 
 
 def _wrapped(text: str) -> str:

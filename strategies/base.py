@@ -77,7 +77,8 @@ class BaseStrategy(RoundLoop):
     compression : Compression
         How nodes compress their updates, such as :class:`~fedapps.strategies.compression.Int8`; by default not at all.
     secure_aggregation : SecureAggregation
-        The server gets the sum of the updates alone; see :mod:`~fedapps.strategies.secure_aggregation`.
+        The server gets the sum of the updates alone, and by default no node evaluates; see
+        :mod:`~fedapps.strategies.secure_aggregation`.
     example_limits : ExampleLimits
         Limits of the numbers of examples that nodes report; by default none.
     size_bound : float
@@ -140,8 +141,9 @@ class BaseStrategy(RoundLoop):
     robustness_gap: ClassVar[str] = ""
     #: Why the strategy cannot use compressed updates; empty if it can.
     compression_gap: ClassVar[str] = ""
-    #: Why secure aggregation, which gives the sum of updates alone, is not enough; empty if :attr:`privacy_gap` is it.
-    secrecy_gap: ClassVar[str] = ""
+    #: Why secure aggregation, which gives the sum of updates alone, is not enough; empty if it is. ``None``:
+    #: :attr:`privacy_gap`, or hooks that read single replies.
+    secrecy_gap: ClassVar[str | None] = None
     #: Whether the algorithm needs the nodes' keys, groups or numbers of examples from their profiles.
     needs_profiles: bool = False
     #: What to do in place of those arguments of Flower that mean nothing in the strategy, by their names.
@@ -232,6 +234,8 @@ class BaseStrategy(RoundLoop):
         self.shared = tuple(shared)
         self.buffers = Buffers(tuple(buffers))
         self.sampler = _sampler("sampler", sampler, "train", fraction_train, min_train_nodes)
+        if secure_aggregation and not secure_aggregation.evaluate and not evaluate_sampler:
+            fraction_evaluate = fraction_evaluate or 0.0
         self.evaluate_sampler = _sampler(
             "evaluate_sampler", evaluate_sampler, "evaluate", fraction_evaluate, min_evaluate_nodes
         )
@@ -267,8 +271,6 @@ class BaseStrategy(RoundLoop):
         self.staleness, self.mixing, self.max_staleness = closing.staleness, False, None
         self.min_nodes, self.node_wait, self._needed = min_nodes, node_wait, min_replies
         self.secure_aggregation = secure_aggregation
-        if secure_aggregation:
-            secure_aggregation.check_strategy(self, self.secrecy_conflict())
         self.registry = NodeRegistry(
             self.example_limits,
             admission,
@@ -279,6 +281,9 @@ class BaseStrategy(RoundLoop):
             in_flight=in_flight,
             asks=self._needs_profiles(admission, example_limits, held_out) if profiles is None else profiles,
         )
+        if secure_aggregation:
+            noised = self.privacy_gap if secure_aggregation.noise else ""
+            secure_aggregation.check_strategy(self, self.secrecy_conflict() or noised)
 
     def _needs_profiles(self, *parts: object) -> bool:
         """Whether the strategy or one of its parts needs more than the nodes' ids."""
@@ -293,10 +298,10 @@ class BaseStrategy(RoundLoop):
     @classmethod
     def secrecy_conflict(cls) -> str:
         """Why the sum of the updates is not enough for the strategy; empty if it is."""
+        if cls.secrecy_gap is not None:
+            return cls.secrecy_gap
         single = [name for name in ("refusal_reason", "fold") if name in cls.own_hooks()]
-        return (
-            cls.secrecy_gap or cls.privacy_gap or (f"it reads single replies ({', '.join(single)})" if single else "")
-        )
+        return cls.privacy_gap or (f"it reads single replies ({', '.join(single)})" if single else "")
 
     def summary(self) -> None:
         """Log the parts of this strategy."""
@@ -305,9 +310,12 @@ class BaseStrategy(RoundLoop):
         if self.compression:
             log(INFO, "\t├── compression: %s", self.compression)
         if self.secure_aggregation:
-            log(INFO, "\t├── secure aggregation: %s", self.secure_aggregation)
+            no_node = (
+                "" if self.secure_aggregation.evaluate else "; no node evaluates, whose reply would show its metrics"
+            )
+            log(INFO, "\t├── secure aggregation: %s%s", self.secure_aggregation, no_node)
         log(INFO, "\t├── aggregation: %s", self.aggregation or "weighted mean")
-        log(INFO, "\t└── server optimizer: %s; at least %s replies", self.server_optimizer, self.min_replies)
+        log(INFO, "\t└── server optimizer: %s; min_replies: %s", self.server_optimizer, self.min_replies)
 
     def evaluate_held_out(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float = 3600

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 from math import inf
 from typing import Any, ClassVar
 
@@ -40,6 +40,8 @@ from .transport import NodeFailure, Outcome, clock_of, has_virtual_time
 
 #: Flower's aggregation of metrics: of the contents of replies, and the name of the metric that weights them.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+#: Flower's ``evaluate_fn``: the metrics of the shared parameters after a round, on the server.
+CentralEvaluation = Callable[[int, ArrayRecord], MetricRecord | None]
 RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
@@ -98,7 +100,7 @@ class RoundLoop(records.Stateful, Strategy):
         self._needed = 0  # after the deadline at this one
         self._used = 0  # replies that count towards these
         self._filter: ReplyFilter | None = None
-        self._secure_round: SecureRound | None = None
+        self._secure_rounds: list[SecureRound] = []
         self._records_seconds = False  # from messages to replies; where they decide something
         self._records: dict[Hashable, ArrayRecord] = {}
         self._resumed: dict[str, Any] = {}  # the messages in flight of a snapshot, until the nodes are there
@@ -122,6 +124,13 @@ class RoundLoop(records.Stateful, Strategy):
         Records can be added and replaced; the arrays of a message have the names, shapes and dtypes of the shared ones.
         A record that several nodes receive is made by :meth:`record_once`. The config is the message's own.
         """
+
+    def cohorts(self, messages: Sequence[Message]) -> Iterable[tuple[Profile, Sequence[Message]]]:
+        """The TRAIN messages whose replies are summed together under secure aggregation, and the sender of the sum.
+
+        All nodes of a cohort have received the same arrays. By default it is all of the round.
+        """
+        return [(Profile(0, ""), messages)]
 
     def refusal_reason(self, reply: Reply) -> str | None:
         """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
@@ -159,7 +168,7 @@ class RoundLoop(records.Stateful, Strategy):
         timeout: float = 3600,
         train_config: RoundConfig = None,
         evaluate_config: RoundConfig = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: CentralEvaluation | None = None,
         *,
         should_stop: Callable[[int, Result], bool] | None = None,
         evaluate_every: int = 1,
@@ -223,10 +232,10 @@ class RoundLoop(records.Stateful, Strategy):
         for callback in callbacks:
             callback.begin(run)
         run.attempts = records.next_attempts(run.attempts, run.round)
-        if not run.round and evaluate_fn and (metrics := evaluate_fn(0, run.result.arrays)) is not None:
-            run.result.evaluate_metrics_serverapp[0] = metrics
         log(INFO, "Starting %s for %s rounds:", type(self).__name__, num_rounds)
         self.summary()
+        if not run.round:
+            _evaluate_centrally(run, 0, evaluate_fn)
         self._await_nodes(grid, timeout)  # does not count as time of the first round
         begun, first = time.monotonic(), run.round
         seconds_saving: dict[str, float] = {}
@@ -247,7 +256,7 @@ class RoundLoop(records.Stateful, Strategy):
             report = replace(
                 self.report,
                 evaluate=evaluated,
-                strategy={**self.round_info(), **(self._secure_round.info() if self._secure_round else {})},
+                strategy={**self.round_info(), **self._secure_info()},
                 seconds=seconds,
                 timings={**watch.seconds, "other": rest, **seconds_saving},
                 clock=clock_of(grid).now() if has_virtual_time(grid) else None,
@@ -271,8 +280,7 @@ class RoundLoop(records.Stateful, Strategy):
             callback.before_training(run, server_round)
         arrivals: Iterable[Arrival | Reply] = self._arrivals(run.grid, messages, timeout)
         if self.secure_aggregation:
-            self._secure_round = SecureRound(self.secure_aggregation, self, run.grid, timeout)
-            arrivals = self._secure_round.replies(messages)
+            arrivals = self._cohort_sums(self.secure_aggregation, run.grid, messages, timeout)
         arrays, metrics = self.aggregate_train(server_round, arrivals)
         if arrays is not None:
             run.result.arrays = arrays
@@ -354,6 +362,29 @@ class RoundLoop(records.Stateful, Strategy):
                 yield arrival
             del arrival  # frees its memory while waiting for the next one
 
+    def _cohort_sums(
+        self, part: SecureAggregation, grid: Grid, messages: Sequence[Message], timeout: float
+    ) -> Iterator[Reply]:
+        """The sum of each cohort. One of several that is too small, or loses too many nodes, is left out."""
+        cohorts, needed, wanted = list(self.cohorts(messages)), self._needed, self._wanted
+        self._secure_rounds = []
+        for sender, of_cohort in cohorts:
+            if len(cohorts) > 1:
+                self._used, self._needed = 0, 0
+                self._wanted = len(of_cohort) / self.closing.over_selection if self.closing.early else inf
+            secure_round = SecureRound(part, self, grid, timeout, sender)
+            self._secure_rounds.append(secure_round)
+            try:
+                yield from secure_round.replies(of_cohort)
+            except records.TooFewRepliesError as error:
+                if len(cohorts) == 1:
+                    raise
+                log(WARNING, "%s is left out of the round: %s", sender.key or "a cohort", str(error).partition(". ")[0])
+        self._needed, self._wanted = needed, wanted
+
+    def _secure_info(self) -> dict[str, Any]:
+        return {"secagg": [of_cohort.info() for of_cohort in self._secure_rounds]} if self._secure_rounds else {}
+
     def further_messages(self, grid: Grid, mailbox: Mailbox) -> Sequence[Message]:
         """TRAIN messages to nodes that are free while a round is open; none unless it is asynchronous."""
         return ()
@@ -363,7 +394,7 @@ class RoundLoop(records.Stateful, Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the replies to the aggregate one at a time, then take the server's step.
 
-        Under secure aggregation there is one, the mean of its nodes, which has been checked.
+        Under secure aggregation there is one for each cohort, the mean of its nodes, which has been checked.
 
         Raises
         ------
@@ -427,7 +458,7 @@ class RoundLoop(records.Stateful, Strategy):
         server_round: int,
         config: ConfigRecord,
         timeout: float,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        evaluate_fn: CentralEvaluation | None,
     ) -> dict[str, Any]:
         """Steps 8 and 9 of a round: the metrics of the nodes and of the server, whose names have a prefix."""
         # 8. Nodes evaluate the new parameters.
@@ -436,13 +467,10 @@ class RoundLoop(records.Stateful, Strategy):
         metrics = self.aggregate_evaluate(server_round, self.send(run.grid, messages, timeout))
         if metrics is not None:
             run.result.evaluate_metrics_clientapp[server_round] = metrics
-            values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
-            log(INFO, "round %s: %s", server_round, ", ".join(values[:_MAX_LOGGED]))
+            log(INFO, "round %s: %s", server_round, _listed(metrics))
         # 9. So does the server.
-        central = evaluate_fn(server_round, run.result.arrays) if evaluate_fn else None
-        if central is not None:
-            run.result.evaluate_metrics_serverapp[server_round] = central
-        of_server = {wire.SERVER_METRICS_PREFIX + name: value for name, value in (central or {}).items()}
+        central = _evaluate_centrally(run, server_round, evaluate_fn)
+        of_server = {wire.SERVER_METRICS_PREFIX + name: value for name, value in central.items()}
         return {**self.report.evaluate, **of_server}
 
     def configure_evaluate(
@@ -692,6 +720,21 @@ def _stops(run: Run, should_stop: Callable[[int, Result], bool] | None) -> bool:
         log(INFO, "stopping early: %s", reason)
         return True
     return False
+
+
+def _evaluate_centrally(run: Run, server_round: int, evaluate_fn: CentralEvaluation | None) -> MetricRecord:
+    """The metrics of the server, which are logged; empty without any."""
+    metrics = evaluate_fn(server_round, run.result.arrays) if evaluate_fn else None
+    if metrics is None:
+        return MetricRecord()
+    run.result.evaluate_metrics_serverapp[server_round] = metrics
+    log(INFO, "round %s, on the server: %s", server_round, _listed(metrics))
+    return metrics
+
+
+def _listed(metrics: MetricRecord) -> str:
+    values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
+    return ", ".join(values[:_MAX_LOGGED])
 
 
 def _config(run: Run, settings: RoundConfig, server_round: int) -> ConfigRecord:

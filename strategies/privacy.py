@@ -295,8 +295,8 @@ class _NoisyMean(StreamingMean):
         spent = epsilon(self._privacy.noise, self._round, _LOGGED_DELTA)
         log(
             WARNING if noise > _DROWNED * mean else INFO,
-            "central privacy: the noise has %.2g times the norm of the mean update (%.3g, %.3g)%s; epsilon is at most "
-            "%.3g at delta %g after %s rounds, more if rounds were repeated",
+            "central privacy: the noise has %.2g times the norm of the mean update (%.3g against %.3g)%s; epsilon "
+            "is at most %.3g at delta %g after %s rounds, more if rounds were repeated",
             *(noise / mean, noise, mean),
             ", more than a model learns from: take more nodes per round (expected_weight), or less noise"
             if noise > _DROWNED * mean

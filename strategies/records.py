@@ -124,6 +124,16 @@ class NodeReport:
     own_data: bool = False
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """One of the four exchanges of secure aggregation in a round: who was asked, who answered, and what it took."""
+
+    asked: int
+    answered: int
+    seconds: float
+    bytes_up: int
+
+
 @dataclass
 class RoundReport:
     """The report of one round. Sizes are those of the records in the messages.

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from logging import INFO, WARNING
 from math import sqrt
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -42,9 +42,9 @@ from .mailbox import Arrival
 from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, agree, combine, mask, new_key, public_key
 from .privacy import PrivacyMechanism
 from .profiles import Profile
-from .records import LateReply, NodeReport, Refusal, TooFewRepliesError
+from .records import Exchange, LateReply, NodeReport, Refusal, TooFewRepliesError
 from .replies import Reply, count_bytes, read_timings, too_few
-from .samplers import Sampler
+from .samplers import Sampler, UniformFraction
 from .secure_node import encoding_record, least_threshold
 from .transport import NodeFailure, clock_of
 
@@ -81,6 +81,9 @@ class SecureAggregation:
         noise of the fewest possible nodes has the deviation z clip. It covers no buffers, which then do not change.
     metrics : mapping of str to float
         The largest absolute value of each metric of training whose mean the server gets; no other leaves a node.
+    evaluate : bool
+        Whether nodes evaluate, although a reply to EVALUATE shows the server the metrics of one node: for simulations,
+        and for nodes that withhold what is computed from their data. By default no node evaluates.
 
     Raises
     ------
@@ -96,6 +99,7 @@ class SecureAggregation:
     buffer_clip: float = 10.0
     noise: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    evaluate: bool = False
 
     def __post_init__(self) -> None:
         if self.neighbours == 1 or self.neighbours < 0:
@@ -139,6 +143,9 @@ class SecureAggregation:
         weighs = strategy.weighting not in ("uniform", "num-examples")
         renamed = (strategy.arrayrecord_key, strategy.configrecord_key) != (wire.ARRAYS, wire.CONFIG)
         noised = type(strategy.privacy) is not PrivacyMechanism
+        held_out = strategy.registry.held_out
+        shows = "" if self.evaluate else "a reply shows the metrics of its node; evaluate = True allows it"
+        evaluates = strategy.evaluate_sampler != UniformFraction(0.0)
         reasons = {
             "this strategy": gap,
             f"aggregation = {strategy.aggregation}": strategy.aggregation and "it compares single updates",
@@ -153,6 +160,8 @@ class SecureAggregation:
             and self.max_weight > 1
             and f"max_weight = {self.max_weight} weighs nodes by their examples",
             "closing = late 'fold'": strategy.closing.late == "fold" and "an update that is late is in no sum",
+            f"evaluate_sampler = {strategy.evaluate_sampler}": evaluates and shows,
+            f"held_out = {held_out}": (held_out.share or held_out.keys) and shows,
             "train_metrics_aggr_fn": strategy.train_metrics_aggr_fn and "it reads single replies",
             "arrayrecord_key, configrecord_key": renamed and "nodes read 'arrays' and 'config'",
         }
@@ -162,7 +171,7 @@ class SecureAggregation:
 
 
 class SecureRound:
-    """The exchanges of one round, whose sum is the one reply that the strategy gets.
+    """The exchanges of one round in one cohort, whose sum is the one reply that the strategy gets.
 
     Parameters
     ----------
@@ -172,16 +181,19 @@ class SecureRound:
     grid : Grid
     timeout : float
         > 0, seconds that a node has for each reply.
+    sender : Profile
+        Stands for the nodes of the cohort; its key names it.
     """
 
-    def __init__(self, part: SecureAggregation, loop: RoundLoop, grid: Grid, timeout: float) -> None:
-        self._part, self._loop, self._grid = part, loop, grid
+    def __init__(self, part: SecureAggregation, loop: RoundLoop, grid: Grid, timeout: float, sender: Profile) -> None:
+        self._part, self._loop, self._grid, self._sender = part, loop, grid, sender
         self._timeout, self._limit = timeout, min(timeout, loop.closing.deadline)
         self._session = secrets.token_bytes(16)
         self._clock = clock_of(grid)
         self._profiles: list[Profile] = []  # of the nodes that sent keys, by their numbers
-        #: Of each exchange: the nodes that answered, seconds, and bytes of the replies.
-        self.exchanges: dict[str, tuple[int, float, int]] = {}
+        self._start: Arrays = {}  # what the nodes train
+        self._neighbours, self._threshold = 0, 0
+        self.exchanges: dict[str, Exchange] = {}
 
     def replies(self, messages: Sequence[Message]) -> Iterator[Reply]:
         """Carry out the round with the nodes of these TRAIN messages; yield the sum, as the mean of its nodes.
@@ -196,7 +208,10 @@ class SecureRound:
         receivers = [message.metadata.dst_node_id for message in messages]
         if len(set(receivers)) < len(receivers):
             raise ValueError("secure aggregation: a node gets several messages in a round, but it has one mask")
+        self._need(len(messages), 3)
         self._part.plan(len(messages))
+        received = views(messages[0].content.array_records[wire.ARRAYS])
+        self._start = {name: received[name] for name in self._loop._returned}
         configs = [message.content.config_records[wire.CONFIG] for message in messages]
         # 1. keys: everybody draws two new keys
         answers = self._ask("keys", [(node, config, {}) for node, config in zip(receivers, configs, strict=True)])
@@ -218,6 +233,7 @@ class SecureRound:
         self._need(len(keys), 3)
         neighbours, threshold, encoding = self._part.plan(len(keys))
         cohort = Cohort(self._session, tuple(keys), neighbours, threshold)
+        self._neighbours, self._threshold = neighbours, threshold
         # 2. shares: everybody shares its secrets with its neighbours
         sealed = self._share(cohort, trains, signed)
         senders = {number: [other for other in cohort.neighbours_of(number) if other in sealed] for number in sealed}
@@ -236,18 +252,18 @@ class SecureRound:
         self._need(len(survivors), max(threshold, self._loop._needed))
         # 4. unmask: the survivors give of each other one of two secrets
         self._unmask(cohort, trains, senders, survivors, total)
-        mean, metrics, weight = encoding.decode(total, self._loop._returned, self._loop.buffers)
+        mean, metrics, weight = encoding.decode(total, self._start, self._loop.buffers)
         if not weight:
             self._too_few(0, 1)
         self._log(cohort, senders, survivors)
         record = MetricRecord({wire.NUM_EXAMPLES: weight, **metrics})
         content = RecordDict({wire.METRICS: record})
-        yield Reply(Profile.unknown(0), content, mean, record, weight, weight, nodes=len(survivors))
+        yield Reply(self._sender, content, mean, record, weight, weight, nodes=len(survivors))
 
     def info(self) -> dict[str, Any]:
         """The exchanges for the records of the run."""
-        names = ("nodes", "seconds", "bytes-up")
-        return {f"secagg-{step}": dict(zip(names, facts, strict=True)) for step, facts in self.exchanges.items()}
+        facts = {"cohort": self._sender.key, "neighbours": self._neighbours, "threshold": self._threshold}
+        return {**facts, "exchanges": {step: asdict(exchange) for step, exchange in self.exchanges.items()}}
 
     # -- the exchanges ----------------------------------------------------------------------------------------------
 
@@ -279,7 +295,7 @@ class SecureRound:
         """The sum of the masked updates, and the numbers of their nodes."""
         loop, begun = self._loop, self._clock.now()
         dtype = encoding.dtype(len(cohort.keys))
-        total = np.zeros(encoding.size(loop._returned, loop.buffers), dtype)
+        total = np.zeros(encoding.size(self._start, loop.buffers), dtype)
         numbers = {profile.node_id: number for number, profile in enumerate(self._profiles)}
         survivors: set[int] = set()
         uploaded = 0
@@ -305,7 +321,7 @@ class SecureRound:
             node = NodeReport(profile.key, "train", 1.0, {}, groups, size, timings, own_data=own_data)
             loop.report.nodes.append(node)
             del arrival, reply, masked  # frees their memory while waiting for the next one
-        self.exchanges["masked"] = len(survivors), self._clock.now() - begun, uploaded
+        self.exchanges["masked"] = Exchange(len(messages), len(survivors), self._clock.now() - begun, uploaded)
         return total, survivors
 
     def _unmask(
@@ -375,7 +391,7 @@ class SecureRound:
                 answers[arrival.flight.node_id] = arrival.flight.profile, answer
                 uploaded += count_bytes(RecordDict({wire.SECAGG: answer}))
         self._loop.report.bytes_up += uploaded
-        self.exchanges[step] = len(answers), self._clock.now() - begun, uploaded
+        self.exchanges[step] = Exchange(len(messages), len(answers), self._clock.now() - begun, uploaded)
         return answers
 
     def _read(self, arrival: Arrival) -> ConfigRecord | None:
@@ -404,11 +420,12 @@ class SecureRound:
         raise TooFewRepliesError(facts + too_few(loop.report, left, needed, loop.registry.absent()))
 
     def _log(self, cohort: Cohort, senders: Mapping[int, Sequence[int]], survivors: set[int]) -> None:
-        exchanges = [f"{step} {s:.2f} s, {size:,} B" for step, (_, s, size) in self.exchanges.items()]
+        exchanges = [f"{step} {of.seconds:.2f} s, {of.bytes_up:,} B" for step, of in self.exchanges.items()]
         log(
             INFO,
-            "secure aggregation: the sum of %s of %s nodes, each with %s neighbours, %s shares to a secret; %s dropped "
-            "out after the shares; %s",
+            "secure aggregation%s: the sum of %s of %s nodes, each with %s neighbours, %s shares to a secret; %s "
+            "dropped out after the shares; %s",
+            self._sender.key and f" in {self._sender.key}",
             *(len(survivors), len(cohort.keys), cohort.neighbours, cohort.threshold),
             *(len(senders.keys() - survivors), "; ".join(exchanges)),
         )

@@ -69,10 +69,8 @@ class SeenGrid(InProcessGrid):
 
 
 def masked_strategy(part: SecureAggregation, **more: Any) -> BaseStrategy:
-    """FedAvg with secure aggregation, without evaluations."""
-    return BaseStrategy(
-        secure_aggregation=part, **{"weighting": "uniform", "fraction_evaluate": 0.0, "node_wait": 0.0, **more}
-    )
+    """FedAvg with secure aggregation."""
+    return BaseStrategy(secure_aggregation=part, **{"weighting": "uniform", "node_wait": 0.0, **more})
 
 
 def run_masked(

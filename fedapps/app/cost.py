@@ -1,14 +1,21 @@
-"""What a method cost: bytes, optimizer steps, simulated time, and what it took to reach a target."""
+"""What a method cost: bytes, privacy, optimizer steps, simulated time, and what it took to reach a target."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import nan
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import inf, nan, sqrt
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedapps.base.report import metrics
+from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report.run_data import slowest
+from fedapps.runs.run_folder import RunFolder, read_config
+from fedapps.strategies import epsilon
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
+
+from .privacy import sentence, spent
 
 
 def traffic(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -19,6 +26,41 @@ def traffic(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "bytes_per_client_round": sent / max(replies, 1),
         "bytes_down_per_client_round": received / max(messages, 1),
     }
+
+
+def guarantee_of_all(folders: Iterable[Path]) -> str:
+    """ε of a node for all runs in these folders together, as a sentence; empty if none of them has a guarantee.
+
+    The ledger of each run counts, so that also runs that failed, ended early or were repeated do. Runs that differ in
+    mechanism, noise or sampling are composed as μ² = Σ μ_k² (Dong, Roth and Su 2022, Cor. 3.3), which is an upper bound
+    with Poisson sampling.
+    """
+    groups: dict[Hashable, tuple[Config, str, Counter[tuple[int, int]]]] = {}
+    number = 0
+    for folder in folders:
+        if not (folder / "config.toml").exists():
+            continue
+        config, number = parse(read_config(folder)), number + 1
+        run = config.run
+        for label, method in config.methods.items():
+            if not method.private(config.task).everything:
+                key = (run.dp, run.dp_noise, run.dp_delta, run.sampling, run.fraction_train, run.dp_seeded)
+                releases = RunFolder(folder, "").releases(label).by_round()
+                group = groups.setdefault(key, (config, label, Counter()))
+                group[2].update({(run.seed, server_round): count for server_round, count in releases.items()})
+    budgets = [spent(config, label, dict(enumerate(counts.values()))) for config, label, counts in groups.values()]
+    if not any(budgets):
+        return ""
+    runs = [config.run for config, _, _ in groups.values()]
+    totals = [counts.total() for _, _, counts in groups.values()]
+    budget = budgets[0]
+    if len(groups) > 1:
+        squares = sum(n / run.dp_noise**2 if b else inf for n, run, b in zip(totals, runs, budgets, strict=True))
+        relation, sensitivity = ("replace", 2.0) if any(run.dp == "local" for run in runs) else ("zero_out", 1.0)
+        delta = min(run.dp_delta for run in runs)
+        budget = {f"epsilon_{relation}": epsilon(1 / sqrt(squares), 1, delta, sensitivity) if squares else 0.0}
+    together = sentence(min(runs, key=lambda run: run.dp_delta), budget, f"{sum(totals)} releases")
+    return f"all {number} runs together, if nodes have the same data in each: {together}"
 
 
 def steps_per_node(rows: Sequence[Mapping[str, Any]], num_nodes: int) -> dict[str, float]:

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedapps.config.parsing import Config, parse
 from fedapps.runs.champions import Candidate, Registry, decide, decision_text
+from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.runs.tracking import Tracking
 from fedapps.strategies import BaseStrategy, Profile, RoundReport
@@ -34,13 +35,20 @@ def run_gate(grid: Grid, config: Config) -> None:
 
     Raises
     ------
+    FolderInUseError
+        Another process changes the registry, or compares models for it.
     ValueError
         A run folder is missing, has other outputs or has not finished, or there is no champion to go back to.
     TooFewRepliesError
         Fewer than ``num-nodes`` nodes are connected.
     """
+    folder = Path(config.run.registry)
+    with owned(folder):
+        _steer(grid, config, Registry.read(folder))
+
+
+def _steer(grid: Grid, config: Config, registry: Registry) -> None:
     run = config.run
-    registry = Registry.read(Path(run.registry))
     aliases: dict[str, Candidate] = {}
     if run.compares:
         assert run.started_from is not None
@@ -127,7 +135,9 @@ def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
     """
     if not registry.generations:
         return {}
-    models = {one.generation: _Model.open(config, one) for one in registry.generations}
+    # A node changes its model also where all others are off, or may not work now.
+    alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=0))
+    models = {one.generation: _Model.open(alone, one) for one in registry.generations}
     strategy = models[max(models)].strategy
     # Also nodes that may not work now: to go back to a model that they keep is no work.
     nodes = [node for node in strategy.registry.connected(grid) if not node.no_data]
@@ -184,10 +194,16 @@ class _Model:
         snapshot = RunFolder(path, "").checkpoints(candidate.method).of_round(candidate.round)
         if snapshot is None:
             raise ValueError(f"generation {candidate.generation}: {path} has no checkpoint of round {candidate.round}")
-        needed = loaded.run.min_replies if run.compares else 0  # a node goes back also where none may work now
-        evaluation = replace(loaded.run, num_nodes=run.num_nodes, node_wait=run.node_wait, fraction_evaluate=1.0)
-        evaluation = replace(evaluation, min_replies=needed)
-        loaded = with_begun(replace(loaded, run=replace(evaluation, held_out_nodes="", in_flight=run.in_flight)), path)
+        evaluation = replace(
+            loaded.run,
+            num_nodes=run.num_nodes,
+            min_replies=run.min_replies,
+            node_wait=run.node_wait,
+            in_flight=run.in_flight,
+            fraction_evaluate=1.0,
+            held_out_nodes="",
+        )
+        loaded = with_begun(replace(loaded, run=evaluation), path)
         label = read_label(path / "label")
         carry_states(path, label, run.folder(0), label, candidate.method)
         strategy, initial = strategy_for(loaded, candidate.method, initial_model(loaded, candidate.method))

@@ -173,15 +173,17 @@ def guarantee(config: Config, label: str, releases: Mapping[int, int]) -> str:
     run, budget = config.run, spent(config, label, releases)
     if not budget:
         return ""
-    ((name, value),) = budget.items()
-    neighbours = NEIGHBOURS[name.removeprefix("epsilon_")]
     rounds, total = len(releases), sum(releases.values())
     repeated = f", some of them repeated: {total} releases" if total > rounds else ""
+    return f"dp = {run.dp}: {sentence(run, budget, f'{rounds} rounds{repeated}')}"
+
+
+def sentence(run: RunConfig, budget: Mapping[str, float], after: str) -> str:
+    """The ε of :func:`spent`, and for which neighbouring runs it holds."""
+    ((name, value),) = budget.items()
     seeded = "; of the same run with secret draws, because dp-seeded = true protects nothing" if run.dp_seeded else ""
-    return (
-        f"dp = {run.dp}: epsilon = {value:.3g} at delta = {run.dp_delta:g} after {rounds} rounds{repeated}; "
-        f"{neighbours}{seeded}"
-    )
+    neighbours = NEIGHBOURS[name.removeprefix("epsilon_")]
+    return f"epsilon = {value:.3g} at delta = {run.dp_delta:g} after {after}; {neighbours}{seeded}"
 
 
 def on_floats(mod: Mod, seed: int | None = None) -> Mod:

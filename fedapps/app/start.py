@@ -32,6 +32,8 @@ from fedapps.tasks.trained import TrainedModel
 
 #: The file in a run folder with the rounds that came before the run, by method, and the labels of the runs before it.
 STARTED = "started.json"
+#: How many runs, two years of weeks, a node may have missed without losing its private state.
+_LINEAGE = 104
 #: Keys on which the guarantee of differential privacy over both runs depends.
 _PRIVACY_KEYS = ("dp", "dp-clip", "dp-noise", "dp-delta", "dp-seeded", "sampling", "fraction-train", "num-nodes")
 
@@ -129,8 +131,11 @@ def with_begun(config: Config, path: Path) -> Config:
 
 
 def _lineage(path: Path) -> tuple[str, ...]:
-    """The label of the run in a folder, and those of the runs before it. Raises ``ValueError`` for a damaged file."""
-    return read_label(path / "label"), *read_object(path / STARTED).get("lineage", ())
+    """The label of the run in a folder, and those of the last runs before it. Raises ``ValueError`` for a damaged file.
+
+    Every message has them: a node goes on from the newest of these runs in which it took part.
+    """
+    return (read_label(path / "label"), *read_object(path / STARTED).get("lineage", ()))[:_LINEAGE]
 
 
 def carry_states(source: Path, label: str, target: Path, new_label: str, method: str) -> None:

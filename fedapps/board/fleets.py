@@ -83,5 +83,6 @@ def read_fleet_status(folder: Path, path: str, foreign: Sequence[str]) -> FleetS
 
 def _texts(table: Table) -> list[list[str]]:
     """The titles and the rows of a table."""
-    rows = [[c if isinstance(c, str) else f"{c.text} {c.interval}".strip() for c in row] for row in table.shown]
+    numbers = [[(c, "") if isinstance(c, str) else (c.text, c.interval) for c in row] for row in table.shown]
+    rows = [[f"{text} ({interval})" if interval else text for text, interval in row] for row in numbers]
     return [[column.title for column in table.columns], *rows]

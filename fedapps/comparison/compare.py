@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.app.cost import guarantee_of_all
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
@@ -192,6 +194,8 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
         first = failures(rows)[0].reason
         raise RunFailedError(f"{failed}\nthe first: {first}\nthe folder {folder} has everything that was trained")
     comparison = summarise(plan, rows, references)
+    if privacy := guarantee_of_all(folder / cell["config"]["name"] for cell in cells):
+        comparison = replace(comparison, notes=(*comparison.notes, f"Privacy: {privacy}."))
     text = comparison.text()
     for path in filter(None, (folder / FILE, json_path)):
         write_whole(path, text.encode())

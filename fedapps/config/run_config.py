@@ -488,6 +488,7 @@ def secure_aggregation_of(run: RunConfig) -> SecureAggregation | None:
         run.secure_aggregation_buffer_clip,
         run.dp_noise if noised else 0.0,
         read_largest(run.secure_aggregation_metrics),
+        evaluate=True,  # nodes with their own data withhold what they measure (fedapps.app.disclosure)
     )
     part.plan(max(3, run.pace.closing.asked(run.training_nodes)))
     return part

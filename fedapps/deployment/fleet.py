@@ -276,7 +276,7 @@ class LocalFleet(Runner):
         except FleetError as error:
             kept = f"\nfinished rounds are saved in {path}: set resume = true to continue" if path.exists() else ""
             raise RunFailedError(f"{error}{kept}") from error
-        conclude(config, "a fleet", begun)
+        conclude(config, "fleet", begun)
 
     def _data(self, config: Config) -> FleetData:
         return FleetData.read(config, self.nodes, self.node_data)

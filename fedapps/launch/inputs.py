@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import files, requires, version
+from importlib.metadata import files, metadata, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def app_folder() -> Iterator[Path]:
 
 
 def _pyproject() -> str:
-    """What Flower reads of a project: its name, its requirements, its two apps and the keys of its run config."""
+    """What Flower reads of a project: its name, its description, its requirements, its two apps and the keys of its run config."""
     app = {
         "publisher": "fedapps",
         "fab-format-version": 1,
@@ -61,6 +61,7 @@ def _pyproject() -> str:
         "project": {
             "name": "fedapps",
             "version": version("fedapps"),
+            "description": metadata("fedapps")["Summary"],  # without it, `flwr run` warns
             "license": {"file": _LICENSE},
             "dependencies": [needed for needed in requires("fedapps") or () if "extra ==" not in needed],
         },

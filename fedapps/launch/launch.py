@@ -24,6 +24,7 @@ from fedapps.app.server_app import check_start
 from fedapps.base.atomic import UnwritableError
 from fedapps.base.errors import RunFailedError
 from fedapps.base.processes import usable_cores
+from fedapps.base.report.numbers import format_duration
 from fedapps.clients.data import cached_load, loaded_data
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
@@ -249,7 +250,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
         print(f"  {label}: {method.summary}")
     if remark := _without_main_metric(config):
         print(remark)
-    print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")
+    print(f"\nfinished in {format_duration(time.monotonic() - begun)}, engine: {engine}")
     print(f"summary: {path / 'summary.json'}\nreport:  {path / 'report.html'}")
     if refused := refused_text(folder):
         raise RunFailedError(refused)

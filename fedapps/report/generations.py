@@ -202,7 +202,7 @@ class Fleet:
 
     def table(self) -> Table:
         """A row for each decision, the newest first."""
-        titles = ["date", "decision", "drift", "fell silent", "generation", "champion", "challenger", "gain", "nodes"]
+        titles = ["date", "decision", "drift", "fell silent", "in use", "champion", "challenger", "gain", "nodes"]
         rows: list[Row] = []
         for one in reversed(self.generations):
             decision, pairs = one.decision, one.decision.nodes.values()

@@ -8,12 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from math import ceil
+from math import ceil, inf, isfinite, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, Self
 
 from fedapps.base.atomic import write_whole
-from fedapps.base.report.numbers import mean_and_interval, number
+from fedapps.base.report.numbers import half_width, mean_and_interval, number
 from fedapps.base.report.tables import text_table
 
 from .records import parsed
@@ -145,8 +146,8 @@ def decide(
     """Decide whether a challenger takes the champion's place.
 
     It does if the 95 % interval (Student's t) of the mean gain over the nodes that evaluated both lies above
-    ``-margin``, and the mean gain of no group lies below ``-group_margin``. The nodes with the lowest gains, a tenth of
-    all and at least one, are a group, too.
+    ``-margin``, with or without the tenth of the nodes that gains most, and the mean gain of no group lies below
+    ``-group_margin``. The nodes with the lowest gains, a tenth of all and at least one, are a group, too.
 
     Parameters
     ----------
@@ -162,8 +163,9 @@ def decide(
     Returns
     -------
     dict
-        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``groups`` (the mean gain of each), ``members`` (the
-        nodes of each group) and ``nodes`` (champion, challenger and gain of each).
+        ``promote``, ``reason``, ``gain`` (mean, nodes, low, high), ``without-best`` (the lower limit without the tenth
+        that gains most; ``None`` if there is none), ``groups`` (the mean gain of each), ``members`` (the nodes of each
+        group) and ``nodes`` (champion, challenger and gain of each).
     """
     sign = -1.0 if mode == "min" else 1.0
     both = sorted(champion.keys() & challenger.keys())
@@ -178,15 +180,43 @@ def decide(
     members = {**decision["members"], WORST: sorted(both, key=gains.__getitem__)[: ceil(len(both) / 10)]}
     means = {name: sum(gains[node] for node in of) / len(of) for name, of in sorted(members.items()) if of}
     gain = mean_and_interval(list(gains.values()))
+    without_best = _low_without_best(list(gains.values()))
+    low = max(gain["low"], -inf if without_best is None else without_best)
     losing = [name for name, mean in means.items() if not mean >= -group_margin]
-    promote = gain["low"] > -margin and not losing
-    if not gain["low"] > -margin:
-        reason = f"the interval of the gain begins at {number(gain['low'])}, not above {number(0.0 - margin)}"
+    promote = low > -margin and not losing
+    if not low > -margin:
+        reason = f"the interval of the gain begins at {number(low)}, not above {number(0.0 - margin)}"
     elif losing:
         reason = f"{', '.join(losing)}: the mean gain is below {number(0.0 - group_margin)}"
     else:
         reason = "the interval lies above minus the margin, and no group loses more than its own"
-    return decision | {"promote": promote, "reason": reason, "gain": gain, "groups": means}
+    decision |= {"gain": gain, "without-best": without_best, "groups": means}
+    return decision | {"promote": promote, "reason": reason}
+
+
+def _low_without_best(gains: Sequence[float]) -> float | None:
+    """The lower limit of the 95 % interval of the mean gain without the highest tenth, at least one, of the gains.
+
+    It is also one of the mean gain of all, which is higher. One very high gain makes Student's interval of all so wide
+    that it refuses a model from which every node gains; it has no part in this limit. The higher of both limits lies
+    above the true mean of normal gains in 3.2 % of the samples of three nodes, 2.8 % of four, 2.5 % of ten and more;
+    Student's alone in 2.5 %.
+
+    The interval of a trimmed mean: J. W. Tukey and D. H. McLaughlin, Less Vulnerable Confidence and Significance
+    Procedures for Location Based on a Single Sample, Sankhya A 25, 1963; here trimmed on one side.
+
+    Returns
+    -------
+    float or None
+        ``None`` with fewer than three gains, or where one is not finite.
+    """
+    ordered, count = sorted(gains), len(gains)
+    kept = count - ceil(count / 10)
+    if kept < 2 or not all(map(isfinite, gains)):
+        return None
+    # s_w: the standard deviation of the Winsorized gains; with h of n gains kept, t(h - 1) sqrt(n) s_w / h
+    winsorized = [*ordered[:kept], *[ordered[kept - 1]] * (count - kept)]
+    return fmean(ordered[:kept]) - half_width(stdev(winsorized) * sqrt(count / kept), kept)
 
 
 def decision_text(decision: Mapping[str, Any]) -> str:
@@ -197,5 +227,9 @@ def decision_text(decision: Mapping[str, Any]) -> str:
     if gain := decision.get("gain"):
         limits = f"{number(gain['low'])} to {number(gain['high'])}"
         groups = [[name, number(mean)] for name, mean in decision["groups"].items()]
-        parts += [text_table(["group", "mean gain"], groups), f"mean gain {number(gain['mean'])} ({limits})"]
+        without_best = f"; without the tenth that gains most, from {number(decision['without-best'])}"
+        parts += [
+            text_table(["group", "mean gain"], groups),
+            f"mean gain {number(gain['mean'])} ({limits}){without_best}",
+        ]
     return "\n".join([*parts, f"{'promoted' if decision['promote'] else 'kept the champion'}: {decision['reason']}"])

@@ -47,10 +47,24 @@ def _number(name: str, value: object) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecureSum:
+    """A sum of secure aggregation: of ``neighbours + 1`` shares of a secret ``threshold`` give it, both 0 without keys.
+
+    The values of an exchange have the names of :class:`fedapps.strategies.records.Exchange`.
+    """
+
+    cohort: str = ""
+    neighbours: Count = 0
+    threshold: Count = 0
+    exchanges: Mapping[str, Metrics] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StrategyFacts:
-    """What some strategies report of a round: learned rates, relative to the largest, and tiers that were averaged."""
+    """What some strategies report of a round: rates, relative to the largest, averaged tiers, and secure sums."""
 
     rates: Metrics = field(default_factory=dict)
+    secagg: tuple[SecureSum, ...] = ()
     averaged: Annotated[list[str], BeforeValidator(lambda names: names or [])] = field(default_factory=list)
 
 

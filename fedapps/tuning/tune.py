@@ -9,6 +9,7 @@ from typing import Any
 
 import tomli_w
 
+from fedapps.app.cost import guarantee_of_all
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import RunFailedError
 from fedapps.base.options import Range, split_names
@@ -33,7 +34,7 @@ _OF_A_RUN = ("name", "output-dir", "resume", "seed")
 
 
 def summarise(
-    plan: TuningPlan, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Sequence[Final]]
+    plan: TuningPlan, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Sequence[Final]], privacy: str
 ) -> dict[str, Any]:
     """The content of ``tune.json``.
 
@@ -44,15 +45,17 @@ def summarise(
         All trials of each method, by label.
     finals : mapping
         The finalists of each method, by label.
+    privacy : str
+        The guarantee of all runs together.
 
     Returns
     -------
     dict
-        ``recipe``, ``metric``, ``mode`` ("min" or "max"), ``trials`` (per method), ``seeds``, ``final_seeds``, and
-        ``methods``: by label the ``ranges``, the metric with the ``current`` settings and with the ``tuned`` ones
-        (``None`` if their runs failed), the tuned ``settings``, those of them that are ``near_end`` of their range, the
-        ``label``, which is empty if all trials failed, the number of trials by state in ``counts``, all ``trials``, and
-        the ``finals``.
+        ``recipe``, ``metric``, ``mode`` ("min" or "max"), ``trials`` (per method), ``seeds``, ``final_seeds``,
+        ``privacy``, and ``methods``: by label the ``ranges``, the metric with the ``current`` settings and with the
+        ``tuned`` ones (``None`` if their runs failed), the tuned ``settings``, those of them that are ``near_end`` of
+        their range, the ``label``, which is empty if all trials failed, the number of trials by state in ``counts``,
+        all ``trials``, and the ``finals``.
     """
     methods = {}
     for label, of_method in trials.items():
@@ -74,7 +77,7 @@ def summarise(
             "trials": [asdict(trial) for trial in of_method],
             "finals": [asdict(final) for final in finals[label]],
         }
-    head = {"recipe": plan.recipe, "metric": plan.metric, "mode": plan.mode, "trials": plan.trials}
+    head = {"recipe": plan.recipe, "metric": plan.metric, "mode": plan.mode, "trials": plan.trials, "privacy": privacy}
     return head | {"seeds": list(plan.seeds), "final_seeds": list(plan.final_seeds), "methods": methods}
 
 
@@ -97,7 +100,8 @@ def tuning_text(tuning: Mapping[str, Any]) -> str:
     )
     if tuning["final_seeds"]:
         first += f"; finalists also with {', '.join(map(str, tuning['final_seeds']))}"
-    return "\n\n".join([first, text_table(header, rows), *_advice(tuning), *_about_failures(tuning)])
+    privacy = [tuning["privacy"]] if tuning["privacy"] else []
+    return "\n\n".join([first, text_table(header, rows), *privacy, *_advice(tuning), *_about_failures(tuning)])
 
 
 def _value(value: float | None) -> str:
@@ -305,7 +309,8 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
     print(f"at most {left} runs in {folder}; if interrupted, resume: python -m fedapps tune --resume {folder}")
     with MatrixProgress(left) as progress:
         run_chains([of.chain() for of in methods], run_trial, jobs=plan.parallel(jobs), watch=progress, log_of=log_of)
-    tuning = summarise(plan, {of.method: of.study.trials() for of in methods}, {of.method: of.finals for of in methods})
+    trials, finals = {of.method: of.study.trials() for of in methods}, {of.method: of.finals for of in methods}
+    tuning = summarise(plan, trials, finals, guarantee_of_all(sorted((folder / "trials").glob("*"))))
     if not any(tuned["label"] for tuned in tuning["methods"].values()):
         raise RunFailedError(f"nothing to write:\n\n{tuning_text(tuning)}")
     text = tuned_recipe(plan, tuning)

@@ -176,6 +176,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     """
 
     privacy_gap: ClassVar[str] = "it also compares single updates, and the cluster of a node depends on its update"
+    secrecy_gap: ClassVar[str | None] = "it compares single updates, by which it finds the clusters"
     compression_gap: ClassVar[str] = (
         "nodes are clustered by their updates, and start from the models of their clusters, not from the shared one"
     )

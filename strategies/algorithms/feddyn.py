@@ -44,7 +44,7 @@ class FedDyn(BaseStrategy):
     """
 
     privacy_gap: ClassVar[str] = "its server state adds up the noise of all rounds"
-    secrecy_gap: ClassVar[str] = "it tells each node which of its replies was counted"
+    secrecy_gap: ClassVar[str | None] = "it tells each node which of its replies was counted"
     robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
     kept: ClassVar[tuple[str, ...]] = ("_sum", "_counted")
 

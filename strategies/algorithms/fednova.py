@@ -44,7 +44,7 @@ class FedNova(BaseStrategy):
     def refusal_reason(self, reply: Reply) -> str | None:
         norm = reply.metrics.get(FEDNOVA_NORM)
         if not isinstance(norm, int | float) or not 1 <= norm < float("inf"):
-            return f"{FEDNOVA_NORM} is {norm}: must be a number of at least 1, as nodes of FedNova report"
+            return f"metric {FEDNOVA_NORM} is {norm}: a client returns a number of at least 1 (docs/strategies.md)"
         return None
 
     def further_sizes(self, reply: Reply) -> dict[str, float]:

@@ -6,13 +6,14 @@ Dutto et al., Collaborative Visual Place Recognition through Federated Learning,
 Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020 (https://arxiv.org/abs/1905.06641), Algorithm 1.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar, Literal, get_args
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
@@ -274,6 +275,9 @@ class HierarchicalFedAvg(BaseStrategy):
     ``aggregation`` combines the replies within each cluster, so the majority of the replies must be honest in every
     cluster. The averages of clusters remain means: a cluster of Byzantine nodes moves the shared result.
 
+    Under ``secure_aggregation`` the server gets the sum of each cluster. A cluster of fewer than three nodes, or that
+    loses too many, is left out of the round.
+
     Parameters
     ----------
     groups : sequence of str
@@ -307,9 +311,7 @@ class HierarchicalFedAvg(BaseStrategy):
     privacy_gap: ClassVar[str] = (
         "its clusters exist only where nodes reply, so a node alone in its cluster decides whether the cluster counts"
     )
-    secrecy_gap: ClassVar[str] = (
-        "a cluster can have one node, whose sum would be its update; run fedavg for each cluster that is large enough"
-    )
+    secrecy_gap: ClassVar[str | None] = ""
     compression_gap: ClassVar[str] = "nodes start from the models of their clusters, not from the shared one"
     kept: ClassVar[tuple[str, ...]] = ("tiers",)
     needs_profiles: bool = True
@@ -338,13 +340,14 @@ class HierarchicalFedAvg(BaseStrategy):
         tops = (self.server_optimizer, self.integers, cluster_weights, max_weight, self.buffers)
         self.tiers = Tiers(groups[::-1], intervals[::-1], factories[::-1], *tops)
         self._aggregates: dict[ClusterPath, Aggregate] = {}
+        self._replies: Counter[str] = Counter()
         self._info: dict[str, Any] = {}
 
     def summary(self) -> None:
         """Log the parts of this strategy."""
         tiers = reversed(list(zip(self.tiers.names, self.tiers.intervals, strict=True)))
-        intervals = (f"{name} every {interval} rounds" if interval else f"{name} never" for name, interval in tiers)
-        log(INFO, "\t├── clusters averaged: %s", ", ".join(intervals))
+        intervals = (f"{name} models {f'every {interval} rounds' if interval else 'never'}" for name, interval in tiers)
+        log(INFO, "\t├── averaged with each other: %s", ", ".join(intervals))
         super().summary()
 
     def cluster_of(self, profile: Profile) -> ClusterPath:
@@ -374,7 +377,7 @@ class HierarchicalFedAvg(BaseStrategy):
         ValueError
             There are no clusters yet, and no node has a label for one of the groups.
         """
-        self._aggregates = {}
+        self._aggregates, self._replies = {}, Counter()
         if not self.tiers.initialized:
             self.tiers.initialize(arrays)
         if not self.tiers.leaves() and (nodes := self.profiles(grid)):
@@ -392,17 +395,27 @@ class HierarchicalFedAvg(BaseStrategy):
             # Clusters that share a model share its record.
             content[wire.ARRAYS] = self.record_once(id(model), partial(to_record, model))
 
+    def cohorts(self, messages: Sequence[Message]) -> Iterator[tuple[Profile, Sequence[Message]]]:
+        """The nodes of each cluster."""
+        of_cluster: dict[ClusterPath, list[tuple[Profile, Message]]] = {}
+        for message in messages:
+            node = self._known(message.metadata.dst_node_id)
+            of_cluster.setdefault(self.cluster_of(node), []).append((node, message))
+        for path, pairs in sorted(of_cluster.items()):
+            yield replace(pairs[0][0], key="/".join(path)), [message for _, message in pairs]
+
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         path = self.cluster_of(reply.profile)
         if path and path not in self._aggregates:
             self._aggregates[path] = self.new_aggregate("/".join(path))
+        if path:
+            self._replies["/".join(path)] += reply.nodes
         (self._aggregates[path] if path else aggregate).add(reply.arrays, reply.weight)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
-        replies = {"/".join(path): cluster.count for path, cluster in sorted(self._aggregates.items())}
         for path in sorted(self._aggregates):
             self.tiers.step(path, self._aggregates.pop(path))
-        self._info = {"replies": replies, "averaged": self.tiers.synchronise(server_round)}
+        self._info = {"replies": dict(sorted(self._replies.items())), "averaged": self.tiers.synchronise(server_round)}
         return self.tiers.average()
 
     def round_info(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class IteratedClusters(BaseStrategy):
     def refusal_reason(self, reply: Reply) -> str | None:
         choice = reply.metrics.get(IFCA_CHOICE)
         if choice not in range(self.clusters):
-            return f"{IFCA_CHOICE} is {choice}: must be the number of a model, from 0 to {self.clusters - 1}"
+            return f"metric {IFCA_CHOICE} is {choice}: a client returns the number of a model, 0 to {self.clusters - 1}"
         return None
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:

@@ -72,7 +72,7 @@ class QFedAvg(BaseStrategy):
     def refusal_reason(self, reply: Reply) -> str | None:
         loss = reply.metrics.get(Q_FFL_LOSS)
         if not isinstance(loss, int | float) or not 0 <= loss <= _LARGEST:
-            return f"{Q_FFL_LOSS} is {loss}: must be a number from 0 to {_LARGEST:g}, as nodes of q-FFL report"
+            return f"metric {Q_FFL_LOSS} is {loss}: a client returns one from 0 to {_LARGEST:g} (docs/strategies.md)"
         return None
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:

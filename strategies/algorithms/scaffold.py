@@ -83,7 +83,7 @@ class Scaffold(BaseStrategy):
     def refusal_reason(self, reply: Reply) -> str | None:
         length = reply.metrics.get(SCAFFOLD_LENGTH)
         if not isinstance(length, int | float) or not _SHORTEST <= length < inf:
-            return f"{SCAFFOLD_LENGTH} is {length}: must be a number above 0, as nodes of SCAFFOLD report"
+            return f"metric {SCAFFOLD_LENGTH} is {length}: a client returns a number above 0 (docs/strategies.md)"
         return None
 
     def further_sizes(self, reply: Reply) -> dict[str, float]:

@@ -266,18 +266,19 @@ def test_the_weekly_unit_runs_a_command_that_there_is_and_has_the_servers_rights
     assert (arguments.federation, str(arguments.recipe)) == ("fleet", "/etc/fedapps/weekly.toml")
     rights = server.partition("# Hardening")[2].partition("[Install]")[0]
     assert rights.strip() in service
+    assert "\nRestart=on-failure\n" in service
     assert "OnCalendar=Sun 22:00" in (DEPLOY / "fedapps-generation.timer").read_text()
 
 
 @pytest.mark.subprocesses
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
-@pytest.mark.parametrize("name", UNITS)
-def test_systemd_finds_nothing_wrong_with_a_unit(name, tmp_path):
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
     installed = Path(sys.executable).parent
-    (tmp_path / name).write_text((DEPLOY / name).read_text().replace("/opt/fedapps/.venv/bin", str(installed)))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)], capture_output=True, text=True, timeout=60
-    )
+    units = [tmp_path / path.name for kind in ("service", "timer") for path in DEPLOY.glob(f"*.{kind}")]
+    assert len(units) == 4
+    for path in units:
+        path.write_text((DEPLOY / path.name).read_text().replace("/opt/fedapps/.venv/bin", str(installed)))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

@@ -155,6 +155,7 @@ def test_an_installed_wheel_in_their_folder(installed: Path, theirs: Path) -> No
     assert "<svg" in (theirs / "runs" / "run" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_editable_installation_in_their_folder(theirs: Path) -> None:
     assert "fedavg" in run_tool(sys.executable, "-m", "fedapps", "list", folder=theirs, environment=environment(theirs))
     assert SAID in run_tool(sys.executable, "-m", "shop.run", folder=theirs, environment=environment(theirs))

@@ -21,7 +21,7 @@ from fedapps.registry.methods import method_names
 from fedapps.registry.tasks import task_names
 from fedapps.runs.checkpoints import read_snapshot
 
-pytestmark = pytest.mark.subprocesses
+pytestmark = [pytest.mark.slow, pytest.mark.subprocesses]
 RECIPE = ROOT / "examples" / "tabular-task" / "recipes" / "digits.toml"
 QUICK = {
     "task": "tabular",
@@ -38,7 +38,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("name", [PACKAGES[0], pytest.param(PACKAGES[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", PACKAGES)
 def test_the_tests_of_the_package_pass(name: str, installed: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=", "--import-mode=importlib"]
     folder = ROOT / "examples" / name
@@ -54,7 +54,6 @@ def test_they_are_known_while_they_are_installed_and_not_before(request: pytest.
     assert "fedsam.radius" in described()["method fedsam"]
 
 
-@pytest.mark.slow
 def test_compare_runs_them_beside_ours(plugins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = "num-nodes=3 rounds=2 epochs=1 evaluate-every=1 tabular.dataset=breast-cancer tabular.partition=iid"
     given = [f"--set={pair}" for pair in [*quick.split(), f"cache-dir={tmp_path / 'worlds'}"]]

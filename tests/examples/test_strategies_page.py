@@ -30,9 +30,12 @@ def test_the_page_has_every_strategy_with_its_arguments() -> None:
     kinds = [kind for name in strategies.__all__ if inspect.isclass(kind := getattr(strategies, name))]
     for kind in kinds:
         if issubclass(kind, BaseStrategy) and kind is not BaseStrategy:
-            own = [name for name in inspect.signature(kind).parameters if name not in ("base", "seed")]
+            own = [p for name, p in inspect.signature(kind).parameters.items() if name not in ("base", "seed")]
             (shown,) = re.findall(rf"`{kind.__name__}\(([^`]*)\)` ?[|,]", PAGE)
-            assert re.findall(r"(?:^|, )(\w+)", shown) == own
+            required, _, optional = shown.partition("[")
+            for part, optional_part in ((required, False), (optional, True)):
+                names = [p.name for p in own if (p.default is not p.empty) == optional_part]
+                assert re.findall(r"\w+", part) == names
 
 
 def test_arguments_and_names_of_messages_exist() -> None:

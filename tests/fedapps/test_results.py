@@ -1,6 +1,7 @@
 """fedapps.run, fedapps.compare and fedapps.open_run: what they return and refuse, and that they import little."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,10 +127,11 @@ def test_open_run_reads_the_same_result_again(result):
 
 
 @pytest.mark.slow
-def test_the_command_line_gives_the_same_bits(result, tmp_path, worlds):
+def test_the_command_line_gives_the_same_bits(result, tmp_path, worlds, capsys):
     keys = SMALL | {"cache-dir": worlds, "seed": 3, "lqr.noise-variance": 0.02, "name": "small"}
     settings = [f"--set={key}={value}" for key, value in keys.items()]
     assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path), *settings]) == 0
+    assert re.search(r"\nfinished in [\d.]+ s, engine: inline\n", capsys.readouterr().out)
     other = fedapps.open_run(tmp_path / "small")
     assert same_bits(other.arrays("fedavg"), result.arrays("fedavg"))
     same = ["method", "round", "node", "phase", "test.total_loss"]

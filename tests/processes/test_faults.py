@@ -1,11 +1,13 @@
 """What the page on faults says, done to real processes."""
 
+import re
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from example_apps import EXAMPLES
 from fedapps.strategies import Snapshot
@@ -161,6 +163,27 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         fleet.assert_same_as_replayed(tmp_path / "replay")
         assert robot.rounds[0] == 1, "the robot of the node that was killed"
         assert robot.rounds == sorted(set(robot.rounds)), "each model once"
+
+
+def test_a_node_that_is_killed_between_two_exchanges_of_a_secure_sum_is_not_in_it(tmp_path: Path) -> None:
+    given = LQR | {"methods": "fedavg", "num-nodes": 3, "rounds": 1, "deadline": 12.0}
+    secure = {"secure-aggregation": True, "secure-aggregation-threshold": 0.5}  # 2 of 3 must stay
+    own = [{"partition-id": i, "num-partitions": 3, "secagg-min-threshold": 0.5} for i in range(3)]
+    with faulty(tmp_path, 3, given | secure, *own) as fleet:
+        fleet.start()
+        fleet.submit()
+        log = fleet.deployed.node_folder(0) / "supernode.log"
+        fleet.wait(lambda: "Receiving: train message" in log.read_text())  # after the shares
+        fleet.kill_node(0)
+        fleet.wait_until_ended()
+        assert fleet.has_finished(), fleet.log_lines
+        assert re.search(r"the sum of 2 of 3 nodes, .* 1 dropped out after the shares", "\n".join(fleet.log_lines))
+        rows = fleet.folder.lines("nodes.jsonl")
+        assert {row["node"] for row in rows} == {"robot-01", "robot-02"}
+        plain = parse(fleet.config.flat() | {"secure-aggregation": False})
+        expected = replay(plain, rows, own, tmp_path / "replay", 1).arrays
+        for name in (name for name in expected if name.startswith("shared.")):
+            np.testing.assert_allclose(fleet.ended().arrays[name], expected[name], atol=3 * 10 * 2.0**-21)
 
 
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -81,38 +81,6 @@ def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, task: 
         assert (origin.round, origin.metrics) == (ROUNDS, row["metrics"]), "for other programs of the machine"
 
 
-@pytest.mark.slow
-def test_a_fleet_goes_on_the_next_week_and_changes_the_model_in_use(federation: Deployment, tmp_path: Path) -> None:
-    nodes = len(federation.nodes)
-    given = TRAINING | TASKS["lqr"] | {"task": "lqr", "num-nodes": nodes, "cache-dir": str(tmp_path / "worlds")}
-    given |= {"rounds": 1, "evaluate-every": 1, "track-metric": "test.total_loss"}
-    registry = {"registry": str(tmp_path / "champions"), "gate-margin": 1e6, "gate-group-margin": 1e6}
-
-    def in_use() -> set[str]:
-        folders = [federation.node_folder(index) / "state" / "models" / "champions" for index in range(nodes)]
-        links = [link for folder in folders for link in folder.glob("champions/*/current")]
-        assert len(links) == nodes
-        return {TrainedModel.read(link, task_class).origin.run for link in links}
-
-    def submit(name: str, **keys: Any) -> None:
-        more = {key.replace("_", "-"): value for key, value in keys.items()}
-        federation.run(APP, parse(resolve(given | {"name": name} | more, str(tmp_path))).flat(), lambda line: None)
-
-    submit("week-1")
-    submit("week-2", start="week-1")
-    submit("week-1", start=str(tmp_path / "week-1"), gate="compare", **registry)
-    assert in_use() == {"week-1"}
-    submit("week-2", start=str(tmp_path / "week-2"), gate="compare", **registry)
-    assert in_use() == {"week-2"}
-    submit("week-2", gate="rollback", **registry)
-    assert in_use() == {"week-1"}
-    whole = tmp_path / "whole"
-    execute(parse(resolve(given | {"name": "both", "rounds": 2}, str(whole))), "inline")
-    folders = (tmp_path / "week-2", whole / "both")
-    ours, theirs = (read_snapshot(f / "checkpoints" / "apfl" / "round-000002.safetensors") for f in folders)
-    assert same_bits(ours.arrays, theirs.arrays)
-
-
 def test_strangers_and_plain_text_are_refused(federation: Deployment, tmp_path: Path) -> None:
     known = federation.nodes
     with deployment(tmp_path / "plain") as plain:

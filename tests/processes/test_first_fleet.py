@@ -19,6 +19,7 @@ from image_files import CLASSES, drawn, png, write_folders
 
 from fedapps.base.processes import end_groups, flower_environment, free_port
 from fedapps.deployment.submission import wait_until_healthy
+from fedapps.deployment.superlink import started_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -32,6 +33,7 @@ class Terminal:
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         self._environment = flower_environment(home / ".flwr") | {"HOME": str(home)}
+        self.last_log = folder
         self._started: list[subprocess.Popen[bytes]] = []
 
     def run(self, line: str, status: int = 0) -> str:
@@ -46,9 +48,10 @@ class Terminal:
         return printed
 
     def start(self, line: str, **variables: int) -> subprocess.Popen[bytes]:
-        """Start a line that ends when the terminal closes."""
+        """Start a line that ends when the terminal closes; ``last_log`` has what it prints."""
         environment = self._environment | {name: str(value) for name, value in variables.items()}
-        with (self.folder / f"started-{len(self._started)}.log").open("wb") as log:
+        self.last_log = self.folder / f"started-{len(self._started)}.log"
+        with self.last_log.open("wb") as log:
             process = subprocess.Popen(
                 f"exec {line}",
                 shell=True, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True,
@@ -124,6 +127,13 @@ def test_from_three_folders_to_a_model_that_answers(terminal: Terminal, tmp_path
     assert (tmp_path / "home" / "fedapps" / "runs" / "pets-fleet" / "report.html").exists()
     refused = terminal.run(deploy, status=1)  # the run has the name of the one before
     assert re.search(r"run \d+ did not complete \(finished:failed\): see its log above", refused), refused
+    stopped = terminal.start(f"{deploy} --set name=stopped --set rounds=1000")
+    while not (run := started_run(terminal.last_log.read_text())):
+        assert stopped.poll() is None, terminal.last_log.read_text()
+        time.sleep(0.1)
+    terminal.run(f"flwr stop {run} fleet")
+    assert stopped.wait() == 1
+    assert f"run {run} did not complete (finished:stopped)" in terminal.last_log.read_text()
 
     pixels, labels = images_of(seed=9)
     (project / "new.png").write_bytes(png(pixels[1]))

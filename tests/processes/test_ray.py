@@ -130,6 +130,7 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_ended_in_a_rou
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_secure_aggregation_gives_the_same_sum_on_ray_as_in_one_process(tmp_path: Path) -> None:
     given: dict[str, Any] = {"methods": "fedavg", "secure-aggregation": True}
     with start(tmp_path, **given) as process:

@@ -1,5 +1,6 @@
 """The loop over rounds: evaluation, the best round, early stopping, waiting for nodes, and runs that are resumed."""
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -20,7 +21,8 @@ from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, temp
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
-def test_evaluation_rhythm_and_reports():
+def test_evaluation_rhythm_and_reports(caplog):
+    caplog.set_level("INFO", "flwr")
     reports = []
     result = federate(
         BaseStrategy(),
@@ -38,6 +40,8 @@ def test_evaluation_rhythm_and_reports():
     )
     assert list(result.evaluate_metrics_clientapp) == [2, 4, 5]  # the last round is always evaluated
     assert {r: m["sum"] for r, m in result.evaluate_metrics_serverapp.items()} == {0: 4, 2: 6, 4: 8, 5: 9}
+    shown = re.findall(r"round (\d), on the server: sum (\d)", caplog.text)
+    assert shown == [("0", "4"), ("2", "6"), ("4", "8"), ("5", "9")]
     assert all(report.seconds > 0 and report.replies == 1 for report in reports)
     assert reports[0].train == {"loss": 0.0, "num-examples": 1}
 

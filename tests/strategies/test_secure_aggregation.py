@@ -15,6 +15,7 @@ from fedapps.strategies import (
     FedNova,
     FedProto,
     FedWeIT,
+    HeldOut,
     HierarchicalFedAvg,
     IndependentDraws,
     Int8,
@@ -280,13 +281,15 @@ def test_a_round_closes_with_over_selection_and_who_is_late_has_dropped_out():
 
 def test_the_records_have_the_exchanges():
     _, strategy, _ = run_masked(SecureAggregation(), updates_app(change, {"shares": [1]}), START, 5)
-    info = strategy._secure_round.info()
-    assert {name: facts["nodes"] for name, facts in info.items()} == {
-        "secagg-keys": 5, "secagg-shares": 4, "secagg-masked": 4, "secagg-unmask": 4
+    (secagg,) = strategy._secure_info()["secagg"]
+    assert (secagg["cohort"], secagg["neighbours"], secagg["threshold"]) == ("", 4, 4)
+    exchanges = secagg["exchanges"]
+    assert {name: (of["asked"], of["answered"]) for name, of in exchanges.items()} == {
+        "keys": (5, 5), "shares": (5, 4), "masked": (4, 4), "unmask": (4, 4)
     }  # fmt: skip
-    assert info["secagg-masked"]["bytes-up"] > 4 * 14 * 4
+    assert exchanges["masked"]["bytes_up"] > 4 * 14 * 4
     assert {refusal.node for refusal in strategy.report.refused} == {"node-3"}
-    assert strategy.report.bytes_up >= sum(facts["bytes-up"] for facts in info.values())
+    assert strategy.report.bytes_up >= sum(of["bytes_up"] for of in exchanges.values())
 
 
 # -- what it cannot be combined with ----------------------------------------------------------------------------------
@@ -304,6 +307,8 @@ def test_the_records_have_the_exchanges():
         ({"weighting": lambda examples: 1.0}, "weighting = .*nodes weigh the same, or by their examples"),
         ({"closing": Closing(deadline=1.0, late="fold")}, "closing = late 'fold'.*in no sum"),
         ({"train_metrics_aggr_fn": lambda *_: None}, "train_metrics_aggr_fn.*reads single replies"),
+        ({"fraction_evaluate": 0.5}, "evaluate_sampler = .*a reply shows the metrics of its node"),
+        ({"held_out": HeldOut(keys=["a"])}, "held_out = .*a reply shows the metrics of its node"),
         ({"arrayrecord_key": "weights"}, "arrayrecord_key.*nodes read 'arrays' and 'config'"),
     ],
 )
@@ -318,13 +323,8 @@ def test_parts_that_need_more_than_the_sum_are_refused_by_name(arguments, messag
     ("strategy", "arguments", "reason"),
     [
         (AdaptiveRates, {}, "the deviation of single replies"),
-        (ClusteredFedAvg, {"num_clusters": 2}, "a cluster can have one node"),
+        (ClusteredFedAvg, {"num_clusters": 2}, "compares single updates, by which it finds the clusters"),
         (FedNova, {}, "depends on the steps of its node"),
-        (
-            HierarchicalFedAvg,
-            {"groups": ["city"], "intervals": [1]},
-            "for each cluster that is large enough",
-        ),
         (Scaffold, {}, "control variate"),
         (FedDyn, {"alpha": 0.1}, "which of its replies was counted"),
         (QFedAvg, {}, "the loss of its node"),
@@ -337,6 +337,38 @@ def test_parts_that_need_more_than_the_sum_are_refused_by_name(arguments, messag
 def test_strategies_that_read_single_replies_are_refused_with_their_reason(strategy, arguments, reason):
     with pytest.raises(ValueError, match=f"cannot be used with this strategy, because .*{reason}"):
         strategy(weighting="uniform", secure_aggregation=SecureAggregation(), **arguments)
+
+
+CITIES = {"groups": ["city"], "intervals": [2], "weighting": "uniform", "node_wait": 0.0}
+
+
+def test_each_cluster_that_is_large_enough_has_a_sum_of_its_own():
+    """Nodes 0, 2, 4, 6 in one city, 1, 3, 5 in another, of which one drops out, and 7 alone."""
+    app, cities = updates_app(change, {"masked": [5]}), "abababac"
+
+    @app.query("profile")
+    def profile(message, context):
+        partition = int(context.node_config["partition-id"])
+        content = {"key": f"node-{partition}", "num-examples": 1, "group.city": cities[partition]}
+        return Message(RecordDict({"profile": ConfigRecord(content)}), reply_to=message)
+
+    part, grid = SecureAggregation(clip=4.0), SeenGrid(app, [{}] * 8)
+    strategy = HierarchicalFedAvg(secure_aggregation=part, **CITIES)
+    strategy.start(grid, record_of(START), num_rounds=1)
+    models = strategy.cluster_models()
+    assert models.keys() == {"a"}
+    for name, array in expected(part, 4, [0, 2, 4, 6]).items():
+        np.testing.assert_array_equal(models["a"][name], array)
+    assert strategy.round_info()["replies"] == {"a": 4}
+    assert [of["cohort"] for of in strategy._secure_info()["secagg"]] == ["a", "b", "c"]
+    assert {message.metadata.dst_node_id for message in asked(grid, "unmask")} == {
+        2,
+        4,
+        6,
+        8,
+    }  # even ids have even partitions
+    with pytest.raises(ValueError, match="cannot be used with this strategy, because its clusters exist only where"):
+        HierarchicalFedAvg(secure_aggregation=SecureAggregation(noise=1.0), **CITIES)
 
 
 def test_an_own_strategy_that_reads_replies_is_refused_and_one_that_reads_the_mean_is_not():

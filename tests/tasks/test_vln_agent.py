@@ -218,6 +218,7 @@ def train(agent, houses, episodes, steps, rate=1e-2):
     return agent
 
 
+@pytest.mark.slow
 def test_an_agent_overfits_ten_instructions(houses):
     episodes = ten_instructions(houses)
     agent = train(drawn_agent().train(), houses, episodes, 60)

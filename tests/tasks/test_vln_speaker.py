@@ -108,6 +108,7 @@ def test_only_the_words_of_a_text_reach_the_output_layer(houses):
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.slow
 def test_a_speaker_learns_to_describe(houses):
     speaker, episodes = drawn_speaker().train(), encode(described(), houses.rows, WORDS, 80)
     optimizer = torch.optim.Adam(speaker.parameters(), 1e-2)

@@ -281,6 +281,7 @@ def test_the_network_to_export_describes_pixels_of_the_options_size(folder, trai
     assert f"resized to {SIZE[0]} x {SIZE[1]} pixels" in network.outside
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of published datasets")
 def test_winter_is_located_in_summer_as_in_the_evaluation():
     """All frames of Nordland, in which neighbours of a frame are farther away than a correct match."""

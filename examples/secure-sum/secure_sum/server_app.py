@@ -14,7 +14,7 @@ def main(grid: Grid, context: Context) -> None:
     """Main entry point for the ServerApp."""
     # Initialize the strategy: FedAvg of the sum
     secure = SecureAggregation(clip=5.0, metrics={"train_loss": 100.0})
-    strategy = BaseStrategy(weighting="uniform", fraction_evaluate=0.0, secure_aggregation=secure)
+    strategy = BaseStrategy(weighting="uniform", secure_aggregation=secure)
 
     # Start strategy, run for `num_rounds`
     result = strategy.start(

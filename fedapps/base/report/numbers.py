@@ -17,6 +17,8 @@ BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 #: Whole numbers below this are written in full.
 _LARGEST_WHOLE = 1e12
 _MOST_DIGITS = 9
+#: A difference or half an interval below this share of the largest number of its column needs no digits.
+NEGLIGIBLE = 1e-6
 _COUNT = ".count"
 
 
@@ -54,10 +56,10 @@ class ColumnFormat:
         nine digits is scientific. Whole numbers below 10¹² have no decimals.
         """
         finite = [abs(value) for value in values if math.isfinite(value) and value]
-        halves = [half for half in halves if math.isfinite(half)]
         if not finite:
             return cls(0)
         largest, smallest = max(finite), min(finite)
+        halves = [half for half in halves if math.isfinite(half) and half > NEGLIGIBLE * largest]
         if largest < _LARGEST_WHOLE and not any(halves) and all(value == int(value) for value in finite):
             return cls(0)
         digits = max(decimals(finite, halves), 1 - math.floor(math.log10(smallest)))

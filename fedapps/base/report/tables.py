@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from .metrics import Metric, PlotStyle
-from .numbers import ColumnFormat, Estimate
+from .numbers import NEGLIGIBLE, ColumnFormat, Estimate
 
 _LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -22,8 +22,6 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
 }
-#: A difference below this share of the largest one of its column needs no digits.
-_NEGLIGIBLE = 1e-6
 
 
 class Strong(str):
@@ -221,7 +219,7 @@ def _format_of(cells: Sequence[Cell]) -> ColumnFormat:
     estimates = [cell.estimate for cell in cells if cell.estimate]
     means = [one.mean for one in estimates]
     if any(cell.limits for cell in cells):
-        least = _NEGLIGIBLE * max(map(abs, means), default=0.0)
+        least = NEGLIGIBLE * max(map(abs, means), default=0.0)
         means = [mean for mean in means if not abs(mean) <= least]
     return ColumnFormat.of(
         [*means, *(cell.paper for cell in cells if cell.paper is not None)],

@@ -1,4 +1,4 @@
-"""The end of the page: traffic, timings, refused replies, metrics that were left out, and the run config."""
+"""The end of the page: traffic, timings, secure aggregation, what was refused or left out, and the run config."""
 
 from __future__ import annotations
 
@@ -172,8 +172,26 @@ def _means(timings: Sequence[Metrics], phases: Sequence[str]) -> dict[str, float
 
 
 def details(run: RunData) -> Markup | None:
-    """Both parts, if there is something to show in them."""
-    return Markup("\n").join(part for part in (_refused(run), _configuration(run)) if part) or None
+    """All parts in which there is something to show."""
+    return Markup("\n").join(part for part in (_exchanges(run), _refused(run), _configuration(run)) if part) or None
+
+
+def _exchanges(run: RunData) -> Markup | None:
+    """One row per method and exchange of secure aggregation, over all rounds and cohorts; None without it."""
+    rows = []
+    for method in run.methods:
+        rounds = [record.strategy.secagg for record in run.of(method) if record.strategy.secagg]
+        sums = [one for of_round in rounds for one in of_round]
+        shares = ", ".join(sorted({f"{one.threshold} of {one.neighbours + 1}" for one in sums if one.threshold}))
+        for step in dict.fromkeys(step for one in sums for step in one.exchanges):
+            exchanges = [one.exchanges[step] for one in sums if step in one.exchanges]
+            names = ("asked", "answered", "seconds", "bytes_up")
+            asked, answered, seconds, size = (sum(of.get(name, 0.0) for of in exchanges) for name in names)
+            counts = [f"{asked:.0f}", f"{asked - answered:.0f}"]
+            costs = [f"{seconds / len(rounds):.3g}", format_bytes(size / max(answered, 1.0))]
+            rows.append([method, step, shares, *counts, *costs])
+    titles = ["method", "exchange", "shares to a secret", "messages", "dropped out", "s per round", "per answer"]
+    return section_of("exchanges", rows=Table(text_columns(titles, texts=3), rows)) if rows else None
 
 
 def _refused(run: RunData) -> Markup | None:

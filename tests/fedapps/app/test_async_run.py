@@ -26,6 +26,7 @@ def trained(folder):
     return [row for row in folder.lines("nodes.jsonl") if row["phase"] == "train"]
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_does_not_wait_for_the_slowest(federate):
     waiting, folder = federate("sync"), federate("async", mode="async", buffer=2)
     assert folder.lines("metrics.jsonl")[-1]["clock"] < 0.2 * waiting.lines("metrics.jsonl")[-1]["clock"]
@@ -42,7 +43,10 @@ def test_an_asynchronous_run_does_not_wait_for_the_slowest(federate):
     assert same_bits(*(run.checkpoints("fedavg").latest().arrays for run in (folder, again)))
 
 
-@pytest.mark.parametrize("method", ["spfl", "per-fedavg", "fedala", "ditto", "pfedme(run.optimizer=sgd)", "apfl-deng"])
+SLOW_METHODS = ("spfl", "per-fedavg", "fedala", "pfedme(run.optimizer=sgd)", "apfl-deng")
+
+
+@pytest.mark.parametrize("method", ["ditto", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_METHODS)])
 def test_personal_methods_work_asynchronously(federate, method):
     keys = {"methods": method, "mode": "async", "buffer": 2, "rounds": 3}
     rows = federate(f"personal-{method.partition('(')[0]}", **keys).lines("metrics.jsonl")
@@ -57,6 +61,7 @@ def test_a_slow_node_is_folded_with_its_staleness(federate):
     assert min(slow) >= 30  # the others take 1 and 2 s for what takes it 30
 
 
+@pytest.mark.slow
 def test_a_deadline_closes_rounds_and_names_late_replies(federate):
     steps = trained(federate("steps", rounds=1))[0]["metrics"]["steps"]
     folder = federate("deadline", deadline=5.0 * steps, rounds=15, evaluate_every=15)
@@ -89,8 +94,14 @@ def uninterrupted(federate):
     return cache(lambda pace: federate(f"whole-{pace}", **PACES[pace]))
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize(
+    ("pace", "phase"),
+    [  # each pace and each phase once in `make test`, all pairs among the slow tests
+        pytest.param(pace, phase, marks=() if number == other else pytest.mark.slow)
+        for number, pace in enumerate(PACES)
+        for other, phase in enumerate(PHASES)
+    ],
+)
 def test_a_run_that_was_killed_repeats_its_bits(federate, uninterrupted, monkeypatch, pace, phase):
     whole, (owner, name, when) = uninterrupted(pace), PHASES[phase]
     original, calls = getattr(owner, name), count(1)

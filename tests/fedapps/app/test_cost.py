@@ -1,11 +1,15 @@
 """The local budget of a method, and what it took to reach a target, from what nodes report."""
 
 import pytest
+import tomli_w
+from fedapps.strategies import epsilon
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.app.cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node
+from fedapps.app.cost import cost_to_target, guarantee_of_all, simulated_time, slowest_tenth, steps_per_node
+from fedapps.config.parsing import parse
 from fedapps.config.run_config import RunConfig
+from fedapps.runs.run_folder import RunFolder
 
 
 def row(phase, server_round, node, **metrics):
@@ -90,3 +94,36 @@ def test_the_slowest_tenth_by_hand():
     found = slowest_tenth(RunConfig(track_metric="sr"), rows, speeds)
     assert found == {"slowest_tenth.sr": pytest.approx(0.3), "slowest_tenth.replies": 0.25}
     assert slowest_tenth(RunConfig(track_metric="sr"), rows, {}) == {}
+
+
+POISSON = {"dp": "central-server", "sampling": "poisson", "fraction-train": 0.1}
+SEEDED = POISSON | {"dp-seeded": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([{}, {}], None),
+        ([{"dp": "local"}] * 2, epsilon(1.0, 6, 1e-5, 2.0)),
+        ([POISSON, POISSON | {"seed": 1}], epsilon(1.0, 6, 1e-5, sampling_probability=0.1)),
+        ([SEEDED, SEEDED], epsilon(1.0, [2, 4], 1e-5, sampling_probability=0.1)),  # the seed draws the same nodes
+        ([POISSON, POISSON | {"dp-noise": 0.5}], epsilon(1.0, 3 + 4 * 3, 1e-5)),
+        ([POISSON, {"dp": "local", "dp-noise": 0.5}], epsilon(1.0, 3 + 4 * 3, 1e-5, 2.0)),
+        ([POISSON, {}], float("inf")),
+        ([POISSON, {"methods": "local"}], epsilon(1.0, 3, 1e-5, sampling_probability=0.1)),
+    ],
+)
+def test_the_epsilon_of_runs_together(tmp_path, keys, expected):
+    """Each run has released round 1 once and round 2 twice."""
+    for number, of_run in enumerate(keys):
+        config = parse(
+            {"task": "lqr", "num-nodes": 10, "collect-after": 0, "methods": "fedavg", "name": str(number)} | of_run
+        )
+        folder = RunFolder(tmp_path / str(number), "")
+        folder.path.mkdir()
+        (folder.path / "config.toml").write_text(tomli_w.dumps(config.flat()))
+        for server_round in (1, 2, 2) if config.run.dp != "none" else ():
+            folder.releases("fedavg").add(server_round, "a")
+    text = guarantee_of_all([*sorted(tmp_path.iterdir()), tmp_path / "never-began"])
+    assert (f"all {len(keys)} runs together" in text) == (expected is not None)
+    assert f"epsilon = {expected:.3g} at delta = 1e-05 after" in text if expected is not None else not text

@@ -14,13 +14,14 @@ from killed_processes import KilledError, killed_before
 from small_runs import LQR, run_inline, with_changes
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.gate import run_gate
+from fedapps.app.gate import deliver, run_gate
 from fedapps.app.server_app import app as server_app
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.deployment.gate import steer
 from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
+from fedapps.runs.owner import OWNER_FILE, FolderInUseError
 from fedapps.runs.run_folder import read_config
 from fedapps.runs.tables import RefusedNodesError
 
@@ -46,8 +47,7 @@ def gate(weeks, registry, run, action="compare", nodes=None, node_config=None, *
 
     def some(config):
         configs = [{"partition-id": node, "num-partitions": 3, **(node_config or {})} for node in nodes]
-        flat = config.flat() | {"num-nodes": len(nodes)}
-        run_inprocess(server_app, client_app, node_configs=configs, run_config=flat, errors="reply")
+        run_inprocess(server_app, client_app, node_configs=configs, run_config=config.flat(), errors="reply")
 
     keys = {"node-wait": 0.0} | {key.replace("_", "-"): value for key, value in keys.items()}
     steer(registry, weeks / run if run else None, action, "", keys, *([some] if nodes else []))
@@ -102,6 +102,22 @@ def test_a_run_that_has_not_finished_is_not_compared(weeks, tmp_path):
     with pytest.raises(ValueError, match="the run has not finished 'apfl': resume it first"):
         gate(tmp_path, tmp_path / "champions", "week-1")
     assert not decisions(tmp_path / "champions")
+
+
+def test_two_gates_at_once_do_not_change_one_registry(weeks, tmp_path, monkeypatch):
+    registry = tmp_path / "champions"
+
+    def meanwhile(*arguments):
+        monkeypatch.undo()
+        for action in ("compare", "rollback"):
+            with pytest.raises(FolderInUseError, match=rf"{registry} is in use by process {os.getpid()} on .*, since"):
+                gate(weeks, registry, "week-2", action, gate_margin=1e9)
+        return deliver(*arguments)
+
+    monkeypatch.setattr("fedapps.app.gate.deliver", meanwhile)
+    assert gate(weeks, registry, "week-1").champion == 1
+    assert (in_use(registry), len(decisions(registry))) == (everywhere(1), 1)
+    assert gate(weeks, registry, "week-2", gate_margin=30.0).champion == 2
 
 
 def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_path):
@@ -229,6 +245,7 @@ def test_a_server_that_is_killed_before_any_write_goes_on_with_one_decision_and_
         with killed_before(write), suppress(KilledError):
             run_gate(None, config)
             finished = True
+        (folder / OWNER_FILE).unlink(missing_ok=True)  # it names this process, which lives
         after = Registry.read(folder)
         seen.add(after.champion)
         assert [one.run for one in after.generations][-1] == str(path if after.champion == 3 else weeks / "week-2")

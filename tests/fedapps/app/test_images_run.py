@@ -30,6 +30,7 @@ def test_one_node_is_centralised_training(worlds, tmp_path):
     assert one["test.global_accuracy"] > 0.3  # six steps, from .1
 
 
+@pytest.mark.slow
 def test_nodes_that_train_together_train_as_they_do_alone(worlds, tmp_path):
     given = (
         GIVEN | worlds | {"methods": "fedavg", "rounds": 1, "evaluate-every": 1, "steps": 2, "images.model": "resnet8"}

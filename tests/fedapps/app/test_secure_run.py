@@ -16,6 +16,8 @@ from fedapps.app.client_app import app as client_app
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import read_largest, secure_aggregation_of
 from fedapps.registry.methods import method_names
+from fedapps.report import read_run
+from fedapps.report.sections.details import details
 
 SECURE = {"methods": "fedavg", "secure-aggregation": True}
 
@@ -34,7 +36,9 @@ def test_a_secure_run_gives_the_model_of_fedavg_and_its_records_no_values_of_nod
     assert all(row["metrics"] == {} and row["num_examples"] == 1 for row in trained)
     rounds = secure.lines("metrics.jsonl")
     assert all(row["train"] == {"num-examples": 3} for row in rounds)
-    assert rounds[0]["strategy"]["secagg-unmask"]["nodes"] == 3
+    assert rounds[0]["strategy"]["secagg"][0]["exchanges"]["unmask"]["answered"] == 3
+    row = r"fedavg</td>\s*<td[^>]*>masked</td>\s*<td[^>]*>3 of 3</td>\s*<td[^>]*>9</td>\s*<td[^>]*>0</td>"
+    assert re.search(row, details(read_run(secure.path)))
 
 
 def test_the_mean_of_a_named_metric_is_in_the_records(federate):
@@ -45,6 +49,7 @@ def test_the_mean_of_a_named_metric_is_in_the_records(federate):
         assert other["train"]["loss"] == pytest.approx(one["train"]["loss"], abs=3e-4)
 
 
+@pytest.mark.slow
 def test_digits_are_learned_as_well(tmp_path):
     given = {
         "task": "images", "images.dataset": "digits", "images.alpha": 0.5, "num-nodes": 6, "rounds": 5,
@@ -121,11 +126,11 @@ def test_less_noise_than_the_run_promises_is_refused(federate, monkeypatch):
 
 MEAN_ONLY = {
     "apfl-deng", "ditto", "fedadagrad", "fedadam", "fedala", "fedavg", "fedavgm", "fedbabu", "fedper", "fedprox",
-    "fedrep", "fedsgd", "fedyogi", "lg-fedavg", "local", "per-fedavg", "spfl", "untrained",
+    "fedrep", "fedsgd", "fedyogi", "h-fl", "lg-fedavg", "local", "per-fedavg", "spfl", "untrained",
 }  # fmt: skip
 SINGLE = {
     "apfl", "centralized", "clustered", "elastic-transfer", "fedcurv", "feddyn", "fednova", "fedproto", "fedvc",
-    "fedweit", "flora", "h-fl", "ifca", "q-ffl", "scaffold",
+    "fedweit", "flora", "ifca", "q-ffl", "scaffold",
 }  # fmt: skip
 
 

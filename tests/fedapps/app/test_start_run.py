@@ -15,10 +15,11 @@ from small_runs import LQR, run_inline, with_changes
 from toys import same_bits
 
 from fedapps import load
+from fedapps.app.start import STARTED
 from fedapps.config.recipe_files import read_recipe
 from fedapps.registry.methods import method_class
 from fedapps.runs.champions import Registry
-from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.run_folder import RunFolder, read_label, read_object
 
 pytestmark = pytest.mark.usefixtures("runs_without_reports")
 #: What runs have in common with which the server, the samplers and the compression keep something between rounds.
@@ -123,11 +124,15 @@ def test_a_node_carries_on_with_its_private_arrays_and_a_new_node_has_none(first
     assert same_bits(load_file(node.with_name("node-9") / "round-000002.safetensors"), before["ditto", "node-1"][1])
 
 
-def test_a_chain_of_runs_needs_only_the_last_one(first):
+def test_a_chain_of_runs_needs_only_the_last_one_and_names_only_the_last_runs(first, monkeypatch):
+    monkeypatch.setattr("fedapps.app.start._LINEAGE", 2)
     start(first, rounds=1)
     (first / "first").rename(first / "gone")
     start(first, rounds=1, name="third", start="second")
     assert [row["round"] for row in RunFolder(first / "third", "").lines("metrics.jsonl")] == [4]
+    start(first, rounds=1, name="fourth", start="third")
+    labels = [read_label(first / name / "label") for name in ("third", "second")]
+    assert read_object(first / "fourth" / STARTED)["lineage"] == labels
 
 
 def test_the_best_checkpoint_and_the_private_state_that_belongs_to_it(tmp_path):

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 from small_runs import run_inline
 from toys import same_bits
 
+pytestmark = pytest.mark.slow
 SEEN, UNSEEN = ("houseA", "houseB"), ("houseC", "houseD")
 HOUSES = [*SEEN, *UNSEEN]
 EXPLORING = ["fedvln", "centralized", "env-based", "fed-full"]

@@ -204,6 +204,7 @@ def test_the_generations_of_a_registry_are_shown(after) -> None:
     assert "decisions/000002.json: 'metric' is missing" in shown
     assert len(re.findall(r'<path d="M[^"]*L[^"]*"', document)) == 2
     assert 'href="/reports/runs/champions"' in document
+    assert '<td class="long">' in document
     assert "<title>taken" not in document
 
 
@@ -217,7 +218,7 @@ def test_the_page_says_when_there_is_no_run_and_when_the_connection_is_lost(afte
 
 
 @in_a_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> None:
     states = [run("compare/first"), *(run(state, state) for state in ("running", "finished", "quiet", "stopped"))]
     failed = run(
@@ -234,6 +235,7 @@ def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> Non
     assert violations(page, tmp_path, scheme) == []
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_axe_core_sees_the_colours_of_the_scheme(tmp_path: Path) -> None:
     dim = PAGE.replace(

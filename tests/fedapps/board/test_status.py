@@ -268,6 +268,7 @@ def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_p
         ("all nodes", 5), ("worst tenth", 5), ("city oslo", 5), ("city rome", 5),
     ]  # fmt: skip
     assert [row[1][:21] for row in fleet.decisions[1:3]] == ["week-6 promoted", "champion kept, not we"]
+    assert fleet.decisions[1][-2] == "0.1000 (0.1000 to 0.1000)"
     assert [row[:2] for row in fleet.nodes[1:]] == [["car-3", "drift"], ["car-5", "silent"]]
     json.dumps(board.values(), allow_nan=False)
     path = registry.folder / "decisions" / "000006.json"

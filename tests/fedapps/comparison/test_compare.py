@@ -221,6 +221,7 @@ def test_two_processes_give_the_same_numbers(compared, tiny, tmp_path, capsys, m
     assert "[2/2]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_methods_the_recipes_are_compared(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     recipe = tmp_path / "mine.toml"
@@ -384,6 +385,7 @@ def test_the_worst_tenth_of_eleven_nodes_are_two():
     assert worst_tenth(nodes[:1], ["test.loss"]) == {}
 
 
+@pytest.mark.slow
 def test_a_grid_of_a_hundred_nodes_becomes_a_latex_table_with_the_names_of_the_methods(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     quick = ("num-nodes=100", "fraction-train=0.1", "fraction-evaluate=0.1", "rounds=1", "images.model=mlp")

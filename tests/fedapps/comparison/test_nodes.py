@@ -215,6 +215,7 @@ def test_the_table_as_text():
     ]
 
 
+@pytest.mark.slow
 def test_a_comparison_with_held_out_nodes(tmp_path, monkeypatch, capsys):
     def in_this_process(cells, work, **_):
         return [work(**cell) for cell in cells]

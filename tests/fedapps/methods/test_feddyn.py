@@ -23,12 +23,12 @@ def test_two_rounds_of_two_steps():
 
 
 def test_with_exact_minima_it_reaches_the_optimum_of_the_mean():
-    exact = {"steps": 400}
+    exact = {"steps": 130}
     run = run_method("feddyn(alpha=0.5)", Quadratics, **exact)
     assert run.values() == near(0.476190, 0.142857)
     assert [float(server["_sum.theta"][0]) / 2 for server in run.server] == near(-0.119048, 0.023810)
     assert run.memory("feddyn.gradient.theta") == near(-0.952381, 1.0)
-    run = run_method("feddyn(alpha=0.5)", Quadratics, rounds=62, evaluate_every=62, **(exact | {"steps": 60}))
+    run = run_method("feddyn(alpha=0.5)", Quadratics, rounds=62, evaluate_every=62, **(exact | {"steps": 30}))
     assert run.values()[-1] == pytest.approx(-0.25, abs=1e-4)
     assert run.memory("feddyn.gradient.theta") == near(-2.25, 2.25, within=1e-3)
 

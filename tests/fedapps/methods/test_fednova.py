@@ -72,7 +72,7 @@ def test_small_steps_end_where_the_mean_loss_is_least_whatever_their_numbers(cou
 
 def test_a_false_length_is_refused(monkeypatch):
     monkeypatch.setattr("fedapps.methods.fednova.length", lambda *given, **named: 0.5)
-    with pytest.raises(Exception, match=r"fednova.norm is 0.5: must be a number of at least 1"):
+    with pytest.raises(Exception, match=r"metric fednova.norm is 0.5: a client returns a number of at least 1"):
         run_method("fednova", rounds=1)
 
 

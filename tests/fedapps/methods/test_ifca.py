@@ -86,7 +86,7 @@ def test_other_first_models_have_the_same_scale_and_the_same_constants():
 def test_a_choice_that_is_no_model_is_refused(monkeypatch):
     part = "fedapps.methods.ifca.IfcaPart.metrics"
     monkeypatch.setattr(part, lambda *given: {"ifca.choice": 2.0})
-    with pytest.raises(Exception, match=r"ifca.choice is 2.0: must be the number of a model, from 0 to 1"):
+    with pytest.raises(Exception, match=r"metric ifca.choice is 2.0: a client returns the number of a model, 0 to 1"):
         run_method("ifca", rounds=1)
 
 

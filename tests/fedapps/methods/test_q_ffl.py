@@ -73,7 +73,7 @@ def test_the_loss_is_that_of_the_received_model_on_all_training_examples():
 
 def test_a_loss_below_0_is_refused(monkeypatch):
     monkeypatch.setattr("fedapps.methods.q_ffl.mean_loss", lambda *given: -0.5)
-    with pytest.raises(Exception, match=r"q-ffl.loss is -0.5: must be a number from 0 to 1e\+10"):
+    with pytest.raises(Exception, match=r"metric q-ffl.loss is -0.5: a client returns one from 0 to 1e\+10"):
         run_method("q-ffl", rounds=1)
 
 

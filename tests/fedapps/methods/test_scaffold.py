@@ -152,7 +152,9 @@ def test_what_a_false_reply_has_done_to_the_control_variates_ends(bound):
 
 
 def test_a_reply_without_the_length_of_its_training_is_refused():
-    with pytest.raises(TooFewRepliesError, match=f"{SCAFFOLD_LENGTH} is None: must be a number above 0"):
+    with pytest.raises(
+        TooFewRepliesError, match=f"metric {SCAFFOLD_LENGTH} is None: a client returns a number above 0"
+    ):
         fedavg().run(ScaffoldStrategy(), 1)
 
 

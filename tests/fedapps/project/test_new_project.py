@@ -75,7 +75,7 @@ def module_at(path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["task", "method", pytest.param("both", marks=pytest.mark.slow)])
 def test_the_tests_of_the_project_pass(kind: str, installed: Callable[[Path], None], tmp_path: Path) -> None:
     project = make(tmp_path, KINDS[kind])
     installed(project)

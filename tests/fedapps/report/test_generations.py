@@ -91,7 +91,7 @@ def test_the_report_shows_decisions_lines_drift_and_silence(tmp_path: Path, caps
     assert capsys.readouterr().out.strip() == str(path)
     text = path.read_text()
     for words in (
-        "week-6 promoted", "champion kept, not week-5: the interval of the gain begins at",
+        "week-6 promoted", '<td class="long">champion kept, not week-5: the interval of the gain begins at',
         "all nodes back from generation 4 to 3", "generation 3 in use: week-4, fedavg, round 8", "drifting: car-3",
         "silent: car-5", 'data-series="city oslo"', 'data-series="worst tenth"', "test loss (lower is better)",
     ):  # fmt: skip

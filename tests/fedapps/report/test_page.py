@@ -163,7 +163,7 @@ def test_the_curves_start_with_what_matters_and_end_with_the_number_of_steps(fol
 
 
 @in_a_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> None:
     write_registry(tmp_path / "champions")
     of_registry = write_report(tmp_path / "champions").read_text()

@@ -1,6 +1,8 @@
 """The rule of the gate on numbers, and the registry."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedapps.runs.champions import Registry, decide, decision_text
 
@@ -23,6 +25,28 @@ def test_the_interval_of_the_paired_gain_decides():
     assert decision["reason"] == "the interval of the gain begins at -0.4841, not above 0"
     assert rule([5.0, 5.0, 5.0], [4.0, 3.0, 2.0], margin=0.49)["promote"]
     assert rule([4.0, 3.0, 2.0], [5.0, 5.0, 5.0], margin=0.49, mode="max")["promote"]
+
+
+def test_one_very_high_gain_keeps_out_no_model_from_which_all_nodes_gain():
+    # gains 0.1, 0.2, 0.3, 9: Student's interval begins at -4.60. Without the 9, h = 3 of n = 4: mean 0.2, Winsorized
+    # 0.1, 0.2, 0.3, 0.3 with s_w = 0.0957, t(2, 97.5 %) = 4.303: 0.2 - 4.303 * sqrt(4) * 0.0957 / 3 = -0.0746
+    decision = rule([9.0] * 4, [8.9, 8.8, 8.7, 0.0])
+    assert decision["gain"]["low"] == pytest.approx(-4.6026, abs=1e-4)
+    assert decision["without-best"] == pytest.approx(-0.0746, abs=1e-4)
+    assert decision["reason"] == "the interval of the gain begins at -0.07463, not above 0"
+    assert "without the tenth that gains most, from -0.07463" in decision_text(decision)
+    assert rule([9.0] * 4, [8.9, 8.8, 8.7, 0.0], margin=0.08)["promote"]
+    assert rule([9.0] * 20, [8.9] * 9 + [8.8] * 9 + [0.0] * 2)["promote"]  # two are a tenth of them
+    assert not rule([9.0] * 20, [8.9] * 8 + [8.8] * 9 + [0.0] * 3)["promote"]
+    assert rule([9.0] * 2, [8.9, 0.0])["without-best"] is None
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=12), st.floats(0, 1e6))
+def test_a_higher_highest_gain_never_refuses(gains, more):
+    losses, highest = [-gain for gain in gains], max(range(len(gains)), key=gains.__getitem__)
+    higher = [loss - more * (node == highest) for node, loss in enumerate(losses)]
+    first, second = (rule([0.0] * len(gains), of)["without-best"] for of in (losses, higher))
+    assert second == pytest.approx(first)
 
 
 def test_no_group_may_lose_more_than_its_own_margin():

@@ -168,6 +168,7 @@ print(json.dumps({"names": [facts["classes"][row.argmax()] for row in logits], "
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_another_process_predicts_with_onnxruntime_alone(runs, tmp_path):
     model = fedapps.load(runs("text").path, "fedvocab", "client-001")

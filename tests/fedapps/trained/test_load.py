@@ -276,6 +276,7 @@ def digest(model):
     return hashlib.sha256(b"".join(output.numpy().tobytes() for output in outputs)).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_another_process_computes_the_same_from_the_model_folders_alone(runs, tmp_path):
     expected = {}

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from fedapps.strategies import epsilon
 from fedapps.tasks.lqr import world as lqr
 
 import fedapps.tuning.trials
@@ -315,14 +316,17 @@ def test_a_display_name_reaches_the_tuned_recipe(robots, tmp_path):
     assert [*shown_names(named).values()] == ["FedAvg", "No, none"]
 
 
-def test_keys_of_trials_do_not_reach_the_tuned_recipe(robots, tmp_path):
-    tune(tmp_path, robots, methods=["sfl"], trials=2, trial_overrides={"rounds": 1, "lqr.validation-share": 0.5})
+def test_keys_of_trials_do_not_reach_the_tuned_recipe(robots, tmp_path, capsys):
+    keys = {"rounds": 1, "lqr.validation-share": 0.5, "dp": "local"}
+    tune(tmp_path, robots, methods=["sfl"], trials=2, trial_overrides=keys)
     (folder,) = tmp_path.glob("tune-lqr-*")
     flat = read_recipe(folder / "tuned.toml")
     assert flat["rounds"] == TINY["rounds"]
     assert "lqr.validation-share" not in flat
     (rounds,) = RunFolder(folder / "trials" / "sfl-trial-1-seed-0", "").lines("metrics.jsonl")
     assert rounds["round"] == 1
+    together = f"epsilon = {epsilon(1.0, 2, 1e-5, sensitivity=2.0):.3g} at delta = 1e-05 after 2 releases"
+    assert f"all 2 runs together, if nodes have the same data in each: {together}; neig" in capsys.readouterr().out
 
 
 # -- bad input -------------------------------------------------------------------------------------------------
