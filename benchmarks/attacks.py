@@ -7,7 +7,7 @@ difference between a reply and what the node received.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
@@ -38,7 +38,7 @@ class Knowledge:
         ≥ 1, the attackers of the round.
     generator : numpy.random.Generator
         For the draws of this reply.
-    message : RecordDict, optional
+    message : RecordDict
         All that the node received.
     exchanges : sequence of (RecordDict, RecordDict)
         All records of the messages to the nodes of ``honest``, and of their replies.
@@ -49,7 +49,7 @@ class Knowledge:
     honest: Sequence[Arrays]
     attackers: int
     generator: np.random.Generator
-    message: RecordDict | None = None
+    message: RecordDict = field(default_factory=RecordDict)
     exchanges: Sequence[tuple[RecordDict, RecordDict]] = ()
 
 

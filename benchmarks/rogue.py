@@ -15,7 +15,7 @@ others are those of :mod:`benchmarks.attacks`. In asynchronous runs, rogue nodes
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -40,7 +40,7 @@ from .byzantine import NO_ATTACK, attacked_grid, attackers_of
 from .recipe_runs import exit_status, final_metrics, recipe_parser
 
 METRIC = "test.global_accuracy"
-ASYNCHRONOUS = {"mode": "async", "concurrency": 20, "buffer": 10, "clock-step-seconds": "1"}
+ASYNCHRONOUS: dict[str, Value] = {"mode": "async", "concurrency": 20, "buffer": 10, "clock-step-seconds": "1"}
 #: The methods, and the keys without which they do not run.
 METHODS: dict[str, dict[str, Value]] = {
     "fedavg": {},
@@ -116,7 +116,6 @@ class JustBelow(Attack):
         )
 
     def spoil(self, content: RecordDict, known: Knowledge) -> None:
-        assert known.message is not None
         server_round = int(str(known.message.config_records[wire.CONFIG][wire.SERVER_ROUND]))
         if server_round != self._round:
             self._round = server_round
@@ -138,7 +137,7 @@ class JustBelow(Attack):
         _state(content, wire.FEDNOVA_NORM, 1.0)  # divides the update by as little as possible
 
     def _scaled(self, known: Knowledge, content: RecordDict, most: Mapping[str, float]) -> Arrays:
-        """The reply whose update and, in SCAFFOLD, change of the control variate are as large as accepted."""
+        """The reply whose update and, in SCAFFOLD, control variate are as large as accepted."""
         updates = {name: self.update(name, known) for name, array in known.trained.items() if is_float(array)}
         size = most.get("the update", 0.0)
         if _CONTROL in most:
@@ -186,8 +185,12 @@ def _state(content: RecordDict, name: str, value: float) -> None:
 
 def attack_of(name: str) -> Attack:
     """A new attack."""
-    known = {"huge": Huge, "just-below": JustBelow, "just-below-once": lambda: JustBelow(only=_ONCE)} | ATTACKS
-    return known[name]()
+    own: dict[str, Callable[[], Attack]] = {
+        "huge": Huge,
+        "just-below": JustBelow,
+        "just-below-once": lambda: JustBelow(only=_ONCE),
+    }
+    return (own | ATTACKS)[name]()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
