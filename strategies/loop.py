@@ -280,7 +280,7 @@ class RoundLoop(records.Stateful, Strategy):
             callback.before_training(run, server_round)
         arrivals: Iterable[Arrival | Reply] = self._arrivals(run.grid, messages, timeout)
         if self.secure_aggregation:
-            arrivals = self._cohort_sums(self.secure_aggregation, run.grid, messages, timeout)
+            arrivals = self._secure_sums(self.secure_aggregation, run.grid, messages, timeout)
         arrays, metrics = self.aggregate_train(server_round, arrivals)
         if arrays is not None:
             run.result.arrays = arrays
@@ -362,7 +362,7 @@ class RoundLoop(records.Stateful, Strategy):
                 yield arrival
             del arrival  # frees its memory while waiting for the next one
 
-    def _cohort_sums(
+    def _secure_sums(
         self, part: SecureAggregation, grid: Grid, messages: Sequence[Message], timeout: float
     ) -> Iterator[Reply]:
         """The sum of each cohort. One of several that is too small, or loses too many nodes, is left out."""

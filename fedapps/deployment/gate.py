@@ -55,15 +55,18 @@ def steer(
     Raises
     ------
     ValueError
-        There is no champion yet, or the run folder or a key is invalid.
+        There is no champion yet, or none to go back to, or the run folder or a key is invalid.
     RunFailedError
         The run failed.
     """
     folder = registry.expanduser().absolute()
+    known = Registry.read(folder)
     if run is None:
-        if not (generations := Registry.read(folder).generations):
+        if not known.generations:
             raise ValueError(f"{folder} has no champion yet: promote one with `fedapps gate RUN --registry {registry}`")
-        run = Path(generations[-1].run)
+        run = Path(known.generations[-1].run)
+    if action == "rollback":
+        known.rolled_back()  # before a run starts that could only fail
     path = run.expanduser().absolute()
     if not (path / "config.toml").is_file():
         raise ValueError(f"{path} is no run folder: give the folder of a finished run")

@@ -50,7 +50,7 @@ def app_folder() -> Iterator[Path]:
 
 
 def _pyproject() -> str:
-    """What Flower reads of a project: its name, its description, its requirements, its two apps and the keys of its run config."""
+    """What Flower reads of a project: its name, description and requirements, its two apps and its keys."""
     app = {
         "publisher": "fedapps",
         "fab-format-version": 1,
