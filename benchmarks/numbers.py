@@ -54,12 +54,6 @@ def survived(name: str, condition: str, metric: str, digits: int = 2) -> str:
 
 
 @_function
-def highest(name: str, digits: int = 1) -> str:
-    """The largest mean of all methods and metrics."""
-    return shown(max(one.mean for of_method in result(name).methods.values() for one in of_method.values()), digits)
-
-
-@_function
 def difference(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with its interval."""
     return _with_limits(result(name).difference(metric, a, b), digits)

@@ -12,7 +12,6 @@ from benchmarks.numbers import (
     claim,
     command,
     held_out,
-    highest,
     in_order,
     quotient,
     shown,
@@ -171,7 +170,6 @@ def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.Mo
         "benchmarks.numbers.result", lambda name: Result(name, "", methods={"a": all_end, "b": one_ends})
     )
     assert [survived("x", method, "loss") for method in "ab"] == ["ends", ".50 (1 of 2)"]
-    assert highest("x") == "1.0"
 
 
 def test_numbers_as_the_pages_show_them() -> None:
