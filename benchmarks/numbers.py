@@ -137,7 +137,7 @@ def table(
             few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method + at) else ""
             cells.append(_cell(known, bracket, int(own_digits or digits)) + few)
         lines.append(cells)
-    return _markdown(lines)
+    return markdown(lines)
 
 
 @_function
@@ -178,7 +178,7 @@ def claim(
         ours = content.difference(metric, better, worse)
     printed = paper_of(paper or content.recipe, [one for one in (better, worse) if _is_method(one)])
     theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
-    differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
+    differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else ""
     verdicts = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
     return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(verdicts))
 
@@ -189,7 +189,7 @@ def exhibits(paper: str) -> str:
 
     ``paper_numbers/PAPER.toml`` has the list. The hours say how long the experiments take that are not run yet.
     """
-    lines = [["the paper's", "ours", "verdict, or what is missing"]]
+    lines = [["paper", "ours", "verdict; what is missing"]]
     for one in paper_exhibits(paper):
         stored = [name for name in one.experiments if measured(name)]
         said = [f"{one.claim}: {_verdict_on(*one.compared)}"] if one.compared and measured(one.compared[0]) else []
@@ -197,7 +197,7 @@ def exhibits(paper: str) -> str:
         if one.missing:
             said.append(one.missing + (f" ({hours(*one.rerun)})" if one.rerun else ""))
         lines.append([f"{_short(one.of)}: {one.what}", ", ".join(f"`{name}`" for name in stored), "; ".join(said)])
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def _verdict_on(name: str, metric: str, better: str, worse: str) -> str:
@@ -391,6 +391,7 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table of rows of cells, the head first."""
     head, *rest = lines
     return "\n".join([_row(*head), "|---" * len(head) + "|", *(_row(*line) for line in rest)])

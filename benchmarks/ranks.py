@@ -22,7 +22,7 @@ from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 from fedapps.base.report.metrics import WORST_TENTH, describe
 from fedapps.base.report.numbers import Estimate
 
-from .numbers import FUNCTIONS, shown
+from .numbers import FUNCTIONS, markdown, shown
 from .recipe_runs import exit_status
 from .results import FOLDER, Result, result
 
@@ -198,7 +198,7 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
         {(method, column) for column in ("own", "common", "worst") for method in data.not_below_best(column)}
         for data in data_sets
     ]
-    lines = [["", *(data.name for data in data_sets)], ["---"] * (len(rows) + 1)]
+    lines = [["", *(data.name for data in data_sets)]]
     for method in dict.fromkeys(method for of in rows for method in of):
         columns = [[column for column in _SHOWN if column != "common" or data.common] for data in data_sets]
         cells = [
@@ -211,7 +211,7 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
             if method in data.lacking() & of.keys():
                 cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:

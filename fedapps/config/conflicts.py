@@ -93,7 +93,8 @@ def conflicts(
     if run.compares and not (run.track_metric and run.start):
         yield (
             {"gate", "track_metric", "start"},
-            f"gate = {run.gate!r}: needs start, the run of the challenger, and track-metric, by which it is compared",
+            f"gate = {run.gate!r}: needs start, the run of the challenger, and track-metric, by which it is compared: "
+            "--set track-metric=METRIC, one of those in the report of the run",
         )
     if run.newest != "all" and not task.in_order:
         yield (

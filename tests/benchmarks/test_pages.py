@@ -75,7 +75,7 @@ def test_a_page_answers_every_table_and_figure_of_its_paper(
     rows = text.partition("## The paper's tables and figures\n\n")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(rows) == len(paper_exhibits(paper))
     for row, exhibit in zip(rows, paper_exhibits(paper), strict=True):
-        first, _, last = row.strip("| ").split(" | ")
+        first, _, last = row.strip("| ").split(" |")
         assert all(name.split()[1] in first for name in exhibit.of)
         assert last.strip(" |"), f"{first} is silent"
         assert exhibit.missing or exhibit.compared

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from unittest.mock import ANY
 
 import pytest
+from fedapps.strategies import epsilon
 
 import fedapps.comparison.compare
 from fedapps.base.errors import RunFailedError
@@ -226,9 +227,12 @@ def test_without_methods_the_recipes_are_compared(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     recipe = tmp_path / "mine.toml"
     recipe.write_text('task = "lqr"\nmethods = "local, sfl"\nnum-nodes = 2\ncollect-after = 0\n')
-    comparison = content(compare_recipe(recipe, methods=[], seeds=1, overrides=tiny, output_dir=str(tmp_path)))
+    keys = tiny | {"dp": "local"}
+    comparison = content(compare_recipe(recipe, methods=[], seeds=1, overrides=keys, output_dir=str(tmp_path)))
     assert [(row["method"], row["seed"]) for row in comparison["rows"]] == [("local", 0), ("sfl", 0)]
     assert (comparison["recipe"], comparison.get("paper")) == ("mine", None)
+    spent = f"epsilon = {epsilon(1.0, 2, 1e-5, sensitivity=2.0):.3g} at delta = 1e-05 after 2 releases"
+    assert f"Privacy: all 2 runs together, if nodes have the same data in each: {spent}" in comparison["notes"][-1]
 
 
 def test_a_comparison_of_which_every_run_fails_has_no_table(tiny, tmp_path, monkeypatch):
