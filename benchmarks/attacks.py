@@ -7,14 +7,14 @@ difference between a reply and what the node received.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Arrays, from_record, is_float, to_record, wire
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from fedapps.base.seeding import generator
@@ -38,6 +38,10 @@ class Knowledge:
         ≥ 1, the attackers of the round.
     generator : numpy.random.Generator
         For the draws of this reply.
+    message : RecordDict
+        All that the node received.
+    exchanges : sequence of (RecordDict, RecordDict)
+        All records of the messages to the nodes of ``honest``, and of their replies.
     """
 
     sent: Arrays
@@ -45,6 +49,8 @@ class Knowledge:
     honest: Sequence[Arrays]
     attackers: int
     generator: np.random.Generator
+    message: RecordDict = field(default_factory=RecordDict)
+    exchanges: Sequence[tuple[RecordDict, RecordDict]] = ()
 
 
 class Attack(ABC):
@@ -61,6 +67,10 @@ class Attack(ABC):
             if is_float(array):
                 arrays[name] = np.asarray(known.sent[name] + self.update(name, known)).astype(array.dtype)
         return arrays
+
+    def spoil(self, content: RecordDict, known: Knowledge) -> None:
+        """Change the records of the attacker's reply, which it has trained honestly: here, the arrays alone."""
+        content[wire.ARRAYS] = to_record(self.reply(known))
 
 
 @dataclass(frozen=True)
@@ -195,7 +205,7 @@ class AttackedGrid(InProcessGrid):
         }
         self._answers |= {identity: answer for identity, (_, answer) in trained.items()}
         usable = [pair for pair in trained.values() if pair[1].has_content()]
-        self._forge([pair for pair in usable if self._attacks(pair[0])], [pair[1] for pair in usable])
+        self._forge([pair for pair in usable if self._attacks(pair[0])], usable)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -210,20 +220,22 @@ class AttackedGrid(InProcessGrid):
     def _partition(self, message: Message) -> int:
         return int(str(self.context(message.metadata.dst_node_id).node_config["partition-id"]))
 
-    def _forge(self, attacking: Sequence[tuple[Message, Message]], answers: Sequence[Message]) -> None:
+    def _forge(self, attacking: Sequence[tuple[Message, Message]], answers: Sequence[tuple[Message, Message]]) -> None:
         """Replace the arrays of the attackers' answers."""
         forged = {id(answer) for _, answer in attacking}
         # A round of attackers only has nobody to imitate but themselves.
-        imitated = [answer for answer in answers if id(answer) not in forged] or answers
-        honest = [from_record(answer.content.array_records[wire.ARRAYS]) for answer in imitated] if attacking else []
+        imitated = [pair for pair in answers if id(pair[1]) not in forged] or answers
+        exchanges = [(message.content, answer.content) for message, answer in imitated] if attacking else []
+        honest = [from_record(content.array_records[wire.ARRAYS]) for _, content in exchanges]
         for message, answer in attacking:
-            arrays = answer.content.array_records[wire.ARRAYS]
             server_round = int(str(message.content.config_records[wire.CONFIG][wire.SERVER_ROUND]))
             known = Knowledge(
                 sent=from_record(message.content.array_records[wire.ARRAYS]),
-                trained=from_record(arrays),
+                trained=from_record(answer.content.array_records[wire.ARRAYS]),
                 honest=honest,
                 attackers=len(attacking),
                 generator=generator(self.seed, "attack", server_round, self._partition(message)),
+                message=message.content,
+                exchanges=exchanges,
             )
-            answer.content[wire.ARRAYS] = to_record(self.attack.reply(known))
+            self.attack.spoil(answer.content, known)

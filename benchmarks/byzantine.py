@@ -38,7 +38,7 @@ from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.inputs import check_data, resolve
 
-from .attacks import ATTACKS, AttackedGrid
+from .attacks import ATTACKS, Attack, AttackedGrid
 from .recipe_runs import exit_status, final_metrics, honest_grid, own_nodes, recipe_parser
 
 NO_ATTACK = "none"
@@ -124,8 +124,9 @@ def run_under_attack(
 ) -> Outcome:
     """Run one method and return the metric of its last evaluation."""
     value, error = None, ""
+    forge = None if attack == NO_ATTACK else ATTACKS[attack]()
     try:
-        value = _metric(final_metrics(config, seed, lambda parsed: _grid(parsed, attack, attackers)), metric)
+        value = _metric(final_metrics(config, seed, lambda parsed: attacked_grid(parsed, forge, attackers)), metric)
     except RunEndedError as failure:
         error = str(failure).partition("\n")[0]
     return Outcome(aggregation, attack, attackers, seed, metric, value, error)
@@ -148,13 +149,19 @@ def peak_models(config: Config) -> float:
         tracemalloc.stop()
 
 
-def _grid(config: Config, attack: str, attackers: float) -> InProcessGrid:
-    if attack == NO_ATTACK:
+def attackers_of(seed: int, count: int, share: float) -> list[int]:
+    """The attackers among the partitions: ``share`` of them, rounded down, drawn with the seed."""
+    drawn = generator(seed, "attackers").permutation(count)[: floor(share * count + 1e-9)]
+    return [int(node) for node in drawn]
+
+
+def attacked_grid(config: Config, attack: Attack | None, share: float) -> InProcessGrid:
+    """The nodes of a run, of which a share attack."""
+    if attack is None:
         return honest_grid(config)
-    nodes = own_nodes(config)
-    drawn = generator(config.run.seed, "attackers").permutation(len(nodes))[: floor(attackers * len(nodes) + 1e-9)]
-    forge = ATTACKS[attack]()
-    return AttackedGrid(client_app, nodes, config.flat(), attack=forge, attackers=drawn.tolist(), seed=config.run.seed)
+    nodes, seed = own_nodes(config), config.run.seed
+    attackers = attackers_of(seed, len(nodes), share)
+    return AttackedGrid(client_app, nodes, config.flat(), attack=attack, attackers=attackers, seed=seed)
 
 
 def _metric(final: Mapping[str, float], metric: str) -> float:

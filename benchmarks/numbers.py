@@ -43,6 +43,17 @@ def estimate(name: str, method: str, metric: str, digits: int = 3) -> str:
 
 
 @_function
+def survived(name: str, condition: str, metric: str, digits: int = 2) -> str:
+    """The estimate over the runs of a condition that reached their end, and how many did if some did not."""
+    of_condition = result(name).methods[condition]
+    ended, known = of_condition["ended"], of_condition.get(metric)
+    if known is None:
+        return "ends"
+    few = f" ({known.seeds} of {ended.seeds})" if known.seeds < ended.seeds else ""
+    return _with_half(known, digits) + few
+
+
+@_function
 def difference(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with its interval."""
     return _with_limits(result(name).difference(metric, a, b), digits)

@@ -29,8 +29,8 @@ class SizeBound(Stateful):
 
     The median is over the replies of the last five rounds before this one, refused ones included, so that it follows
     if all nodes begin to send larger updates. A new stage of the data begins anew, because its updates may have any
-    size. Where these rounds have fewer than three sizes, as in the first of a stage, the median is over the earlier
-    replies of the round. If these are fewer than three, too, the norm of an update must be at most
+    size. Where these rounds have fewer than three sizes, as in the first of a stage, the median is over the replies of
+    the round that were accepted before. If these are fewer than three, too, the norm of an update must be at most
     ``factor`` · (norm of the parameters + √(number of parameters)) and that of another record at most
     ``factor``² · √(number of values).
 
@@ -52,6 +52,7 @@ class SizeBound(Stateful):
             raise ValueError(f"size_bound = {factor}: must be a number above 1, or 0 for no bound")
         self.factor = factor
         self._rounds: list[dict[str, Sizes]] = [{}]  # sizes by the names of parts; the last is this round
+        self._accepted: dict[str, Sizes] = {}  # those of this round
         self._medians: dict[str, float] = {}  # over the rounds before this one
         self._stage = 0
 
@@ -59,22 +60,22 @@ class SizeBound(Stateful):
         """Begin a round of a stage of the data."""
         self._rounds = [*(self._rounds[-_ROUNDS:] if stage == self._stage else []), {}]
         self._stage = stage
-        self._medians = {}
+        self._accepted, self._medians = {}, {}
 
     def median(self, part: str) -> float | None:
         """The median of the sizes of a part, ``None`` if fewer than three are known."""
         if part not in self._medians:
             sizes = np.concatenate([each.get(part, _NONE) for each in self._rounds[:-1]] or [_NONE])
             if len(sizes) < _ENOUGH:
-                sizes = self._rounds[-1].get(part, _NONE)
+                sizes = self._accepted.get(part, _NONE)
                 return float(np.median(sizes)) if len(sizes) >= _ENOUGH else None
             self._medians[part] = float(np.median(sizes))
         return self._medians[part]
 
     def note(self, part: str, size: float) -> None:
-        """Note the size of a part of a reply."""
-        sizes = self._rounds[-1]
-        sizes[part] = np.append(sizes.get(part, _NONE), size)
+        """Note the size of a part of a reply that is accepted."""
+        for sizes in (self._rounds[-1], self._accepted):
+            sizes[part] = np.append(sizes.get(part, _NONE), size)
 
     def refusal_reason(self, sizes: Mapping[str, float], first_limits: Mapping[str, float]) -> str | None:
         """Why a reply must be refused, ``None`` if it is accepted; notes its sizes.
@@ -85,7 +86,8 @@ class SizeBound(Stateful):
         first_limits : mapping of names of parts to numbers > 0
             The largest sizes while no median is known; a part that is not listed has none.
         """
-        reason = None
+        reason, before = None, self._accepted
+        self._accepted = dict(before)
         for part, size in sizes.items():
             median = self.median(part)
             limit = self.factor * median if median else first_limits.get(part, size)
@@ -93,6 +95,8 @@ class SizeBound(Stateful):
                 usual = f"the median of recent ones is {median:.3g}" if median else "there are no others to compare"
                 reason = reason or f"the size of {part} is {size:.3g}: at most {limit:.3g} is accepted ({usual})"
             self.note(part, size)
+        if reason:
+            self._accepted = before
         return reason
 
     def first_limits(self, start: Arrays, content: RecordDict, buffers: Buffers) -> dict[str, float]:

@@ -198,13 +198,14 @@ FEDWEIT_KEYS = "keys"
 #: FedWeIT, prefix of records of TRAIN: ``fedweit.knowledge.<i>`` holds the adaptive parameters of the i-th node.
 FEDWEIT_KNOWLEDGE_PREFIX = "fedweit.knowledge."
 
-#: Scaffold, record of TRAIN: the server's control variate c, in the form of the shared floating-point arrays.
+#: Scaffold, record of TRAIN: c − c_i, the server's control variate less that of the node, which it keeps, in the form
+#: of the shared floating-point arrays.
 SCAFFOLD_CONTROL = "scaffold.control"
 #: Scaffold, metric of replies to TRAIN: K η_l, the number of local steps times the learning rate, > 0.
 SCAFFOLD_LENGTH = "scaffold.length"
 
-#: Scaffold and FedDyn, record of TRAIN (a ConfigRecord): which reply of the node was counted last. A node that has
-#: trained later goes back to its control state from before.
+#: FedDyn, record of TRAIN (a ConfigRecord): which reply of the node was counted last. A node that has
+#: trained later goes back to its linear term from before.
 COUNTED = "counted"
 #: Key of ``counted``: the round of that reply, an integer ≥ 0; 0 if none was.
 COUNTED_ROUND = "round"

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from between_rounds import between
-from fedapps.clients.arrays import memory_of
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.settings import RoundSettings
@@ -66,14 +65,13 @@ class QuadraticTask(Task):
 class Federation:
     """Runs a strategy with nodes that compose some local parts.
 
-    ``theta`` lists θ after every round, ``controls`` maps each node to its control variate as it is kept.
+    ``theta`` lists θ after every round.
     """
 
     def __init__(self, task: QuadraticTask, parts: Sequence[LocalPart], *, steps: int, learning_rate: float) -> None:
         self.task, self.parts = task, parts
         self.settings = {"steps": steps, "learning-rate": learning_rate, "optimizer": "sgd", "batch-size": 1}
         self.theta: list[np.ndarray] = []
-        self.states: dict[int, RecordDict] = {}
 
     def run(self, strategy: BaseStrategy, num_rounds: int, **more: Any) -> np.ndarray:
         """θ after the last round."""
@@ -91,19 +89,12 @@ class Federation:
         self.theta = self.theta[1:]
         return result.arrays["theta"].numpy()
 
-    def control(self, index: int) -> np.ndarray:
-        """The control variate c_i of a node as it is kept; 0 if it has never trained."""
-        kept = ContextState(self.states[index]).load(10**6) if index in self.states else None
-        zero = np.zeros(len(self.task.options[1][0]), np.float32)
-        return memory_of(kept or {}).get("scaffold.control.theta", zero)
-
     def _app(self) -> ClientApp:
         app = ClientApp()
 
         @app.train()
         def train(message: Message, context: Context) -> Message:
             index = int(context.node_config["partition-id"])
-            self.states[index] = context.state
             config: Mapping[str, Any] = message.content["config"]
             settings = RoundSettings().with_config(config)
             parts = [part.read(config, message.content) for part in self.parts]

@@ -19,6 +19,8 @@ PARTITIONS = [0, ROGUE, 2, 3]
 class Fleet:
     """Honest nodes, but for one whose ``train``, ``evaluate`` or answer to ``query`` is spoiled by these functions."""
 
+    start = START
+
     def __init__(self, **spoil):
         self.spoil, self.reports, self.sent = spoil, [], []
 
@@ -61,7 +63,7 @@ class Fleet:
         def main(grid, context):
             options.update(num_rounds=rounds, on_round=self.reports.append)
             options["train_config"] = lambda r: ConfigRecord({"stage": (r - 1) * stages // rounds})
-            results.append(strategy.start(grid, record_of(START), **between(**options)))
+            results.append(strategy.start(grid, record_of(self.start), **between(**options)))
 
         configs = [{"partition-id": partition} for partition in partitions]
         run_inprocess(server_app, self, node_configs=configs, errors="reply")

@@ -1,14 +1,18 @@
 """Attacks by hand, who makes them, and the table of their outcomes."""
 
+from dataclasses import replace
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.strategies import BaseStrategy
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from small_runs import run_inline
 from toys import arithmetic_app, record_of
 
+from benchmarks import rogue
 from benchmarks.attacks import (
     ATTACKS,
     AttackedGrid,
@@ -20,6 +24,9 @@ from benchmarks.attacks import (
     largest_z,
 )
 from benchmarks.byzantine import Outcome, main, outcome_table, run_under_attack
+from benchmarks.rogue import JustBelow
+from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.inputs import resolve
 
 
 def known(**changes):
@@ -171,3 +178,31 @@ def test_without_attackers_a_run_is_an_ordinary_one_and_an_attack_changes_it(tmp
     assert run("median", "sign-flip", 0.2).value < 2 * plain
     with pytest.raises(ValueError, match=r"--metric accuracy: the nodes report .*test\.excess"):
         run_under_attack(aggregation="mean", attack="none", attackers=0.0, seed=0, metric="accuracy", config=keys)
+
+
+def test_the_strongest_attack_within_the_bound_has_nine_tenths_of_what_is_accepted():
+    sent = {"w": np.zeros(2, np.float32)}
+    message = RecordDict({"arrays": record_of(sent), "config": ConfigRecord({"server-round": 1})})
+    replies = [{"w": np.array(w, np.float32)} for w in ([3, 4], [0, 1], [6, 8])]
+    contents = [
+        RecordDict({"arrays": record_of(reply), "metrics": MetricRecord({"q-ffl.loss": 1.0})}) for reply in replies
+    ]
+    facts = known(sent=sent, trained=replies[0], honest=replies, message=message)
+    facts = replace(facts, exchanges=[(message, content) for content in contents])
+    JustBelow(bound=2.0).spoil(contents[0], facts)
+    update = contents[0]["arrays"]["w"].numpy()
+    np.testing.assert_allclose(update, -0.9 * 2 * 5 * np.array([9, 13]) / np.hypot(9, 13), rtol=1e-6)  # median norm 5
+    assert contents[0]["metrics"]["q-ffl.loss"] == 100
+
+
+def test_a_bound_keeps_a_run_from_ending():
+    keys = {"num-nodes": 4, "rounds": 1, "evaluate-every": 1, "epochs": 1, "images.model": "mlp", "name": "rogue"}
+    keys |= {"images.alpha": 1.0, "in-flight": 0, "methods": "fedavg"}
+    recipe = read_recipe(Path("images-digits"))
+    condition = {"method": "fedavg", "defence": "bounds", "attack": "huge", "share": 0.25, "seed": 0}
+    values = [
+        rogue.accuracy(**condition, config=resolve({**recipe, **keys, "size-bound": bound}, "."))
+        for bound in (0.0, 100.0)
+    ]
+    assert values[0] is None or values[0] < 0.3
+    assert values[1] is not None

@@ -7,7 +7,18 @@ import pytest
 from scipy.stats import t
 
 from benchmarks.experiments import experiments
-from benchmarks.numbers import between, claim, command, held_out, in_order, quotient, shown, table, verdict
+from benchmarks.numbers import (
+    between,
+    claim,
+    command,
+    held_out,
+    in_order,
+    quotient,
+    shown,
+    survived,
+    table,
+    verdict,
+)  # fmt: skip
 from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
 from fedapps.comparison.papers import paper_exhibits
@@ -151,6 +162,14 @@ def test_methods_stand_by_their_means_the_best_first(monkeypatch: pytest.MonkeyP
     methods = {label: {"loss": Estimate.of([value])} for label, value in losses.items()}
     monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "", methods=methods))
     assert in_order("one", "loss", {"a": "A", "b": "B", "c": "C"}) == "`B`, `C`, `A`"
+
+
+def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_end, one_ends = {"ended": Estimate.of([1, 1])}, {"ended": Estimate.of([1, 0]), "loss": Estimate.of([0.5])}
+    monkeypatch.setattr(
+        "benchmarks.numbers.result", lambda name: Result(name, "", methods={"a": all_end, "b": one_ends})
+    )
+    assert [survived("x", method, "loss") for method in "ab"] == ["ends", ".50 (1 of 2)"]
 
 
 def test_numbers_as_the_pages_show_them() -> None:

@@ -6,13 +6,14 @@ from fedapps.strategies.algorithms.feddyn import FedDyn
 from fedapps.strategies.algorithms.fednova import FedNova
 from fedapps.strategies.algorithms.fedproto import FedProto
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.flora import Flora
 from fedapps.strategies.algorithms.ifca import IteratedClusters
 from fedapps.strategies.algorithms.q_ffl import QFedAvg
 from fedapps.strategies.algorithms.scaffold import Scaffold
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.bounds import SizeBound
-from flwr.app import MetricRecord, RecordDict
-from rogue_fleet import ROGUE, Fleet
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from rogue_fleet import ROGUE, START, Fleet
 from toys import arrays_of, record_of, same_bits
 
 NUMBERS = {"fednova.norm": 4.0, "scaffold.length": 0.5, "ifca.choice": 0.0, "q-ffl.loss": 1.0}
@@ -21,12 +22,16 @@ NUMBERS = {"fednova.norm": 4.0, "scaffold.length": 0.5, "ifca.choice": 0.0, "q-f
 class Bounded(Fleet):
     """Nodes that send what every method asks for; the rogue one changes its reply from ``first`` on."""
 
+    start = START | {"a": np.ones((1, 3), np.float32), "c": np.ones((2, 1), np.float32)}  # factors of w
+
     def __init__(self, spoil=None, first=1):
         super().__init__()
         self.change, self.first = spoil, first
 
     def _train(self, partition, message):
         content = super()._train(partition, message)
+        untrained = message.content["config"].get("untrained", [])
+        content["arrays"] = ArrayRecord({n: a for n, a in content["arrays"].items() if n not in untrained})
         content["metrics"] = MetricRecord({**content["metrics"], **NUMBERS, "num-examples": 2})
         prototypes = {"classes": np.array([0]), "prototypes": np.ones((1, 3), np.float32), "counts": np.array([2])}
         content["fedproto.local"] = record_of(prototypes)
@@ -63,10 +68,11 @@ ATTACKS = {
     "FedDyn": (FedDyn, {}, update_times(np.float32(1e13)), "the update"),
     "IFCA": (IteratedClusters, {"clusters": 2}, update_times(np.float32(1e13)), "the update"),
     "SCAFFOLD": (Scaffold, {}, update_times(np.float32(1e5)), "the update"),
-    "SCAFFOLD's length": (Scaffold, {}, number("scaffold.length", 1e-9), "the change of the control variate"),
+    "SCAFFOLD's length": (Scaffold, {}, number("scaffold.length", 1e-9), "the control variate"),
     "FedNova": (FedNova, {}, number("fednova.norm", 1e9), "fednova.norm"),
     "FedNova's share": (FedNova, {}, number("fednova.norm", 1.0), "1 / fednova.norm"),
     "Fisher terms": (FisherExchange, {"others_now": 0.5}, record_times("fisher.precision", "w", 1e13), "fisher"),
+    "FLoRA": (Flora, {"a": "a", "b": "c", "weight": "w"}, update_times(np.float32(1e13)), "the update"),
     "FedProto": (FedProto, {"shared": []}, record_times("fedproto.local", "prototypes", 9e29), "fedproto.local"),
 }
 
@@ -110,6 +116,16 @@ def test_the_median_follows_what_all_nodes_send():
     for sizes, refused in (([1, 1, 1], 0), ([9, 9, 9], 3), ([9, 9, 9], 0)):
         bound.begin_round()
         assert sum(bound.refusal_reason({"the update": size}, {}) is not None for size in sizes) == refused
+
+
+def test_replies_that_are_refused_do_not_give_the_median_of_the_first_round():
+    bound = SizeBound(2.0)
+    bound.begin_round()
+    refused = [
+        bound.refusal_reason({"the update": size}, {"the update": 5.0}) is not None for size in [9] * 4 + [1] * 3
+    ]
+    assert refused == [True] * 4 + [False] * 3
+    assert bound.median("the update") == 1.0
 
 
 def test_a_new_stage_of_the_data_begins_anew():

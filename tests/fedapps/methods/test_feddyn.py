@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_worlds import Points, Quadratics, SecondWorld, run_method
 from toys import same_bits
+
+from fedapps.methods.feddyn import FedDynPart
 
 near = lambda *numbers, within=2e-6: pytest.approx(list(numbers), abs=within)  # noqa: E731
 
@@ -77,3 +80,9 @@ def test_statistics_of_normalisations_are_averaged():
 def test_what_breaks_the_sum_is_refused_before_the_run(keys, message):
     with pytest.raises(Exception, match=message):
         run_method("feddyn", **keys)
+
+
+@pytest.mark.parametrize("last", [-1, True, "2"])
+def test_the_round_of_the_last_counted_reply_is_checked(last):
+    with pytest.raises(ValueError, match=r"counted round = .*: must be an integer of at least 0"):
+        FedDynPart().read({}, RecordDict({"counted": ConfigRecord({"round": last})}))
