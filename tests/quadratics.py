@@ -72,6 +72,7 @@ class Federation:
         self.task, self.parts = task, parts
         self.settings = {"steps": steps, "learning-rate": learning_rate, "optimizer": "sgd", "batch-size": 1}
         self.theta: list[np.ndarray] = []
+        self.states: dict[int, RecordDict] = {}
 
     def run(self, strategy: BaseStrategy, num_rounds: int, **more: Any) -> np.ndarray:
         """θ after the last round."""
@@ -95,6 +96,7 @@ class Federation:
         @app.train()
         def train(message: Message, context: Context) -> Message:
             index = int(context.node_config["partition-id"])
+            self.states[index] = context.state
             config: Mapping[str, Any] = message.content["config"]
             settings = RoundSettings().with_config(config)
             parts = [part.read(config, message.content) for part in self.parts]
