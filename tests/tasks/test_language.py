@@ -233,6 +233,7 @@ def test_an_encoder_with_a_normalisation_above_all_layers_has_no_states_between_
         checked(folder, frozen_layers=1, frozen_embedding=True, cached_states=True)
 
 
+@pytest.mark.slow
 def test_a_program_of_an_encoder_with_autocast_inside_is_the_encoder(tmp_path):
     from fedapps.tasks.answers import Network
 

@@ -254,6 +254,7 @@ def test_a_node_works_or_says_what_is_wrong_with_a_message(name, data):
             grid.client_app(Message(content, node + 2, kind), grid.context(node + 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @FUZZ
 @given(data=st.data())
