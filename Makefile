@@ -33,7 +33,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench gpu results docs newest release env env-grpc config clean
+.PHONY: run check test test-all test-more quick-tests fleet-tests fleet-tests-grpc fuzz lint lint-style lint-types package bench gpu results docs newest release env env-grpc config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -46,7 +46,12 @@ check: lint-style  ## lint, types, and the quick tests that start no process and
 test: lint-style $(GRPC_STAMP)  ## the gate, in eight minutes: lint, types, architecture and all tests but the slow ones
 	$(MAKE) --no-print-directory --jobs 2 lint-types quick-tests
 	.venv-grpc/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	$(MAKE) --no-print-directory --jobs 2 fleet-tests fleet-tests-grpc
+
+fleet-tests: $(STAMP)
 	$(BIN)/python -m pytest -m "processes and not slow" tests/processes $(ON_ALL_CORES)
+
+fleet-tests-grpc: $(GRPC_STAMP)
 	.venv-grpc/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
 
 QUICK := not slow and not processes

@@ -39,6 +39,7 @@ def recipe(tmp_path, monkeypatch):
     trained_victim.cache_clear()
 
 
+@pytest.mark.slow
 def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
     given = ["--recipe", str(recipe), "--sentences", "2", "--per-update", "1", "--set", f"cache-dir={tmp_path}"]
     files = ["--json", str(tmp_path / "costs.json"), "--plot", str(tmp_path / "costs.png")]

@@ -1,9 +1,12 @@
 """A short year of a fleet: what happens to it, and that robots keep and use what they should."""
 
+import pytest
+
 from benchmarks.fleet_year import MARGIN, Year, without_reports
 from fedapps.runs.champions import Registry
 
 
+@pytest.mark.slow
 def test_a_year_loses_nothing_and_every_robot_uses_the_model_that_it_should(tmp_path):
     year = Year(tmp_path, 6, robots=6)
     with without_reports():

@@ -68,6 +68,7 @@ def test_rows_of_our_command_and_of_a_program(tmp_path: Path, monkeypatch: pytes
     assert ours["ratio"] == 1
 
 
+@pytest.mark.slow
 def test_a_side_that_does_not_exist_is_named() -> None:
     command = [sys.executable, "-m", "benchmarks.peers", "--sides", "flukes"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

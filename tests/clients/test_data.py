@@ -147,6 +147,7 @@ def test_without_locks_the_world_of_the_faster_process_is_taken(tmp_path, monkey
     assert len(list(folder.iterdir())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_processes_that_come_at_once_make_one_world(tmp_path):
     diary, cache = tmp_path / "diary", tmp_path / "cache"

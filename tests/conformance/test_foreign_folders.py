@@ -161,6 +161,7 @@ def test_an_editable_installation_in_their_folder(theirs: Path) -> None:
     assert SAID in run_tool(sys.executable, "-m", "shop.run", folder=theirs, environment=environment(theirs))
 
 
+@pytest.mark.slow
 def test_the_command_in_a_folder_that_also_has_a_package_of_our_name(theirs: Path, tmp_path: Path) -> None:
     """The console script does not search the folder in which it is called; ``-P`` is the same for ``-m``."""
     (theirs / "fedapps").mkdir()

@@ -195,6 +195,7 @@ def test_houses_differ_in_what_they_have_and_how_it_is_called(boxes, splits):
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_the_same_seed_gives_the_same_bytes_in_another_process(folder, tmp_path):
     code = (

@@ -43,7 +43,7 @@ def test_adapters_and_head_alone_travel(given, tmp_path):
 @pytest.mark.parametrize(
     "more",
     [
-        {"methods": "fedvocab,fedvocab(stateless=true),fedvocab(own-start=true)"},
+        pytest.param({"methods": "fedvocab,fedvocab(stateless=true),fedvocab(own-start=true)"}, marks=pytest.mark.slow),
         {"methods": "fedavg", "compression": "int8"},
         {"methods": "fedavg", "dp": "central-server", "weighting": "uniform", "fraction-train": 0.5},
         {"methods": "fedavg", "dp": "local"},

@@ -205,6 +205,7 @@ def test_an_unknown_option_is_explained(arguments, end, capsys):
     assert said(capsys).rstrip().endswith(end)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_a_reader_that_ends_early_is_no_error():
     command = f"{sys.executable} -m fedapps list --keys | true; echo ${{PIPESTATUS[0]}}"

@@ -188,7 +188,7 @@ def test_another_process_predicts_with_onnxruntime_alone(runs, tmp_path):
 # -- refusals --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", ["onnx", "torch"])
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "torch"])
 def test_a_network_that_differs_is_refused_and_nothing_is_left(tmp_path, format):
     model = Tripled(WrongConstant())
     with pytest.raises(ValueError, match=r"differs from the model: by 0\.003, which is 0\.001 of the largest output"):
