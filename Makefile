@@ -64,8 +64,7 @@ test-more: $(STAMP) $(GRPC_STAMP)  ## the slow tests, which `test` leaves out
 	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
 	.venv-grpc/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
 	$(BIN)/python -m pytest -m "slow and processes" tests/processes tests/conformance $(ON_ALL_CORES)
-	.venv-grpc/bin/python -m pytest -m "slow and processes" tests/processes/test_late_replies.py \
-		tests/processes/test_generations.py $(ON_ALL_CORES)
+	.venv-grpc/bin/python -m pytest -m "slow and processes" tests/processes/test_late_replies.py
 
 test-all: test  ## all tests
 	$(MAKE) --no-print-directory test-more

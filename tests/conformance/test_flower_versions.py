@@ -108,7 +108,7 @@ def test_a_flower_with_other_private_names_runs_in_its_own_simulation_with_the_s
     assert line.endswith(
         "Flower's own simulation engine runs the nodes, and takes longer to start and for each message"
     )
-    assert "on Flower's simulation engine" in done.stdout
+    assert "engine: Flower's simulation engine" in done.stdout
     assert rows[0] == rows[1]
 
 
