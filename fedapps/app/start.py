@@ -131,7 +131,7 @@ def with_begun(config: Config, path: Path) -> Config:
 
 
 def _lineage(path: Path) -> tuple[str, ...]:
-    """The label of the run in a folder, and those of the last runs before it. Raises ``ValueError`` for a damaged file.
+    """The labels of the run in a folder and of the last runs before it. Raises ``ValueError`` for a damaged file.
 
     Every message has them: a node goes on from the newest of these runs in which it took part.
     """

@@ -227,7 +227,8 @@ def decision_text(decision: Mapping[str, Any]) -> str:
     if gain := decision.get("gain"):
         limits = f"{number(gain['low'])} to {number(gain['high'])}"
         groups = [[name, number(mean)] for name, mean in decision["groups"].items()]
-        without_best = f"; without the tenth that gains most, from {number(decision['without-best'])}"
+        low = decision["without-best"]
+        without_best = "" if low is None else f"; without the tenth that gains most, from {number(low)}"
         parts += [
             text_table(["group", "mean gain"], groups),
             f"mean gain {number(gain['mean'])} ({limits}){without_best}",

@@ -87,7 +87,7 @@ class Scaffold(BaseStrategy):
         return None
 
     def further_sizes(self, reply: Reply) -> dict[str, float]:
-        return {"the control variate": norm(self._control_of(reply))}
+        return {"the control variate": norm(self._control_of(reply, self._gradients_of(reply)))}
 
     def _size_refusal(self, reply: Reply, start: Arrays) -> str | None:
         """Also forgets c_i: with one that an earlier reply has made too large, the next update would be, too."""
@@ -99,10 +99,11 @@ class Scaffold(BaseStrategy):
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         super().fold(reply, aggregate)
-        for name, gradient in self._gradients_of(reply).items():
+        gradients = self._gradients_of(reply)
+        for name, gradient in gradients.items():
             # Algorithm 1: c ← c + (1/N) Σ (c_i⁺ − c_i), times N
             self._sum[name] = np.asarray(self._sum[name] + (gradient - self._sent[name]))
-        controls = self._control_of(reply)
+        controls = self._control_of(reply, gradients)
         self._controls[reply.profile.key] = {name: c.astype(self._sent[name].dtype) for name, c in controls.items()}
 
     def round_info(self) -> dict[str, Any]:
@@ -122,9 +123,9 @@ class Scaffold(BaseStrategy):
             for name in self.buffers.parameters(self._sum)
         }
 
-    def _control_of(self, reply: Reply) -> Arrays:
+    def _control_of(self, reply: Reply, gradients: Arrays) -> Arrays:
         """c_i⁺, float64."""
-        gradients, own = self._gradients_of(reply), self._controls.get(reply.profile.key, {})
+        own = self._controls.get(reply.profile.key, {})
         # Equation 4, Option II: c_i⁺ = c_i − c + (x − y) / (K η_l), with c in the dtype that the node received
         return {
             name: np.asarray(own.get(name, np.zeros(1)).astype(np.float64) - self._sent[name] + gradient)

@@ -167,7 +167,7 @@ def test_four_weeks_with_a_poisoned_model_a_rollback_and_kills(tmp_path: Path) -
 
         record(tmp_path, POISONED)
         generation(recipe, "", {}, str(runs), submit)
-        assert in_use() == [1, 1, 1], "those that were off hear of it"
+        assert in_use() == [1, 1, 1], "the rollback also reaches the nodes that were off"
 
         record(tmp_path, 4)
         generation(recipe, "", {}, str(runs), submit)

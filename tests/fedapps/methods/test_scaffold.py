@@ -27,7 +27,7 @@ def scaffold(task=TWO, *, steps=2, learning_rate=0.25):
 
 
 def server(**base):
-    return ScaffoldStrategy(profiles=True, **base)  # the nodes are told apart by their keys
+    return ScaffoldStrategy(profiles=True, **base)  # for the nodes' keys
 
 
 def controls(strategy, count=2):

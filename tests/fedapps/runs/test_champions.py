@@ -38,7 +38,9 @@ def test_one_very_high_gain_keeps_out_no_model_from_which_all_nodes_gain():
     assert rule([9.0] * 4, [8.9, 8.8, 8.7, 0.0], margin=0.08)["promote"]
     assert rule([9.0] * 20, [8.9] * 9 + [8.8] * 9 + [0.0] * 2)["promote"]  # two are a tenth of them
     assert not rule([9.0] * 20, [8.9] * 8 + [8.8] * 9 + [0.0] * 3)["promote"]
-    assert rule([9.0] * 2, [8.9, 0.0])["without-best"] is None
+    of_two = rule([9.0] * 2, [8.9, 0.0])
+    assert of_two["without-best"] is None
+    assert "without the tenth" not in decision_text(of_two)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=12), st.floats(0, 1e6))
