@@ -198,9 +198,8 @@ def _low_without_best(gains: Sequence[float]) -> float | None:
     """The lower limit of the 95 % interval of the mean gain without the highest tenth, at least one, of the gains.
 
     It is also one of the mean gain of all, which is higher. One very high gain makes Student's interval of all so wide
-    that it refuses a model from which every node gains; it has no part in this limit. The higher of both limits lies
-    above the true mean of normal gains in 3.2 % of the samples of three nodes, 2.8 % of four, 2.5 % of ten and more;
-    Student's alone in 2.5 %.
+    that it refuses a model from which every node gains; it has no part in this limit. To take the higher of two limits
+    errs a little more often than one of them, with three or four nodes.
 
     The interval of a trimmed mean: J. W. Tukey and D. H. McLaughlin, Less Vulnerable Confidence and Significance
     Procedures for Location Based on a Single Sample, Sankhya A 25, 1963; here trimmed on one side.
