@@ -34,7 +34,6 @@ from fedapps.tasks.images.task import ImagesTask
 from torch import Tensor
 
 from benchmarks.environments import environment
-from benchmarks.pfl import REQUIREMENT as PFL
 from benchmarks.sides import proportional_megabytes
 from fedapps.base.processes import process_facts
 from fedapps.base.report.numbers import number
@@ -64,7 +63,7 @@ class Peer:
 
 PEERS = {
     FLOWER: Peer("on_flower.py", ("fedavg",), lambda: Path(sys.executable)),
-    "pfl-research": Peer("on_pfl.py", ("fedavg", "scaffold"), partial(environment, PFL)),
+    "pfl-research": Peer("on_pfl.py", ("fedavg", "scaffold"), partial(environment, "pfl==0.6.0")),
     "fluke": Peer("on_fluke.py", ("fedavg", "scaffold", "ditto"), partial(environment, "fluke-fl==0.8.1")),
     "FedLab": Peer("on_fedlab.py", ("fedavg", "scaffold"), partial(environment, "fedlab==1.3.0")),
     "BlazeFL": Peer(
