@@ -46,5 +46,5 @@ def test_an_environment_that_cannot_be_built_shows_the_last_lines_of_pip(
     failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for pfl")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(environments.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(RuntimeError, match="no environment with pfl: .*\n.*No matching distribution found for pfl"):
+    with pytest.raises(RuntimeError, match=r"no environment with pfl: .*\n.*No matching distribution found for pfl"):
         environments.environment("pfl")
