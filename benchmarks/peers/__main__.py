@@ -164,6 +164,8 @@ def _rows(
 ) -> list[Row]:
     """Measure the sides in alternating order."""
     costs: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in sides}
+    for run in sides.values():
+        run(1, 0)  # compiles bytecode
     for pair in range(pairs):
         for name in list(sides)[:: 1 if pair % 2 == 0 else -1]:
             few, many = (sides[name](count, pair) for count in rounds)
