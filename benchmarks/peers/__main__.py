@@ -4,7 +4,7 @@ Each side runs in a new process: ``fedapps run images-digits``, or a program of 
 the peer. All have the same images on the same nodes, the same network, the same number of SGD steps, one thread for
 each operation of torch, and one evaluation after the last round. A side runs with few and with many rounds: the
 difference gives the cost of a round, and what is left of the shorter run is the start. Processor time and memory
-(proportional set size) are those of all processes of the side.
+(proportional set size) are those of all processes of the side. A loop of torch alone shows what the steps cost.
 
     python -m benchmarks.peers
     python -m benchmarks.peers --nodes 100 --methods scaffold --sides fluke --pairs 1
@@ -42,7 +42,7 @@ from fedapps.results import RunResult
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2): what a child leaves behind becomes our child, so that we can count it
 _TICK = os.sysconf("SC_CLK_TCK")
-OURS, OURS_RAY, FLOWER = "fedapps", "fedapps, Ray", "Flower"
+OURS, OURS_RAY, FLOWER, LOOP = "fedapps", "fedapps, Ray", "Flower", "loop of torch"
 DRAWN = 10
 _FOLDER = Path(__file__).parent
 _SETTINGS: Mapping[str, object] = {
@@ -62,6 +62,7 @@ class Peer:
 
 
 PEERS = {
+    LOOP: Peer("on_torch.py", ("fedavg",), lambda: Path(sys.executable)),
     FLOWER: Peer("on_flower.py", ("fedavg",), lambda: Path(sys.executable)),
     "pfl-research": Peer("on_pfl.py", ("fedavg", "scaffold"), partial(environment, "pfl==0.6.0")),
     "fluke": Peer("on_fluke.py", ("fedavg", "scaffold", "ditto"), partial(environment, "fluke-fl==0.8.1")),
