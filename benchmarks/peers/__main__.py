@@ -122,7 +122,7 @@ class Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     options = _parser().parse_args(arguments)
-    names = [name for name in options.sides.split(";") if name] or [OURS_RAY, *PEERS]
+    names = [name for name in options.sides.split(";") if name] or [OURS_RAY, *(name for name in PEERS if name != LOOP)]
     if unknown := sorted(set(names) - {OURS_RAY, *PEERS}):
         print(f"--sides: {', '.join(unknown)}: expected some of {OURS_RAY}, {', '.join(PEERS)}", file=sys.stderr)
         return 2
@@ -340,7 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
     )
-    parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all)")
+    parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all libraries)")
     parser.add_argument(
         "--json",
         default="",
