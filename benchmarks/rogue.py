@@ -278,7 +278,7 @@ def tiny_encoder(folder: Path) -> str:
         *map("##{}".format, syllables),
     ]
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    config = transformers.BertConfig(len(pieces), **sizes, max_position_embeddings=64, initializer_range=0.2)
+    config = transformers.BertConfig(vocab_size=len(pieces), **sizes, max_position_embeddings=64, initializer_range=0.2)
     with torch_seed(0):
         transformers.BertModel(config).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
