@@ -216,7 +216,7 @@ def test_methods_with_adapters_are_attacked_with_an_encoder_that_is_made(tmp_pat
     recipe = ["--recipe", "quickstart", "--methods", "flora", "--attacks", "huge", "--seeds", "1", "--tiny-encoder"]
     assert rogue.main([*recipe, *pairs]) == 0
     (bounded,) = [line for line in capsys.readouterr().out.splitlines() if "flora with bounds at huge 0.2" in line]
-    assert bounded.split()[-1] == "0", "the run has reached its end"
+    assert float(bounded.split()[-1]) == 0, "the run has reached its end"
 
 
 def test_a_bound_keeps_a_run_from_ending():
