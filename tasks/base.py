@@ -511,13 +511,7 @@ class Task(ABC):
         """Yield one epoch of a split in random order, drawn from torch's global generator. The last batch may be
         smaller.
         """
-        tensors = data.splits[split]
-        order = torch.randperm(data.count(split)).to(next(iter(tensors.values())).device)
-        # Several small batches are gathered at once, because the call of an operation takes longer than its work.
-        example = sum(tensor[:1].nbytes for tensor in tensors.values())
-        for rows in torch.split(order, batch_size * max(1, _GATHERED // max(1, batch_size * example))):
-            batches = zip(*(tensor[rows].split(batch_size) for tensor in tensors.values()), strict=True)
-            yield from (dict(zip(tensors, batch, strict=True)) for batch in batches)
+        return shuffled(data.splits[split], batch_size)
 
     def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.
@@ -555,6 +549,21 @@ class Task(ABC):
     def with_collected(self, data: NodeData, collected: Mapping[str, np.ndarray]) -> NodeData:
         """Return ``data`` with collected experience added to its training split."""
         raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")
+
+
+def shuffled(examples: Batch, batch_size: int) -> Iterator[Batch]:
+    """Yield the batches of one epoch of examples in random order, drawn from torch's global generator."""
+    tensors = tuple(examples.values())
+    count, device = len(tensors[0]), tensors[0].device
+    order = torch.randperm(count).to(device)
+    # Several small batches are gathered at once, because the call of an operation takes longer than its work.
+    example = sum(tensor.nbytes for tensor in tensors) // max(count, 1)
+    at_once = batch_size * max(1, _GATHERED // max(batch_size * example, 1))
+    for start in range(0, count, at_once):
+        rows = order[start : start + at_once]
+        parts = [tensor[rows].split(batch_size) for tensor in tensors]
+        for batch in zip(*parts, strict=True):
+            yield dict(zip(examples, batch, strict=True))
 
 
 def evaluated(task: Task, model: nn.Module, data: NodeData, *, run_seed: int, final: bool) -> Evaluation:
