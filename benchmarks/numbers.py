@@ -109,6 +109,8 @@ def table(
 ) -> str:
     """A row per method, a column per metric: the mean with half its interval, and the paper's number in brackets.
 
+    A method that the paper has and the result has not gets dashes.
+
     Parameters
     ----------
     name : str
@@ -130,9 +132,10 @@ def table(
     lines = [[head, *metrics.values()]]
     for method in methods:
         cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
+        of_method = content.methods.get(method + at, {}) if method in printed else content.methods[method + at]
         for key in metrics:
             metric, _, own_digits = key.partition(":")
-            known = content.methods[method + at].get(metric)
+            known = of_method.get(metric)
             bracket = printed.get(method, {}).get(metric)
             few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method + at) else ""
             cells.append(_cell(known, bracket, int(own_digits or digits)) + few)
