@@ -18,7 +18,8 @@ from torch import Tensor, nn
 class QuadraticPrior:
     """``precision`` and ``linear`` map parameter names to tensors of the parameter's shape (or broadcastable).
 
-    Parameters without an entry are free. An empty prior is plain training.
+    Parameters without an entry in ``linear`` are free; one that ``precision`` lacks is 0. An empty prior is plain
+    training.
     """
 
     precision: Mapping[str, Tensor]
@@ -44,10 +45,13 @@ class QuadraticPrior:
         """Add Pθ − L to the gradients of the named parameters, in place; those without a gradient are skipped."""
         with torch.no_grad():
             for name, parameter in named.items():
-                if name in self.precision and parameter.grad is not None:
-                    precision = self.precision[name].to(parameter)
-                    linear = self.linear[name].to(parameter)
-                    parameter.grad.add_(precision * parameter - linear)
+                if name not in self.linear or parameter.grad is None:
+                    continue
+                linear = self.linear[name].to(parameter)
+                if name in self.precision:
+                    parameter.grad.add_(self.precision[name].to(parameter) * parameter - linear)
+                else:
+                    parameter.grad.sub_(linear)
 
 
 def _sum(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -656,7 +656,7 @@ class RoundLoop(records.Stateful, Strategy):
             return MetricsOfReplies(of_replies, self.weighted_by_key)
         return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
 
-    def _size_refusal(self, reply: Reply, start: Arrays) -> str | None:
+    def size_refusal_reason(self, reply: Reply, start: Arrays) -> str | None:
         """Why a train reply is too large; ``start`` are the arrays that its node received."""
         sizes = norms_of(reply.arrays, start, reply.content, self.buffers) | self.further_sizes(reply)
         limits: dict[str, float] = {}
@@ -673,7 +673,7 @@ class RoundLoop(records.Stateful, Strategy):
             max_bytes=max_reply_bytes(self._current, self.reply_records) + self.extra_reply_bytes,
             example_limits=self.example_limits,
             refusal_reason=self.refusal_reason,
-            size_refusal=self._size_refusal if self.size_bound.factor else None,
+            size_refusal=self.size_refusal_reason if self.size_bound.factor else None,
             compression=self.compression,
             buffers=self.buffers,
             records_seconds=phase == "train" and self._records_seconds,

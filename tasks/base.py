@@ -30,6 +30,7 @@ from .profiles import PrivateParameters as PrivateParameters
 from .profiles import Secret as Secret
 from .profiles import head_inputs
 
+_GATHERED = 1 << 20  # bytes of examples that are gathered at once
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -512,8 +513,11 @@ class Task(ABC):
         """
         tensors = data.splits[split]
         order = torch.randperm(data.count(split)).to(next(iter(tensors.values())).device)
-        for rows in torch.split(order, batch_size):
-            yield {name: tensor[rows] for name, tensor in tensors.items()}
+        # Several small batches are gathered at once, because the call of an operation takes longer than its work.
+        example = sum(tensor[:1].nbytes for tensor in tensors.values())
+        for rows in torch.split(order, batch_size * max(1, _GATHERED // max(1, batch_size * example))):
+            batches = zip(*(tensor[rows].split(batch_size) for tensor in tensors.values()), strict=True)
+            yield from (dict(zip(tensors, batch, strict=True)) for batch in batches)
 
     def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.

@@ -4,7 +4,7 @@ Each side runs in a new process: ``fedapps run images-digits``, or a program of 
 the peer. All have the same images on the same nodes, the same network, the same number of SGD steps, one thread for
 each operation of torch, and one evaluation after the last round. A side runs with few and with many rounds: the
 difference gives the cost of a round, and what is left of the shorter run is the start. Processor time and memory
-(proportional set size) are those of all processes of the side.
+(proportional set size) are those of all processes of the side. A loop of torch alone shows what the steps cost.
 
     python -m benchmarks.peers
     python -m benchmarks.peers --nodes 100 --methods scaffold --sides fluke --pairs 1
@@ -34,7 +34,6 @@ from fedapps.tasks.images.task import ImagesTask
 from torch import Tensor
 
 from benchmarks.environments import environment
-from benchmarks.pfl import REQUIREMENT as PFL
 from benchmarks.sides import proportional_megabytes
 from fedapps.base.processes import process_facts
 from fedapps.base.report.numbers import number
@@ -43,7 +42,7 @@ from fedapps.results import RunResult
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2): what a child leaves behind becomes our child, so that we can count it
 _TICK = os.sysconf("SC_CLK_TCK")
-OURS, OURS_RAY, FLOWER = "fedapps", "fedapps, Ray", "Flower"
+OURS, OURS_RAY, FLOWER, LOOP = "fedapps", "fedapps, Ray", "Flower", "loop of torch"
 DRAWN = 10
 _FOLDER = Path(__file__).parent
 _SETTINGS: Mapping[str, object] = {
@@ -63,8 +62,9 @@ class Peer:
 
 
 PEERS = {
+    LOOP: Peer("on_torch.py", ("fedavg",), lambda: Path(sys.executable)),
     FLOWER: Peer("on_flower.py", ("fedavg",), lambda: Path(sys.executable)),
-    "pfl-research": Peer("on_pfl.py", ("fedavg", "scaffold"), partial(environment, PFL)),
+    "pfl-research": Peer("on_pfl.py", ("fedavg", "scaffold"), partial(environment, "pfl==0.6.0")),
     "fluke": Peer("on_fluke.py", ("fedavg", "scaffold", "ditto"), partial(environment, "fluke-fl==0.8.1")),
     "FedLab": Peer("on_fedlab.py", ("fedavg", "scaffold"), partial(environment, "fedlab==1.3.0")),
     "BlazeFL": Peer(
@@ -122,7 +122,7 @@ class Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     options = _parser().parse_args(arguments)
-    names = [name for name in options.sides.split(";") if name] or [OURS_RAY, *PEERS]
+    names = [name for name in options.sides.split(";") if name] or [OURS_RAY, *(name for name in PEERS if name != LOOP)]
     if unknown := sorted(set(names) - {OURS_RAY, *PEERS}):
         print(f"--sides: {', '.join(unknown)}: expected some of {OURS_RAY}, {', '.join(PEERS)}", file=sys.stderr)
         return 2
@@ -165,6 +165,8 @@ def _rows(
 ) -> list[Row]:
     """Measure the sides in alternating order."""
     costs: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in sides}
+    for run in sides.values():
+        run(1, 0)  # compiles bytecode
     for pair in range(pairs):
         for name in list(sides)[:: 1 if pair % 2 == 0 else -1]:
             few, many = (sides[name](count, pair) for count in rounds)
@@ -338,7 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
     )
-    parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all)")
+    parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all libraries)")
     parser.add_argument(
         "--json",
         default="",

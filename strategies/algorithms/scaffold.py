@@ -89,9 +89,9 @@ class Scaffold(BaseStrategy):
     def further_sizes(self, reply: Reply) -> dict[str, float]:
         return {"the control variate": norm(self._control_of(reply, self._gradients_of(reply)))}
 
-    def _size_refusal(self, reply: Reply, start: Arrays) -> str | None:
+    def size_refusal_reason(self, reply: Reply, start: Arrays) -> str | None:
         """Also forgets c_i: with one that an earlier reply has made too large, the next update would be, too."""
-        reason = super()._size_refusal(reply, start)
+        reason = super().size_refusal_reason(reply, start)
         if reason:
             for name, own in self._controls.pop(reply.profile.key, {}).items():
                 self._sum[name] = np.asarray(self._sum[name] - own)

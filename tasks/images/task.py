@@ -36,6 +36,7 @@ FREQUENT = "most frequent class"
 #: How many images are looked at for their size, and the largest height and width that are taken from them.
 _MEASURED, _LARGEST = 50, 224
 CHUNK = 256  # images per batch in evaluation
+_SMALL = 1 << 23  # pixels of a split that is scaled once an epoch
 
 
 def augmentation_of(name: str, size: tuple[int, int, int]) -> Callable[[Tensor], Tensor] | None:
@@ -341,12 +342,17 @@ class ImagesTask(Task):
         return {**batch, "label": Categorical(logits=model(batch["image"])).sample()}
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yield one epoch in random order. Training images are changed at random (``images.augment``)."""
+        """Yield one epoch in random order. Training images are changed at random (``images.augment``). A split that is
+        small is scaled to [0, 1] here, once an epoch, and otherwise by the network.
+        """
+        images = data.splits[split]["image"]
         change = augmentation_of(self.options.augment, self.layout.size) if split == "train" else None
         if change:
-            train = {**data.splits[split], "image": change(data.splits[split]["image"])}
-            data = replace(data, splits={**data.splits, split: train})
-        yield from super().batches(data, split, batch_size)
+            images = change(images)
+        if images.numel() <= _SMALL:
+            images = images.to(torch.get_default_dtype()).div_(255)
+        splits = {**data.splits, split: {**data.splits[split], "image": images}}
+        yield from super().batches(replace(data, splits=splits), split, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:

@@ -1,5 +1,6 @@
 """Environments of packages for the other sides of benchmarks."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,13 @@ def test_an_interpreter_that_is_missing_or_does_not_start_is_named(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(RuntimeError, match="python9: no such interpreter"):
         environments.environment("blazefl", "python9")
+
+
+def test_an_environment_that_cannot_be_built_shows_the_last_lines_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for pfl")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(environments.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(RuntimeError, match=r"no environment with pfl: .*\n.*No matching distribution found for pfl"):
+        environments.environment("pfl")

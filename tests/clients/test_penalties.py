@@ -37,6 +37,7 @@ def test_the_gradient_is_that_of_autograd(data):
     (0.5 * (theta * P * theta).sum() - (L * theta).sum()).backward()
     mine = gradient_of(QuadraticPrior({"w": P}, {"w": L}), "w", theta.detach())
     np.testing.assert_allclose(mine, theta.grad.numpy(), rtol=1e-12, atol=1e-9)
+    np.testing.assert_array_equal(gradient_of(QuadraticPrior({}, {"w": L}), "w", theta.detach()), -L.numpy())
 
 
 @settings(max_examples=60, deadline=None)

@@ -303,7 +303,7 @@ def test_training_images_are_shifted_and_mirrored_and_others_are_not(digits):
     one = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
     flipped = ImagesTask(Options(augment="flip"))
     seen = {
-        tuple(batch["image"].reshape(-1).tolist())
+        tuple((255 * batch["image"]).round().int().reshape(-1).tolist())
         for _ in range(20)
         for batch in flipped.batches(NodeData("a", {"train": {"image": one, "label": torch.zeros(1)}}), "train", 1)
     }
