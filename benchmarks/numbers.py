@@ -109,7 +109,7 @@ def table(
 ) -> str:
     """A row per method, a column per metric: the mean with half its interval, and the paper's number in brackets.
 
-    A method that the paper has and the result has not gets dashes.
+    A method that the paper has and the result has not shows the paper's numbers alone.
 
     Parameters
     ----------
@@ -363,8 +363,8 @@ def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def _cell(known: Estimate | None, bracket: float | None, digits: int) -> str:
-    paper = "" if bracket is None else f" [{shown(bracket, digits)}]"
-    return ("-" if known is None else _with_half(known, digits)) + paper
+    paper = "" if bracket is None else f"[{shown(bracket, digits)}]"
+    return f"{_with_half(known, digits)} {paper}".strip() if known else paper or "-"
 
 
 def _with_half(known: Estimate, digits: int) -> str:
