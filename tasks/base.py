@@ -60,8 +60,12 @@ class Task(ABC):
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
-    #: for these, the gradients of single examples are computed one by one, and nodes train one after another.
+    #: for these, the gradients of single examples are computed one by one, and nodes train one after another. Buffers
+    #: that are not in the state of the model are constants.
     vectorises: ClassVar[bool] = True
+    #: Whether examples have shapes of their own and each batch is padded to the largest, such as graphs. Nodes then
+    #: train one after another, because batches that are stacked would have the largest example of all nodes.
+    ragged: ClassVar[bool] = False
     #: Whether the data of a node can lie on a GPU, where every method of the task leaves them. Otherwise each batch is
     #: copied there.
     on_device: ClassVar[bool] = False
@@ -512,14 +516,6 @@ class Task(ABC):
         smaller.
         """
         return shuffled(data.splits[split], batch_size)
-
-    def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.
-
-        Nodes that train together (``node-batch``) stack their batches if the shapes are equal. By default nothing is
-        padded.
-        """
-        return batches
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
         """Yield one epoch for training ``model``, whose current weights may determine the batches."""
