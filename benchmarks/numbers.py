@@ -109,6 +109,8 @@ def table(
 ) -> str:
     """A row per method, a column per metric: the mean with half its interval, and the paper's number in brackets.
 
+    A method that the paper has and the result has not shows the paper's numbers alone.
+
     Parameters
     ----------
     name : str
@@ -130,9 +132,10 @@ def table(
     lines = [[head, *metrics.values()]]
     for method in methods:
         cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
+        of_method = content.methods.get(method + at, {}) if method in printed else content.methods[method + at]
         for key in metrics:
             metric, _, own_digits = key.partition(":")
-            known = content.methods[method + at].get(metric)
+            known = of_method.get(metric)
             bracket = printed.get(method, {}).get(metric)
             few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method + at) else ""
             cells.append(_cell(known, bracket, int(own_digits or digits)) + few)
@@ -360,8 +363,8 @@ def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def _cell(known: Estimate | None, bracket: float | None, digits: int) -> str:
-    paper = "" if bracket is None else f" [{shown(bracket, digits)}]"
-    return ("-" if known is None else _with_half(known, digits)) + paper
+    paper = "" if bracket is None else f"[{shown(bracket, digits)}]"
+    return f"{_with_half(known, digits)} {paper}".strip() if known else paper or "-"
 
 
 def _with_half(known: Estimate, digits: int) -> str:

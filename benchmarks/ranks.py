@@ -272,11 +272,11 @@ def advice() -> str:
         best, near = data.as_good("own")
         enough += [data.short] if "fedavg" in {best, *near} else []
         others += [] if personal[0][0] in {best, *near} else [f"`{best}` ({data.short})"]
-    first = f"For a node's own data take `{personal[0][0]}`: best or not below the best on {personal[0][1]} of "
+    first = f"For a node's own data take `{personal[0][0]}`: as good as the best on {personal[0][1]} of "
     first += f"{len(data_sets)} data sets" + (f"; the others have {', '.join(others)}." if others else ".")
-    second = f"For one model for all nodes take `{common[0][0]}`: best or not below the best on "
+    second = f"For one model for all take `{common[0][0]}`: as good as the best on "
     second += f"{common[0][1]} of {shared} data sets with common data."
-    third = "`fedavg`, which costs least, is as good as any on own data on "
+    third = "`fedavg`, the cheapest, is as good as any on own data on "
     third += f"{len(enough)} data sets ({'; '.join(enough) or 'none'})."
     return f"{first} {second} {third}"
 

@@ -49,24 +49,20 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
     if not arrays:
         return
     state = model.state_dict()
-    problems = [f"{name}: not a parameter of the model" for name in arrays if name not in state]
-    problems += [
-        f"{name}: shape {tuple(array.shape)}, the model has {tuple(state[name].shape)}"
-        for name, array in arrays.items()
-        if name in state and tuple(array.shape) != tuple(state[name].shape)
-    ]
-    problems += [
-        f"{name}: complex numbers, and the model has {state[name].dtype}"
-        for name, array in arrays.items()
-        if name in state and torch.as_tensor(array).is_complex() and not state[name].is_complex()
-    ]
+    values = {name: torch.as_tensor(array) for name, array in arrays.items()}
+    problems = [f"{name}: not a parameter of the model" for name in values if name not in state]
+    for name, value in values.items():
+        if name in state and value.shape != state[name].shape:
+            problems.append(f"{name}: shape {tuple(value.shape)}, the model has {tuple(state[name].shape)}")
+        elif name in state and value.is_complex() and not state[name].is_complex():
+            problems.append(f"{name}: complex numbers, and the model has {state[name].dtype}")
     if problems:
         known = ", ".join(state)
         raise ValueError("received parameters that do not fit the model:\n  " + "\n  ".join(problems)
                          + f"\nthe model's parameters: {known}")  # fmt: skip
     with torch.no_grad():
-        for name, array in arrays.items():
-            state[name].copy_(torch.as_tensor(array))
+        for name, value in values.items():
+            state[name].copy_(value)
 
 
 def load_rows(model: nn.Module, kept: Arrays) -> None:

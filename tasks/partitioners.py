@@ -1,19 +1,24 @@
-"""Partitions of one data set among nodes, as of flwr-datasets and of FedNLP, and the shares of labels of a node.
+"""Partitions of one data set among nodes, as of flwr-datasets and of FedNLP, and into stages of classes; label shares.
 
 FedNLP: B. Y. Lin et al., FedNLP: Benchmarking Federated Learning Methods for Natural Language Processing Tasks,
 Findings of NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution shift"), as used by J. Zhang et al.,
 FedVocab.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError
+from fedapps.base.options import option
 from fedapps.base.seeding import generator
+
+from .profiles import Batch, NodeData
 
 #: Indices of examples, int64, ascending.
 Part = np.ndarray
@@ -21,6 +26,94 @@ _MARK = "_own_label_shares"
 _ADDED = "_added_logits"
 #: How often a Dirichlet partition is drawn at most until every node has enough examples.
 _DRAWS = 11
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """Options of tasks whose classes can arrive in stages, as in class-incremental learning with one output per class
+    (G. van de Ven and A. Tolias, Three Scenarios for Continual Learning, 2019, https://arxiv.org/abs/1904.07734).
+    """
+
+    partition_seed: int = option(0, "Seed of the partition, of drawn stages and of the examples held out", minimum=0)
+    stages: int = option(
+        1,
+        "Stages in which the classes arrive, equally many in each, so that nodes learn them one after another; 1 = all "
+        "at once",
+        minimum=1,
+        data=True,
+    )
+    stage_order: str = option(
+        "classes",
+        "Order in which classes arrive in stages: classes, that of their numbers; drawn, by partition-seed",
+        choices=("classes", "drawn"),
+        data=True,
+    )
+
+    def stage_of(self, task: str, classes: int) -> np.ndarray:
+        """Return the stage of each class, counted from 0, int64 ``[classes]``; every stage has equally many.
+
+        Raises
+        ------
+        DataError
+            The classes cannot be divided so. ``task`` is the prefix of the keys, for the message.
+        """
+        if classes % self.stages:
+            allowed = ", ".join(str(number) for number in range(1, classes + 1) if classes % number == 0)
+            raise DataError(f"{task}.stages = {self.stages}: must divide the {classes} classes evenly ({allowed})")
+        order = np.arange(classes)
+        if self.stage_order == "drawn":
+            order = generator(self.partition_seed, "stages").permutation(classes)
+        return np.argsort(order) * self.stages // classes
+
+
+def by_stage(where: str, splits: Mapping[str, Batch], stage_of: np.ndarray) -> list[Mapping[str, Batch]]:
+    """Return the splits of each stage, without empty ones; of a single stage, ``splits`` as they are.
+
+    Parameters
+    ----------
+    where : str
+        Whose splits they are, for the message.
+    splits : mapping of str to Batch
+        With the tensor ``label`` int64 ``[n]``.
+    stage_of : ndarray int64 [classes]
+        The stage of each class (:meth:`StageOptions.stage_of`).
+
+    Raises
+    ------
+    DataError
+        There are several stages, and "train" has no examples of one of them.
+    """
+    if not stage_of.any():
+        return [splits]
+    stages: list[Mapping[str, Batch]] = []
+    for stage in range(stage_of.max() + 1):
+        chosen: dict[str, Batch] = {}
+        for split, examples in splits.items():
+            rows = torch.from_numpy(stage_of[examples["label"].numpy()] == stage)
+            if rows.any():
+                chosen[split] = {name: tensor[rows] for name, tensor in examples.items()}
+        if "train" not in chosen:
+            classes = ", ".join(map(str, np.flatnonzero(stage_of == stage)))
+            raise DataError(
+                f"{where}: no examples of stage {stage + 1}, the classes {classes} (counted from 0): give more "
+                "examples, divide them more evenly, as with partition = 'iid', or decrease stages or num-nodes"
+            )
+        stages.append(chosen)
+    return stages
+
+
+def stages_in(data: NodeData, stage_of: np.ndarray) -> np.ndarray:
+    """Return the stages of the examples of a node's splits, int64: one number for the data of a stage."""
+    return np.unique(np.concatenate([stage_of[batch["label"].cpu().numpy()] for batch in data.splits.values()]))
+
+
+def right_in_stage(logits: Tensor, labels: Tensor, stage_of: np.ndarray) -> Tensor:
+    """Return whether the class of each example has the largest logit among those of its stage, bool ``[n]``.
+
+    This is task-incremental learning (van de Ven and Tolias): whoever asks says the stage.
+    """
+    stages = torch.from_numpy(stage_of).to(labels.device)
+    return logits.masked_fill(stages != stages[labels][:, None], -torch.inf).argmax(dim=1) == labels
 
 
 @contextmanager

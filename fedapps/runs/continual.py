@@ -1,9 +1,12 @@
-"""Measures of continual learning: the train-test matrix, average error, backward and forward transfer.
+"""Measures of continual learning: the train-test matrix, means over stages, backward and forward transfer.
 
 L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy", appendix A.2. The data of the
 tasks arrive one after another, in S stages with the same number of rounds; after each stage the model is tested on all
-stages. Round r of R, counted from 1, belongs to stage ceil(r / (R / S)). All measures are based on an error, so lower
-is better.
+stages. Round r of R, counted from 1, belongs to stage ceil(r / (R / S)).
+
+Every measure has the direction of its metric. Of an error, lower is better, and forgetting is a BWT above 0. Of an
+accuracy, higher is better, and forgetting is a BWT below 0 (D. Lopez-Paz and M. Ranzato, Gradient Episodic Memory,
+2017, https://arxiv.org/abs/1706.08840, whose BWT has only the last row of the matrix).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,30 +83,40 @@ def train_test_matrix(
 
 
 def average(matrix: Matrix) -> float:
-    """AMSE: the mean over stages of the error on a stage directly after training on it."""
+    """AMSE: the mean over stages of the error, or another metric, on a stage directly after training on it."""
     return float(np.mean(np.diag(matrix)))
 
 
 def backward_transfer(matrix: Matrix) -> float:
-    """BWT (Eq. 5), the increase of the error on earlier stages: the mean of P[i, j] - P[j, j] over j < i.
+    """BWT (Eq. 5), the increase of the metric on earlier stages: the mean of P[i, j] - P[j, j] over j < i.
 
-    It is negative if later stages improve earlier ones, and NaN for a single stage.
+    It is negative if later stages lower an error, or an accuracy, of earlier ones, and NaN for a single stage.
     """
     differences = (matrix - np.diag(matrix))[np.tril_indices(len(matrix), -1)]
     return float(np.mean(differences)) if differences.size else np.nan
 
 
 def forward_transfer(matrix: Matrix) -> float:
-    """FWT (Eq. 6), the error on later stages: the mean of P[i, j] over i < j. NaN for a single stage."""
+    """FWT (Eq. 6), the metric on later stages: the mean of P[i, j] over i < j. NaN for a single stage."""
     ahead = matrix[np.triu_indices(len(matrix), 1)]
     return float(np.mean(ahead)) if ahead.size else np.nan
 
 
+def so_far(matrix: Matrix) -> Matrix:
+    """The mean after each stage i over the stages so far, of P[i, j] over j <= i: ``[S]``.
+
+    The last one is the final mean, ACC of Lopez-Paz and Ranzato; the mean of all is the average incremental accuracy
+    (S.-A. Rebuffi et al., iCaRL, 2017, Section 4, https://arxiv.org/abs/1611.07725).
+    """
+    return np.array([row[: i + 1].mean() for i, row in enumerate(matrix)])
+
+
 def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | None = None) -> dict[str, float]:
-    """The average error and both transfers of every metric that is measured on single stages.
+    """The means and both transfers of every metric that is measured on single stages.
 
     For ``test.mse`` they are named ``test.amse``, ``test.bwt`` and ``test.fwt``; for any other metric, such as
-    ``test.mae``, they are named ``test.average_mae``, ``test.bwt_mae`` and ``test.fwt_mae``.
+    ``test.mae``, they are named ``test.average_mae``, ``test.bwt_mae`` and ``test.fwt_mae``. Then ``test.final_mae`` is
+    the last of :func:`so_far`, and ``test.incremental_mae`` the mean of them.
 
     Parameters
     ----------
@@ -117,21 +130,25 @@ def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | Non
     Returns
     -------
     dict
-        Measures by name. A measure that cannot be computed is omitted: both transfers of a single stage, and the
-        average and backward transfer before the last stage has ended.
+        Measures by name. A measure that cannot be computed is omitted: both transfers of a single stage, and all but
+        the forward transfer before the last stage has ended.
     """
     measures: dict[str, float] = {}
     for metric in stage_metrics(rows):
         matrix = train_test_matrix(rows, metric, num_stages=num_stages, rounds=rounds)
-        values = (average(matrix), backward_transfer(matrix), forward_transfer(matrix))
+        means = so_far(matrix)
+        values = (
+            *(average(matrix), backward_transfer(matrix), forward_transfer(matrix)),
+            *(float(means[-1]), float(means.mean())),
+        )
         measures |= {
             name: value for name, value in zip(measure_names(metric), values, strict=True) if np.isfinite(value)
         }
     return measures
 
 
-def measure_names(metric: str) -> tuple[str, str, str]:
-    """The names of the average, backward and forward transfer of a metric; see :func:`continual_metrics`."""
+def measure_names(metric: str) -> tuple[str, ...]:
+    """The names of the measures of a metric, first that of the average; see :func:`continual_metrics`."""
     split, dot, bare = metric.rpartition(".")
     names = ("amse", "bwt", "fwt") if bare == "mse" else (f"average_{bare}", f"bwt_{bare}", f"fwt_{bare}")
-    return (split + dot + names[0], split + dot + names[1], split + dot + names[2])
+    return tuple(f"{split}{dot}{name}" for name in (*names, f"final_{bare}", f"incremental_{bare}"))

@@ -71,12 +71,14 @@ def refused_text(folder: RunFolder) -> str:
 def summary_table(folder: RunFolder) -> str:
     """One row per method: the main metrics of the last evaluation, refused replies, traffic and time.
 
-    References follow, if the run has any, and a table of the nodes that were held out, if there are such nodes.
+    Of data in stages, the first main metric has its measures of continual learning, too. References follow, if the run
+    has any, and a table of the nodes that were held out, if there are such nodes.
     """
     summary = read_json(folder.path / "summary.json", RunSummary) or RunSummary()
     headline = task_class(summary.task).headline
-    wanted = [name for main in headline for name in (*measure_names(main), main)]
-    names = [name for name in wanted if any(name in of.final for of in summary.methods.values())]
+    known = {name for of in summary.methods.values() for name in of.final}
+    staged = next((names for names in map(measure_names, headline) if names[0] in known), ())
+    names = [name for name in (*staged, *headline) if name in known]
     titles = ["method", *(name.removeprefix("test.") for name in names), *_COSTS]
     rows: list[list[str | Cell]] = [
         [

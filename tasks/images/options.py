@@ -11,6 +11,7 @@ from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 
 import numpy as np
+from fedapps.tasks.partitioners import StageOptions
 
 from fedapps.base.errors import DataError, need
 from fedapps.base.options import did_you_mean, option, split_names
@@ -138,7 +139,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(StageOptions):
     """Options of the task "images"."""
 
     dataset: str = option(
@@ -192,7 +193,6 @@ class Options:
         minimum=1,
         maximum=4,
     )
-    partition_seed: int = option(0, "Seed of the partition and of the images held out", minimum=0)
     test_share: float = option(0.2, "Share of a node's images held out for its own test", minimum=0, maximum=0.8)
     validation_share: float = option(0.1, "Share of a node's images held out for validation", minimum=0, maximum=0.8)
     global_share: float = option(

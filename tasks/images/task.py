@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Secret, Task
+from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Secret, Task, shuffled
 from fedapps.tasks.model_folder import numbers_of, texts_of
-from fedapps.tasks.partitioners import own_label_shares
+from fedapps.tasks.partitioners import by_stage, own_label_shares, right_in_stage, stages_in
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, pixels
 from torch import Tensor, nn
 from torch.distributions import Categorical
@@ -67,8 +67,9 @@ class ImagesTask(Task):
     """Classify images.
 
     Splits hold ``image`` uint8 ``[n, C, H, W]`` and ``label`` int64 ``[n]``: "train", "validation" and "test" are the
-    node's own. ``NodeData.extra`` holds ``classes``, the names of the classes, ``statistics``, by which pixels are
-    normalised, and ``common``, the test images common to all nodes, if there are any.
+    node's own, with ``images.stages`` those of a stage, which has classes of its own. ``NodeData.extra`` holds
+    ``classes``, the names of the classes, ``statistics``, by which pixels are normalised, and ``common``, the test
+    images common to all nodes, if there are any.
 
     A node has some of the images. Labels are enough to divide them, so that profiles and outlines decode few; images
     are checked by their first and last bytes.
@@ -100,6 +101,7 @@ class ImagesTask(Task):
         super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
+        self.stage_of = self.options.stage_of("images", self.layout.classes)
 
     @classmethod
     def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:
@@ -133,6 +135,10 @@ class ImagesTask(Task):
         return ModelRoles(("head.*",), ("body.*",), features=True)
 
     @property
+    def num_stages(self) -> int:
+        return self.options.stages
+
+    @property
     def world_options(self) -> dict[str, object]:
         """The options that :meth:`make_world` depends on."""
         names = ("dataset", "image_column", "label_column", "group_column")
@@ -161,10 +167,17 @@ class ImagesTask(Task):
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         check_partition(partition, num_partitions)
-        return _profile(node_images(folder, self.options, partition, num_partitions))
+        return self._profile(node_images(folder, self.options, partition, num_partitions))
 
     def own_profile(self, folder: Path) -> NodeProfile:
-        return _profile(own_images(folder, self.options))
+        return self._profile(own_images(folder, self.options))
+
+    def _profile(self, node: NodeImages) -> NodeProfile:
+        node.require_readable()
+        labels = {split: {"label": torch.from_numpy(images.labels)} for split, images in node.splits.items()}
+        if node.common is not None and len(node.common):
+            by_stage("the common test", {"train": {"label": torch.from_numpy(node.common.labels)}}, self.stage_of)
+        return self._staged(node, labels, {}).profile()
 
     @property
     def vectorises(self) -> bool:  # type: ignore[override]
@@ -230,7 +243,7 @@ class ImagesTask(Task):
         node = node_images(folder, self.options, partition, num_partitions)
         node.require_readable()
         splits = {split: _outline(images, self.layout.size) for split, images in node.splits.items()}
-        return NodeData(node.key, splits, node.groups, {"classes": node.classes})
+        return self._staged(node, splits, {"classes": node.classes})
 
     def load_all(self, folder: Path) -> NodeData:
         """Read all images as one node, whose splits are those of a single node of a simulation."""
@@ -246,6 +259,8 @@ class ImagesTask(Task):
     def read_with(self, classes: tuple[str, ...], folder: Path, partition: int | None, num_partitions: int) -> NodeData:
         """Read a folder, or one node's part of it, with the classes of a trained model; those of the options, if empty.
 
+        The folder is read as a whole for a trained model, which has learned all stages.
+
         Raises
         ------
         DataError
@@ -253,9 +268,9 @@ class ImagesTask(Task):
         """
         if partition is not None:
             return self.load_node(folder, partition, num_partitions)
-        return self._loaded(own_images(folder, self.options, classes))
+        return self._loaded(own_images(folder, self.options, classes), staged=not classes)
 
-    def _loaded(self, node: NodeImages) -> NodeData:
+    def _loaded(self, node: NodeImages, *, staged: bool = True) -> NodeData:
         size = self.layout.size
         turns = node.turns or 0
         splits = {split: _tensors(images, size, turns) for split, images in node.splits.items()}
@@ -265,7 +280,11 @@ class ImagesTask(Task):
         extra: dict[str, object] = {"classes": node.classes, "statistics": statistics}
         if node.common is not None and len(node.common):
             extra["common"] = _common(node.common, size, turns)
-        return NodeData(node.key, splits, node.groups, extra)
+        return self._staged(node, splits, extra) if staged else NodeData(node.key, splits, node.groups, extra)
+
+    def _staged(self, node: NodeImages, splits: Mapping[str, Batch], extra: Mapping[str, object]) -> NodeData:
+        stages = by_stage(f"the training images of {node.key}", splits, self.stage_of)
+        return NodeData(node.key, stages[0], node.groups, extra, stages if self.num_stages > 1 else ())
 
     @property
     def validation_metric(self) -> str:
@@ -287,18 +306,22 @@ class ImagesTask(Task):
         on the common one.
         """
         nodes = [node_images(folder, self.options, node, num_nodes) for node in range(num_nodes)]
-        train = [node.splits["train"].labels for node in nodes]
-        everywhere = _most_frequent(np.concatenate(train))
-        scores: list[Metrics] = []
-        for node, own in zip(nodes, train, strict=True):
-            asked = {"global": (node.common, everywhere), "local": (node.splits.get("test"), _most_frequent(own))}
-            metrics: Metrics = {}
-            for name, (images, label) in asked.items():
-                if images is not None and len(images):
-                    metrics[f"test.{name}_accuracy"] = float((images.labels == label).mean())
-                    metrics[f"test.{name}_accuracy.count"] = float(len(images))
-            scores.append(metrics)
+        scores: list[Metrics] = [{} for _ in nodes]
+        for stage in range(self.num_stages):
+            prefix = f"stage-{stage + 1}." if self.num_stages > 1 else ""
+            train = [self._labels(node.splits["train"], stage) for node in nodes]
+            everywhere = _most_frequent(np.concatenate(train))
+            for metrics, node, own in zip(scores, nodes, train, strict=True):
+                asked = {"global": (node.common, everywhere), "local": (node.splits.get("test"), _most_frequent(own))}
+                for name, (images, label) in asked.items():
+                    if images is not None and len(labels := self._labels(images, stage)):
+                        metrics[f"{prefix}test.{name}_accuracy"] = float((labels == label).mean())
+                        metrics[f"{prefix}test.{name}_accuracy.count"] = float(len(labels))
         return {FREQUENT: scores}
+
+    def _labels(self, images: ImageSet, stage: int) -> np.ndarray:
+        """The labels of those images that arrive in a stage, counted from 0."""
+        return images.labels[self.stage_of[images.labels] == stage]
 
     # -- learning ------------------------------------------------------------------------------------------
 
@@ -322,14 +345,14 @@ class ImagesTask(Task):
         """Yield one epoch in random order. Training images are changed at random (``images.augment``). A split that is
         small is scaled to [0, 1] here, once an epoch, and otherwise by the network.
         """
-        images = data.splits[split]["image"]
+        examples = data.splits[split]
+        images = examples["image"]
         change = augmentation_of(self.options.augment, self.layout.size) if split == "train" else None
         if change:
             images = change(images)
         if images.numel() <= _SMALL:
             images = images.to(torch.get_default_dtype()).div_(255)
-        splits = {**data.splits, split: {**data.splits[split], "image": images}}
-        yield from super().batches(replace(data, splits=splits), split, batch_size)
+        return shuffled({**examples, "image": images}, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
@@ -337,15 +360,22 @@ class ImagesTask(Task):
 
         ``test.global_*`` are images common to all nodes, ``test.local_*`` and ``validation.*`` the node's own, which
         are evaluated in :func:`~fedapps.tasks.partitioners.own_label_shares`. ``test.global_macro_accuracy`` is the
-        mean over the classes of their accuracies, ``test.global_worst_class_accuracy`` the lowest of these.
+        mean over the classes of their accuracies, ``test.global_worst_class_accuracy`` the lowest of these. With
+        ``images.stages``, all are of the classes of the stage, among all classes; ``stage_accuracy`` in place of
+        ``accuracy`` is that among the classes of the stage (:func:`~fedapps.tasks.partitioners.right_in_stage`).
         """
         metrics: Metrics = {}
+        stage_of = self.stage_of if self.num_stages > 1 else None
         if "common" in data.extra:
-            metrics |= _scores("test.global_", model, cast(Batch, data.extra["common"]), by_class=True)
+            common = cast(Batch, data.extra["common"])
+            if stage_of is not None:
+                rows = np.isin(stage_of[common["label"].cpu().numpy()], stages_in(data, stage_of))
+                common = {name: tensor[torch.from_numpy(rows)] for name, tensor in common.items()}
+            metrics |= _scores("test.global_", model, common, stage_of, by_class=True)
         with own_label_shares(model):
             for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
                 if split in data.splits:
-                    metrics |= _scores(prefix, model, data.splits[split])
+                    metrics |= _scores(prefix, model, data.splits[split], stage_of)
         return Evaluation(metrics)
 
 
@@ -390,21 +420,27 @@ def _measured(images: ImageSet, size: tuple[int, int, int]) -> Statistics:
     return tuple(mean.tolist()), tuple(np.where(deviation > 0, deviation, 1.0).tolist())
 
 
-def _scores(prefix: str, model: nn.Module, examples: Batch, *, by_class: bool = False) -> Metrics:
+def _scores(
+    prefix: str, model: nn.Module, examples: Batch, stage_of: np.ndarray | None, *, by_class: bool = False
+) -> Metrics:
     device = next(model.parameters()).device
     labels = examples["label"].to(device)
-    found, losses = [], []
+    found, in_stage, losses = [], [], []
     for start in range(0, len(labels), CHUNK):
         logits = model(examples["image"][start : start + CHUNK].to(device))
         target = labels[start : start + CHUNK]
         found.append(logits.argmax(dim=1) == target)
         losses.append(cross_entropy(logits, target, reduction="sum"))
+        if stage_of is not None:
+            in_stage.append(right_in_stage(logits, target, stage_of))
     labels, right = labels.cpu(), torch.cat(found).cpu()  # a GPU is waited for once
     loss = sum(torch.stack(losses).tolist())
     metrics: Metrics = {
         f"{prefix}accuracy": int(right.sum()) / len(labels),
         f"{prefix}loss": loss / len(labels),
     }
+    if in_stage:
+        metrics[f"{prefix}stage_accuracy"] = int(torch.cat(in_stage).sum()) / len(labels)
     metrics |= {f"{name}.count": float(len(labels)) for name in list(metrics)}
     if by_class:
         counts = torch.bincount(labels)
@@ -419,8 +455,3 @@ def _scores(prefix: str, model: nn.Module, examples: Batch, *, by_class: bool = 
 def _within(folder: Path, read: Folder, split: str) -> str:
     """What a split was read from, relative to the folder."""
     return read.sources[split].removeprefix(str(folder)).lstrip("/") or "folders of classes"
-
-
-def _profile(node: NodeImages) -> NodeProfile:
-    node.require_readable()
-    return NodeProfile(node.key, len(node.splits["train"]) if "train" in node.splits else 0, node.groups)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Metrics
 from fedapps.tasks.language import word
-from fedapps.tasks.partitioners import Part
+from fedapps.tasks.partitioners import Part, right_in_stage
 from fedapps.tasks.profiles import fingerprint
 from torch import Tensor, nn
 
@@ -48,7 +48,7 @@ def by_length(examples: Batch, batch_size: int) -> Iterator[Batch]:
     yield from trimmed(examples, examples["length"].argsort(stable=True), batch_size)
 
 
-def on_common(model: nn.Module, common: CommonTest, *, private: bool) -> Metrics:
+def on_common(model: nn.Module, common: CommonTest, stage_of: np.ndarray | None, *, private: bool) -> Metrics:
     """The accuracy on the common test examples, computed once for a model that several nodes have.
 
     It is not looked up for a model with a ``private`` embedding, because each node has another one.
@@ -57,22 +57,28 @@ def on_common(model: nn.Module, common: CommonTest, *, private: bool) -> Metrics
     if key and key in common.scores:
         return common.scores[key]
     batches = (translated(batch, common.translation) for batch in by_length(common.examples, CHUNK))
-    metrics = accuracy("test.global_", model, batches)
+    metrics = accuracy("test.global_", model, batches, stage_of)
     if key:
         common.scores.clear()
         common.scores[key] = metrics
     return metrics
 
 
-def accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metrics:
-    """The share of correctly classified examples, and the number of examples."""
+def accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch], stage_of: np.ndarray | None = None) -> Metrics:
+    """The share of correctly classified examples, and the number of examples.
+
+    With ``stage_of``, the stage of each class, ``stage_accuracy`` is the share among the classes of their stage.
+    """
     device = next(model.parameters()).device
-    correct = total = 0
+    right, total = {"accuracy": 0} | ({} if stage_of is None else {"stage_accuracy": 0}), 0
     for batch in batches:
-        logits = logits_of(model, {name: tensor.to(device) for name, tensor in batch.items()})
-        correct += int((logits.argmax(dim=1).cpu() == batch["label"]).sum())
-        total += len(batch["label"])
-    return {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}
+        logits, labels = logits_of(model, {name: tensor.to(device) for name, tensor in batch.items()}), batch["label"]
+        right["accuracy"] += int((logits.argmax(dim=1).cpu() == labels).sum())
+        if stage_of is not None:
+            right["stage_accuracy"] += int(right_in_stage(logits.cpu(), labels, stage_of).sum())
+        total += len(labels)
+    shares: Metrics = {f"{prefix}{name}": count / total for name, count in right.items()}
+    return shares | {f"{name}.count": float(total) for name in shares}
 
 
 #: The floors of a comparison (:func:`node_floors`).
@@ -91,7 +97,7 @@ def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str
     regression of scikit-learn on the TF-IDF of words, fitted to the training texts of all nodes; it is left out without
     scikit-learn, and where the training texts have one class or no words. ``linear probe, pooled`` is the same on the
     mean vectors of a pretrained encoder without training, fitted to 4,000 of the training texts at most; it is left out
-    without one. Validation texts are not used.
+    without one. Validation texts are not used. With ``text.stages``, the most frequent class is that of a stage.
 
     Raises
     ------
@@ -101,20 +107,23 @@ def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str
     trained, tested = partitions(corpus, options, num_nodes)
     train = [splits_of(part, options, node_key(node))["train"] for node, part in enumerate(trained)]
     common = common_rows(len(corpus.test.texts), options.global_examples, options.partition_seed)
-    everywhere = np.full(len(corpus.test.texts), _most_frequent(corpus, np.concatenate(train)))
-    floors = {
-        FREQUENT: [
-            _measured(corpus, common, everywhere, test, np.full(len(everywhere), _most_frequent(corpus, own)))
-            for own, test in zip(train, tested, strict=True)
-        ]
-    }
     pooled, asked = np.sort(np.concatenate(train)), np.union1d(common, np.concatenate(tested))
-    predicted = _by_tfidf(corpus, pooled, asked)
-    if predicted is not None:
-        floors[TFIDF] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
-    predicted = _by_probe(corpus, pooled, asked, options)
-    if predicted is not None:
-        floors[PROBE] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
+    pooled_models = {TFIDF: _by_tfidf(corpus, pooled, asked), PROBE: _by_probe(corpus, pooled, asked, options)}
+    floors: dict[str, list[Metrics]] = {FREQUENT: [{} for _ in train]}
+    floors |= {name: [{} for _ in train] for name, predicted in pooled_models.items() if predicted is not None}
+    stage_of = options.stage_of("text", len(corpus.classes))
+    for stage in range(options.stages):
+        prefix = f"stage-{stage + 1}." if options.stages > 1 else ""
+        own = [rows[stage_of[corpus.train.labels[rows]] == stage] for rows in train]
+        everywhere = np.full(len(corpus.test.texts), _most_frequent(corpus, np.concatenate(own)))
+        test = [rows[stage_of[corpus.test.labels[rows]] == stage] for rows in (common, *tested)]
+        for name, of_nodes in floors.items():
+            for node, metrics in enumerate(of_nodes):
+                at_node = np.full(len(everywhere), _most_frequent(corpus, own[node]))
+                predicted = pooled_models.get(name)
+                pair = (everywhere, at_node) if predicted is None else (predicted, predicted)
+                measured = _measured(corpus, test[0], pair[0], test[node + 1], pair[1])
+                metrics |= {f"{prefix}{metric}": value for metric, value in measured.items()}
     return floors
 
 

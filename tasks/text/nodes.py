@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Metrics, NodeData
-from fedapps.tasks.partitioners import Part, deal, dirichlet_shares, flower_partition, label_shares
+from fedapps.tasks.partitioners import Part, by_stage, deal, dirichlet_shares, flower_partition, label_shares
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -227,12 +227,18 @@ class CommonTest:
 
     ``translation`` int32 ``[words]`` maps their ids to those of one node; ``None`` if all nodes have the same ids.
     ``scores`` has what the model tested last gives, by its :func:`~fedapps.tasks.base.fingerprint`; all nodes with the
-    same ids have the same mapping.
+    same ids have the same mapping. ``stages`` are the examples of each stage, if there are several.
     """
 
     examples: Batch
     translation: Tensor | None
     scores: dict[bytes, Metrics] = field(default_factory=dict)
+    stages: tuple["CommonTest", ...] = ()
+
+    def translated_by(self, translation: Tensor) -> "CommonTest":
+        """Return the examples for a node with other ids."""
+        stages = tuple(stage.translated_by(translation) for stage in self.stages)
+        return replace(self, translation=translation, stages=stages)
 
 
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
@@ -274,9 +280,7 @@ def _node(
     vocabulary = own_words or public
     assert vocabulary is not None
     splits = {
-        name: with_states(_examples(corpus.train, rows, vocabulary, options.length), options)
-        for name, rows in kept.items()
-        if len(rows)
+        name: _examples(corpus.train, rows, vocabulary, options.length) for name, rows in kept.items() if len(rows)
     }
     if words.kept is PrivateWords.ALL and isinstance(vocabulary, TokenizerVocabulary):
         vocabulary = PieceVocabulary.of(vocabulary, splits["train"]["ids"], splits["train"]["length"], words.known)
@@ -288,11 +292,15 @@ def _node(
             if own_words and isinstance(tested.vocabulary, WordVocabulary)
             else None
         )
-        splits["test"] = translated(with_states(_chosen(tested.examples, test), options), translation)
+        splits["test"] = translated(_chosen(tested.examples, test), translation)
         if common:
             test_of_all = _common_test(corpus, public, options)
-            extra["common_test"] = test_of_all if translation is None else replace(test_of_all, translation=translation)
-    return NodeData(key, splits, groups_of(corpus, train), extra)
+            extra["common_test"] = test_of_all if translation is None else test_of_all.translated_by(translation)
+    stages = [
+        {name: with_states(examples, options) for name, examples in stage.items()}
+        for stage in by_stage(f"the training texts of {key}", splits, options.stage_of("text", len(corpus.classes)))
+    ]
+    return NodeData(key, stages[0], groups_of(corpus, train), extra, stages if options.stages > 1 else ())
 
 
 @lru_cache(maxsize=8)
@@ -309,7 +317,9 @@ def _common_test(corpus: Corpus, public: Vocabulary | None, options: Options) ->
     tested = _encoded_test(corpus, public, options).examples
     rows = common_rows(len(tested["label"]), options.global_examples, options.partition_seed)
     drawn = tested if len(rows) == len(tested["label"]) else _chosen(tested, rows)
-    return CommonTest(with_states(drawn, options), None)
+    parts = by_stage("the common test", {"train": drawn}, options.stage_of("text", len(corpus.classes)))
+    stages = [CommonTest(with_states(part["train"], options), None) for part in parts]
+    return CommonTest(with_states(drawn, options), None, stages=tuple(stages) if options.stages > 1 else ())
 
 
 def common_rows(total: int, count: int, seed: int) -> Part:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from fedapps.tasks.partitioners import StageOptions
 from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.base.errors import DataError
@@ -27,7 +28,7 @@ DEFAULT_LENGTH = 128
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(StageOptions):
     """Options of the task "text". The defaults are those of Zhang et al., FedVocab, 2022."""
 
     source: str = option(
@@ -88,7 +89,6 @@ class Options:
         data=True,
     )
     classes_per_node: int = option(2, "Classes per node of the partition pathological", minimum=1, data=True)
-    partition_seed: int = option(0, "Seed of the partition and of the examples held out", minimum=0)
     test_share: float = option(
         0.2, "Share of the training texts held out for the test, if there are no test files", minimum=0, maximum=0.8
     )

@@ -11,7 +11,7 @@ import torch
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.language import doubtful_words, split_words
 from fedapps.tasks.model_folder import FILES, field_of, texts_of
-from fedapps.tasks.partitioners import Part, own_label_shares
+from fedapps.tasks.partitioners import Part, by_stage, own_label_shares, stages_in
 from fedapps.tasks.profiles import LowRank, ModelRoles, NodeProfile, PrivateParameters, check_partition
 from fedapps.tasks.text.sources import write_corpus
 from torch import Tensor, nn
@@ -104,6 +104,7 @@ class TextTask(Task):
         super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
+        self.stage_of = self.options.stage_of("text", self.layout.classes)
         self.privacy = privacy
         self.known = known
         self._under: dict[PrivateParameters, Self] = {}  # every message asks for the task under its method
@@ -177,6 +178,10 @@ class TextTask(Task):
         settings = " ".join(f"--set {quote(f'text.{key}={value}')}" for key, value in keys.items())
         names = f" ({' | '.join(labels)})" if "classes" in keys else ""
         return keys, f"{len(labels)} labels in {count:,} training texts, which a deployment lists: {settings}{names}"
+
+    @property
+    def num_stages(self) -> int:
+        return self.options.stages
 
     @property
     def has_world(self) -> bool:
@@ -258,7 +263,9 @@ class TextTask(Task):
         return self._profile(corpus, np.arange(len(corpus.train.texts)), folder_key(folder))
 
     def _profile(self, corpus: Corpus, train: Part, key: str) -> NodeProfile:
-        return NodeProfile(key, len(nodes.splits_of(train, self.options, key)["train"]), nodes.groups_of(corpus, train))
+        labels = torch.from_numpy(corpus.train.labels[nodes.splits_of(train, self.options, key)["train"]])
+        stages = by_stage(f"the training texts of {key}", {"train": {"label": labels}}, self.stage_of)
+        return NodeProfile(key, len(stages[0]["train"]["label"]), nodes.groups_of(corpus, train))
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -386,9 +393,8 @@ class TextTask(Task):
         """
         words, layout = nodes.Words(vocabulary, PrivateWords.NONE), replace(self.layout, labels=classes)
         if partition is None:
-            return nodes.whole_data(
-                read_corpus(folder, layout, only_test=True), self.options, words, folder_key(folder)
-            )
+            corpus, options = read_corpus(folder, layout, only_test=True), replace(self.options, stages=1)
+            return nodes.whole_data(corpus, options, words, folder_key(folder))
         check_partition(partition, num_partitions)
         return nodes.node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 
@@ -472,19 +478,24 @@ class TextTask(Task):
 
         ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
         and ``validation.*`` the node's own. Examples with the node's label shares are evaluated in
-        :func:`~fedapps.tasks.partitioners.own_label_shares`. ``vocabulary.words`` is the number of words, and
+        :func:`~fedapps.tasks.partitioners.own_label_shares`. With ``text.stages``, all are of the classes of the stage;
+        ``stage_accuracy`` is the accuracy among these (:func:`~fedapps.tasks.partitioners.right_in_stage`).
+        ``vocabulary.words`` is the number of words, and
         ``vocabulary.in_glove`` the share of them that started from a GloVe vector. Of a transformer, they are the
         pieces of the node's training texts under a private embedding.
         """
         metrics: Metrics = {}
         if isinstance(pieces := data.extra["vocabulary"], PieceVocabulary):
             metrics["vocabulary.words"] = float(len(pieces.own))
+        stage_of = self.stage_of if self.num_stages > 1 else None
         if isinstance(common := data.extra.get("common_test"), nodes.CommonTest):
-            metrics |= on_common(model, common, private=self._kept is not PrivateWords.NONE)
+            if common.stages and len(stages := stages_in(data, self.stage_of)) == 1:
+                common = common.stages[int(stages[0])]
+            metrics |= on_common(model, common, stage_of, private=self._kept is not PrivateWords.NONE)
         with own_label_shares(model):
             for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
                 if split in data.splits:
-                    metrics |= accuracy(prefix, model, by_length(data.splits[split], CHUNK))
+                    metrics |= accuracy(prefix, model, by_length(data.splits[split], CHUNK), stage_of)
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))

@@ -67,6 +67,28 @@ def test_every_image_is_used_exactly_once(digits, partition, nodes, alpha, valid
         assert len(part.get("validation", ())) == int(validation * count)
 
 
+@pytest.mark.parametrize(("stages", "order"), [(5, "classes"), (2, "drawn"), (10, "drawn")])
+def test_every_image_is_in_exactly_one_stage_and_no_class_in_two(digits, stages, order):
+    plain = ImagesTask(Options(alpha=10.0))
+    task = ImagesTask(Options(alpha=10.0, stages=stages, stage_order=order))
+    assert task.num_stages == stages
+    assert (task.stage_of.tolist() == np.arange(10).tolist()) is (order == "classes" and stages == 10)
+    for node in range(2):
+        whole, staged = (one.load_node(digits, node, 3) for one in (plain, task))
+        assert staged.splits is staged.stages[0]
+        assert (len(whole.stages), len(staged.stages)) == (0, stages)
+        classes = [set(stage["train"]["label"].tolist()) for stage in staged.stages]
+        assert [len(of_stage) for of_stage in classes] == [10 // stages] * stages
+        assert set.union(*classes) == set(range(10))
+        for split, examples in whole.splits.items():
+            for stage, of_stage in zip(staged.stages, classes, strict=True):
+                rows = torch.isin(examples["label"], torch.tensor([*of_stage]))
+                assert torch.equal(stage[split]["image"], examples["image"][rows])
+        profile = task.node_profile(digits, node, 3)
+        assert profile.num_examples == len(staged.stages[0]["train"]["label"])
+        assert profile == task.outline_node(digits, node, 3).profile() == staged.profile()
+
+
 @pytest.mark.parametrize("classes", [1, 2, 5])
 def test_a_pathological_node_has_exactly_its_classes(digits, classes):
     labels = read_folder(digits, Options().layout()).splits["train"].labels
@@ -183,12 +205,13 @@ def test_the_floor_is_the_most_frequent_class(tmp_path):
 class Says(nn.Module):
     """A classifier that takes the value of the first pixel for the class, with a logit of log 2."""
 
-    def __init__(self):
+    def __init__(self, classes=3):
         super().__init__()
+        self.classes = classes
         self.scale = nn.Parameter(torch.tensor(2.0).log())
 
     def forward(self, images):
-        return self.scale * nn.functional.one_hot(images[:, 0, 0, 0].long(), 3).float()
+        return self.scale * nn.functional.one_hot(images[:, 0, 0, 0].long(), self.classes).float()
 
 
 def examples(pixels, labels):
@@ -211,6 +234,32 @@ def test_metrics_by_hand():
         }
     )  # fmt: skip
     assert task.evaluate(Says(), task.without_test(data), seed=0, final=False).metrics == {}
+
+
+def test_a_stage_is_tested_on_its_classes_among_all_classes_and_among_its_own():
+    """Of the last three common images, those of the second stage, one is right; one is said to be of the first stage,
+    so that among its own classes the first of them, 2, counts: it is right.
+    """
+    task = ImagesTask(Options(dataset="pets", classes=4, height=6, stages=2))
+    common = examples([0, 2, 2, 1, 2], [0, 1, 2, 2, 3])
+    data = NodeData("a", {"train": examples([2], [2]), "test": examples([0, 3], [3, 3])}, extra={"common": common})
+    metrics = task.evaluate(Says(4), data, seed=0, final=False).metrics
+    assert metrics["test.global_accuracy.count"] == 3
+    assert metrics["test.global_accuracy"] == pytest.approx(1 / 3)
+    assert metrics["test.global_stage_accuracy"] == pytest.approx(2 / 3)
+    assert (metrics["test.local_accuracy"], metrics["test.local_stage_accuracy"]) == (0.5, 0.5)
+
+
+def test_a_floor_of_each_stage_is_that_of_its_most_frequent_class(tmp_path):
+    labels = np.array([0] * 6 + [1] * 4 + [2] * 2 + [3] * 8)
+    np.savez(tmp_path / "train.npz", images=drawn(20)[0], labels=labels)
+    np.savez(tmp_path / "test.npz", images=drawn(5)[0], labels=np.array([0, 1, 1, 1, 3]))
+    options = Options(dataset="pets", classes=4, height=6, partition="iid", stages=2, test_share=0.0)
+    (floor,) = ImagesTask(options).node_references(tmp_path, 1)["most frequent class"]
+    assert {name: value for name, value in floor.items() if not name.endswith("count")} == {
+        "stage-1.test.global_accuracy": 0.25,
+        "stage-2.test.global_accuracy": 1.0,
+    }
 
 
 def test_statistics_of_the_data_by_hand(tmp_path):
@@ -291,6 +340,8 @@ def test_the_head_is_the_last_linear_layer_and_the_features_are_its_input(digits
         ({"channels": 2}, r"images\.channels 1 or 3"),
         ({"validation_share": 0.5, "test_share": 0.5}, r"leave at least 0\.1 of a node's images for training"),
         ({"partition": "pathological", "classes_per_node": 11}, r"images\.classes-per-node = 11: must be at most 10"),
+        ({"stages": 3}, r"images\.stages = 3: must divide the 10 classes evenly \(1, 2, 5, 10\)"),
+        ({"stages": 20}, r"images\.stages = 20: must divide the 10 classes evenly"),
         ({"partition": "natural"}, r"images\.partition = 'natural': name the column of the nodes"),
         ({"rotations": 3}, r"images\.rotations = 3: must be 1, 2 or 4"),
         ({"rotations": 2, "width": 9, "height": 8}, r"images\.rotations = 2: images must be square"),
@@ -311,6 +362,21 @@ def test_options_that_cannot_be(options, said):
 def test_partitions_that_cannot_be(digits, options, nodes, said):
     with pytest.raises(DataError, match=said):
         node_images(digits, Options(**options), 0, nodes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"partition": "pathological"},
+            r"the training images of client-000: no examples of stage 2, the classes 2, 3 ",
+        ),
+        ({"partition": "iid", "global_examples": 1}, r"the common test: no examples of stage 1, the classes 0, 1 "),
+    ],
+)
+def test_stages_that_a_node_or_the_common_test_lacks(digits, options, said):
+    with pytest.raises(DataError, match=said):
+        ImagesTask(Options(stages=5, **options)).node_profile(digits, 0, 10)
 
 
 def test_a_hundred_nodes_have_at_least_min_examples_of_the_digits(digits):

@@ -6,8 +6,19 @@ import sys
 import datasets
 import numpy as np
 import pytest
+import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.partitioners import apportion, deal, dirichlet_shares, flower_partition, label_shares, topped_up
+from fedapps.tasks.partitioners import (
+    StageOptions,
+    apportion,
+    by_stage,
+    deal,
+    dirichlet_shares,
+    flower_partition,
+    label_shares,
+    right_in_stage,
+    topped_up,
+)
 from fedapps.tasks.text.options import PARTITIONS
 from flwr_datasets import partitioner
 from hypothesis import given
@@ -188,3 +199,22 @@ print({"datasets", "flwr_datasets"} & set(sys.modules))
 def test_partitions_import_no_package_of_data_sets():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_classes_arrive_in_their_order_or_as_drawn():
+    assert StageOptions(stages=3).stage_of("images", 6).tolist() == [0, 0, 1, 1, 2, 2]
+    drawn = [StageOptions(seed, 3, "drawn").stage_of("images", 6).tolist() for seed in range(4)]
+    assert all(sorted(stages) == [0, 0, 1, 1, 2, 2] for stages in drawn)
+    assert len(set(map(tuple, drawn))) > 1
+
+
+def test_a_single_stage_has_the_splits_as_they_are():
+    splits = {"test": {"label": torch.tensor([1])}}
+    assert by_stage("a", splits, StageOptions().stage_of("images", 2)) == [splits]
+
+
+def test_the_right_class_among_those_of_its_stage_by_hand():
+    """The largest logit of the stage 2, 3 is that of 3, although 0 and 1 have larger ones."""
+    logits = torch.tensor([[9.0, 8.0, 1.0, 2.0]]).repeat(4, 1)
+    right = right_in_stage(logits, torch.arange(4), np.array([0, 0, 1, 1]))
+    assert right.tolist() == [True, False, False, True]

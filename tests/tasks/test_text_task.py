@@ -39,6 +39,29 @@ def test_nodes_have_equally_many_examples_none_of_them_twice(corpus):
     assert texts(other, "train") != texts(nodes[2], "train")
 
 
+def test_topics_arrive_in_stages(corpus):
+    """Every text is in exactly one stage, in the vocabulary that the node has from the start."""
+    even = replace(CORPUS, alpha=100.0)
+    plain, task = own_words(even), own_words(replace(even, stages=2))
+    whole, staged = (one.load_node(corpus, 0, CORPUS_NODES) for one in (plain, task))
+    assert words_of(staged) == words_of(whole)
+    assert task.node_profile(corpus, 0, CORPUS_NODES) == staged.profile()
+    model, common = model_for(task, staged), whole.extra["common_test"].examples
+    for stage, splits in enumerate(staged.stages):
+        for split, examples in whole.splits.items():
+            assert torch.equal(splits[split]["ids"], examples["ids"][examples["label"] // 2 == stage])
+        metrics = task.evaluate(model, staged.at(stage), seed=0, final=False).metrics
+        assert metrics["test.global_accuracy.count"] == int((common["label"] // 2 == stage).sum())
+        assert metrics["test.global_stage_accuracy"] >= metrics["test.global_accuracy"]
+    floors = task.node_references(corpus, CORPUS_NODES)["most frequent class"]
+    assert {"stage-1.test.global_accuracy", "stage-2.test.local_accuracy"} <= set(floors[0])
+    with pytest.raises(DataError, match=r"text\.stages = 3: must divide the 4 classes evenly \(1, 2, 4\)"):
+        TextTask(replace(CORPUS, stages=3))
+    lacking = own_words(replace(CORPUS, partition="pathological", stages=4))
+    with pytest.raises(DataError, match=r"the training texts of client-000: no examples of stage"):
+        lacking.node_profile(corpus, 0, CORPUS_NODES)
+
+
 def texts_as_written(corpus, node, split):
     """In one vocabulary for all, where no word is unknown."""
     everybody = TextTask(replace(CORPUS, vocabulary="shared", vocabulary_size=5000))

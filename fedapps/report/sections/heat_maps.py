@@ -19,7 +19,14 @@ from fedapps.base.report.metrics import INK, bare, describe
 from fedapps.base.report.numbers import format_number
 from fedapps.report.run_data import RunData
 from fedapps.runs.comparisons import Matrix
-from fedapps.runs.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix
+from fedapps.runs.continual import (
+    average,
+    backward_transfer,
+    forward_transfer,
+    so_far,
+    stage_metrics,
+    train_test_matrix,
+)
 from fedapps.runs.records import RoundRecord
 
 from . import section_of
@@ -80,14 +87,15 @@ def _figure(matrices: Mapping[str, Matrix], metric: str) -> Markup:
 
 
 def _draw(axes: Axes, matrix: Matrix, scale: Normalize) -> None:
-    axes.imshow(matrix, norm=scale, cmap="cividis_r")
-    for (i, j), value in np.ndenumerate(matrix):
+    shown = np.column_stack([matrix, so_far(matrix)])
+    axes.imshow(shown, norm=scale, cmap="cividis_r")
+    for (i, j), value in np.ndenumerate(shown):
         if np.isfinite(value):
             weight = "bold" if i == j else "normal"
             colour = "white" if scale(value) > _DARK else INK
             axes.text(j, i, format_number(value, 2), ha="center", va="center", fontsize=7, color=colour, weight=weight)
     names = [str(stage + 1) for stage in range(len(matrix))]
-    axes.set_xticks(range(len(matrix)), names, fontsize=8)
+    axes.set_xticks(range(len(matrix) + 1), [*names, "so far"], fontsize=8)
     axes.set_yticks(range(len(matrix)), names, fontsize=8)
     _leave_out_frame(axes)
 

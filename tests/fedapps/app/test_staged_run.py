@@ -62,11 +62,27 @@ def test_the_measures_of_continual_learning_are_those_of_the_nodes_lines(federat
         assert final["test.bwt"] == pytest.approx(error[2, 1] - error[1, 1])
         assert final["test.fwt"] == pytest.approx(error[1, 2])
         assert final["test.mse"] == pytest.approx(error[2, 2])
+        assert final["test.final_mse"] == pytest.approx((error[2, 1] + error[2, 2]) / 2)
     sizes = {method: summary[method]["final"]["trainable_parameters"] for method in METHODS}
     plain = sizes["fedavg"]
     assert sizes["stl"] == 2 * plain
     assert {sizes[m] for m in METHODS if "apd" not in m and m not in ("stl", "fedweit")} == {plain}
     assert sizes["local-apd"] < sizes["fedweit"]
+
+
+def test_digits_arrive_in_stages_of_classes(federate):
+    """Alone, EWC forgets the first five digits, and no method knows the others before it meets them."""
+    keys = {"images.stages": 2, "images.partition": "iid", "images.model": "mlp", "images.global-share": 0.5}
+    folder = federate(task="images", methods="local-ewc,fedweit", **keys)
+    for method in ("local-ewc", "fedweit"):
+        last = [row["evaluate"] for row in of_method(folder, method)][1::2]
+        stages = [[row[f"stage-{stage}.test.global_accuracy"] for stage in (1, 2)] for row in last]
+        final = folder.summary()["methods"][method]["final"]
+        assert final["test.final_global_accuracy"] == pytest.approx(sum(stages[1]) / 2)
+        assert final["test.bwt_global_accuracy"] == pytest.approx(stages[1][0] - stages[0][0])
+        assert stages[0][1] == final["test.fwt_global_accuracy"] == 0
+        assert stages[0][0] > 0.5
+    assert folder.summary()["methods"]["local-ewc"]["final"]["test.bwt_global_accuracy"] < -0.3
 
 
 def test_the_exchange_without_weights_is_fedavg_bit_for_bit(federate):
@@ -115,4 +131,4 @@ def test_bad_settings_are_told_before_anything_runs(worlds, changes, told):
 
 def test_the_report_has_a_heat_map(federate):
     folder = federate(methods="fedavg,stl")
-    assert "Errors by stage" in write_report(folder.path).read_text()
+    assert "Results by stage" in write_report(folder.path).read_text()

@@ -208,11 +208,14 @@ def staged(tmp_path: Path) -> Path:
 
 
 def test_a_run_shows_its_matrices(staged: Path) -> None:
-    """AMSE, BWT and FWT by hand: (.25 + .125) / 2, .75 - .25 and .5; (.5 + .5) / 2, .25 - .5 and 1.5."""
+    """AMSE, BWT and FWT by hand: (.25 + .125) / 2, .75 - .25 and .5; (.5 + .5) / 2, .25 - .5 and 1.5.
+
+    The means so far are .5 and (.25 + .5) / 2; .25 and (.75 + .125) / 2.
+    """
     shown = section(page(staged), "stages")
     assert "stl 0.5000, −0.2500, 1.500; fedavg 0.1875, 0.5000, 0.5000" in shown
     numbers = [text for text in labels(shown) if "." in text]
-    assert numbers == ["0.50", "1.5", "0.25", "0.50", "0.25", "0.50", "0.75", "0.12"]
+    assert numbers == ["0.50", "1.5", "0.50", "0.25", "0.50", "0.38", "0.25", "0.50", "0.25", "0.75", "0.12", "0.44"]
     assert {"stl", "fedavg", "tested on stage", "trained up to stage"} <= set(labels(shown))
 
 
@@ -230,6 +233,7 @@ def test_stages_of_training_are_rows_and_stages_of_testing_columns(
     page(staged)
     assert found == {
         (0, 0): ("0.50", "bold"), (1, 0): ("1.5", "normal"), (0, 1): ("0.25", "normal"), (1, 1): ("0.50", "bold"),
+        (2, 0): ("0.50", "normal"), (2, 1): ("0.38", "normal"),
     }  # fmt: skip
 
 
@@ -237,7 +241,7 @@ def test_stages_that_have_not_finished_are_blank(staged: Path) -> None:
     write_lines(staged / "metrics.jsonl", staged_rows("stl", upto=3))
     (staged / "summary.json").unlink()
     shown = section(page(staged), "stages")
-    assert [text for text in labels(shown) if "." in text] == ["0.50", "1.5"]
+    assert [text for text in labels(shown) if "." in text] == ["0.50", "1.5", "0.50"]
     assert "stl NaN, NaN, 1.500" in shown
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedapps.base.report.metrics import is_on_stage
+from fedapps.base.report.metrics import describe, is_on_stage
 from fedapps.runs.continual import (
     average,
     backward_transfer,
@@ -15,6 +15,7 @@ from fedapps.runs.continual import (
     last_rounds,
     measure_names,
     on_stage,
+    so_far,
     train_test_matrix,
 )
 
@@ -40,6 +41,21 @@ def test_the_measures_by_hand():
     assert average(P) == (1 + 3 + 2) / 3
     assert backward_transfer(P) == pytest.approx(((2 - 1) + (4 - 1) + (2.5 - 3)) / 3)
     assert forward_transfer(P) == (5 + 6 + 7) / 3
+    np.testing.assert_allclose(so_far(P), [1, (2 + 3) / 2, (4 + 2.5 + 2) / 3])
+
+
+def test_an_accuracy_that_is_forgotten_has_a_backward_transfer_below_zero():
+    """Class-incremental: the model knows the newest stage alone, .9 of it right, and then .3 of the first one."""
+    rows = run([[0.9, 0.0], [0.3, 0.9]])
+    for one in rows:
+        one["evaluate"] = {name.replace("mse", "accuracy"): value for name, value in one["evaluate"].items()}
+    assert continual_metrics(rows, 2) == pytest.approx(
+        {
+            "test.average_accuracy": 0.9, "test.bwt_accuracy": -0.6, "test.fwt_accuracy": 0.0,
+            "test.final_accuracy": 0.6, "test.incremental_accuracy": 0.75,
+        }
+    )  # fmt: skip
+    assert [describe(name).better for name in ("test.bwt_accuracy", "test.bwt")] == [1, -1]
 
 
 def test_the_matrix_is_read_at_the_end_of_each_stage():
@@ -58,11 +74,13 @@ def test_stages_that_have_not_finished_are_nan():
 def test_a_stage_that_was_not_evaluated_is_nan():
     seen_only = [row(1, [1.0]), row(2, [2.0, 3.0])]
     np.testing.assert_array_equal(train_test_matrix(seen_only), [[1.0, np.nan], [2.0, 3.0]])
-    assert continual_metrics(seen_only, 2) == {"test.amse": 2.0, "test.bwt": 1.0}
+    means = {"test.final_mse": 2.5, "test.incremental_mse": 1.75}
+    assert continual_metrics(seen_only, 2) == {"test.amse": 2.0, "test.bwt": 1.0, **means}
 
 
 def test_one_stage_has_no_transfer():
-    assert continual_metrics([row(1, [4.0]), row(2, [3.0])], 1) == {"test.amse": 3.0}
+    means = dict.fromkeys(("test.amse", "test.final_mse", "test.incremental_mse"), 3.0)
+    assert continual_metrics([row(1, [4.0]), row(2, [3.0])], 1) == means
     assert np.isnan(backward_transfer(np.ones((1, 1))))
     assert np.isnan(forward_transfer(np.ones((1, 1))))
 
@@ -75,14 +93,17 @@ def test_every_split_and_metric_has_its_measures():
     expected = {"test.amse": 2.0, "test.bwt": 3.5 / 3, "test.fwt": 6.0}
     expected |= {"validation.amse": 4.0, "validation.bwt": 7 / 3, "validation.fwt": 12.0}
     expected |= {"test.average_mae": -2.0, "test.bwt_mae": -3.5 / 3, "test.fwt_mae": -6.0}
+    final, means = 8.5 / 3, (1 + 2.5 + 8.5 / 3) / 3
+    expected |= {"test.final_mse": final, "validation.final_mse": 2 * final, "test.final_mae": -final}
+    expected |= {"test.incremental_mse": means, "validation.incremental_mse": 2 * means, "test.incremental_mae": -means}
     assert continual_metrics(rows, 3) == pytest.approx(expected)
     assert continual_metrics(rows[:5], 3, rounds=6).keys() == {"test.fwt", "validation.fwt", "test.fwt_mae"}
     assert continual_metrics(rows[:3], 3, rounds=6) == {}
 
 
 def test_names():
-    assert measure_names("test.mse") == ("test.amse", "test.bwt", "test.fwt")
-    assert measure_names("mae") == ("average_mae", "bwt_mae", "fwt_mae")
+    assert measure_names("test.mse") == ("test.amse", "test.bwt", "test.fwt", "test.final_mse", "test.incremental_mse")
+    assert measure_names("mae") == ("average_mae", "bwt_mae", "fwt_mae", "final_mae", "incremental_mae")
     assert is_on_stage("stage-12.test.mse")
     assert not is_on_stage("test.mse")
     assert not is_on_stage("stage-x.mse")
