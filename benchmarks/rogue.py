@@ -4,11 +4,13 @@ Rogue nodes are drawn with the seed and reply with an attack on all that their m
 update times 1e13, with prototypes of 9e29, a loss of 100, a Fisher information times 1e13. ``just-below`` is the
 strongest within ``size-bound``: it points away from the honest mean, and every part of it has 90 % of the size that is
 accepted. ``just-below-once`` sends it in one round alone, so that the last round shows whether the run recovers. The
-others are those of :mod:`benchmarks.attacks`. In asynchronous runs, rogue nodes reply at once.
+others are those of :mod:`benchmarks.attacks`. In asynchronous runs, rogue nodes reply at once. Methods with adapters
+need a recipe with texts, for which ``--tiny-encoder`` makes an encoder.
 
 ``--honest`` measures instead how large the parts of honest replies are, in medians, for recipes in place of one.
 
     python -m benchmarks.rogue --recipe images-digits --seeds 3 --json rows.json
+    python -m benchmarks.rogue --recipe quickstart --methods flora --tiny-encoder --set text.adapter=lora
     python -m benchmarks.rogue --recipe 'lqr;quickstart methods=fedvocab' --honest --json rows.json
 """
 
@@ -17,6 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +34,7 @@ from fedapps.strategies.bounds import SizeBound, norm, norms_of
 from flwr.app import MetricRecord, RecordDict
 
 from fedapps.base.report.tables import text_table
+from fedapps.base.seeding import torch_seed
 from fedapps.comparison.matrix import assignments
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import resolve
@@ -143,8 +147,12 @@ class JustBelow(Attack):
         if _CONTROL in most:
             size = min(size, _length(content) * max(most[_CONTROL] - norm(_correction(known.message)), 0.0))
         scale = size / (norm(updates) or 1.0)
-        scaled = {n: np.asarray(known.sent[n] + scale * u).astype(known.sent[n].dtype) for n, u in updates.items()}
-        return known.trained | scaled
+        while True:
+            scaled = {n: np.asarray(known.sent[n] + scale * u).astype(known.sent[n].dtype) for n, u in updates.items()}
+            products = _products(scaled, known.message)
+            if all(of_part <= most[part] for part, of_part in products.items()):
+                return known.trained | scaled
+            scale *= 0.9
 
 
 _CONTROL = "the control variate"
@@ -153,7 +161,7 @@ _CONTROL = "the control variate"
 def _sizes(arrays: Arrays, content: RecordDict, message: RecordDict) -> dict[str, float]:
     """The sizes of the parts of a reply, as the server computes them."""
     sent = from_record(message.array_records[wire.ARRAYS])
-    sizes = norms_of(arrays, sent, content, Buffers())
+    sizes = norms_of(arrays, sent, content, Buffers()) | _products(arrays, message)
     if correction := _correction(message):
         moved = {name: sent[name].astype(np.float64) - arrays[name] for name in correction}
         sizes[_CONTROL] = norm({name: moved[name] / _length(content) - c for name, c in correction.items()})
@@ -164,6 +172,16 @@ def _correction(message: RecordDict) -> Arrays:
     """What SCAFFOLD sends to a node."""
     record = message.array_records.get(wire.SCAFFOLD_CONTROL)
     return {} if record is None else from_record(record)
+
+
+def _products(arrays: Arrays, message: RecordDict) -> dict[str, float]:
+    """The size of the products of adapters, where the server takes these, so that nodes do not train the weights."""
+    if wire.UNTRAINED not in message.config_records[wire.CONFIG]:
+        return {}
+    factors = {name.replace("lora_A", "lora_B"): a for name, a in arrays.items() if "lora_A" in name}
+    return {
+        "the products of adapters": norm({name: arrays[name].astype(np.float64) @ a for name, a in factors.items()})
+    }
 
 
 def _length(content: RecordDict) -> float:
@@ -206,24 +224,15 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--attacks", default="", help="only these, separated by commas (default all)")
     parser.add_argument("--honest", action="store_true", help="measure honest replies; see the module")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
+    parser.add_argument("--tiny-encoder", action="store_true", help="make an encoder and set text.model to its folder")
     return parser
 
 
 def _run(options: argparse.Namespace) -> None:
-    recipe = {**read_recipe(Path(options.recipe)), **assignments(options.set), "name": "rogue", "in-flight": 0}
-    wanted = options.attacks.split(",") if options.attacks else []
-    cells = [
-        {"method": method, "defence": defence, "attack": attack, "share": share, "seed": seed, "config": config}
-        for method in options.methods.split(",")
-        for defence, (keys, attacks) in DEFENCES.items()
-        if defence != "trimmed-mean" or method in _ROBUST
-        for attack, share in attacks
-        for more in [_RECOVERY if attack.endswith("-once") else {}]
-        for config in [resolve({**recipe, "methods": method, **METHODS[method], **keys, **more}, ".")]
-        if not wanted or attack in wanted
-        for seed in range(options.seeds)
-    ]
-    accuracies = run_matrix(cells, accuracy, jobs=options.jobs, watch=Lines(len(cells)))
+    with TemporaryDirectory() as folder:
+        encoder = {"text.model": tiny_encoder(Path(folder))} if options.tiny_encoder else {}
+        cells = _cells(options, encoder)
+        accuracies = run_matrix(cells, accuracy, jobs=options.jobs, watch=Lines(len(cells)))
     conditions: dict[str, dict[str, list[float]]] = {}
     for cell, value in zip(cells, accuracies, strict=True):
         name = f"{cell['method']} with {cell['defence']} at {cell['attack']} {cell['share']:g}"
@@ -234,6 +243,50 @@ def _run(options: argparse.Namespace) -> None:
     print(text_table(["condition", METRIC, "runs that ended early"], rows))
     if options.json:
         Path(options.json).write_text(json.dumps({"methods": conditions}) + "\n", encoding="utf-8")
+
+
+def _cells(options: argparse.Namespace, encoder: Mapping[str, Value]) -> list[dict[str, Any]]:
+    """The arguments of :func:`accuracy` for every run."""
+    given = {**assignments(options.set), **encoder, "name": "rogue", "in-flight": 0}
+    recipe = {**read_recipe(Path(options.recipe)), **given}
+    wanted = options.attacks.split(",") if options.attacks else []
+    return [
+        {"method": method, "defence": defence, "attack": attack, "share": share, "seed": seed, "config": config}
+        for method in options.methods.split(",")
+        for defence, (keys, attacks) in DEFENCES.items()
+        if defence != "trimmed-mean" or method in _ROBUST
+        for attack, share in attacks
+        for more in [_RECOVERY if attack.endswith("-once") else {}]
+        for config in [resolve({**recipe, "methods": method, **METHODS.get(method, {}), **keys, **more}, ".")]
+        if not wanted or attack in wanted
+        for seed in range(options.seeds)
+    ]
+
+
+def tiny_encoder(folder: Path) -> str:
+    """Write a BERT of two layers with random weights, whose tokens are syllables of simulated texts, into a folder."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    syllables = list(map("".join, product("bdfgklmnprstvz", "aeiou")))
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *map("".join, product(syllables, repeat=2)),
+        *map("##{}".format, syllables),
+    ]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.BertConfig(vocab_size=len(pieces), **sizes, max_position_embeddings=64, initializer_range=0.2)
+    with torch_seed(0):
+        transformers.BertModel(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
+    return str(folder)
 
 
 def _honest(options: argparse.Namespace) -> None:
@@ -270,7 +323,7 @@ def accuracy(
 ) -> float | None:
     """The accuracy after the last round, or ``None`` if the run has ended before."""
     with TemporaryDirectory() as folder:
-        if METHODS[method].get("mode") == "async":
+        if METHODS.get(method, {}).get("mode") == "async":
             count, rogue = int(str(config["num-nodes"])), set()
             if attack != NO_ATTACK:
                 rogue = set(attackers_of(seed, count, share))

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(
     part: SecureAggregation | None, nodes: int, parameters: int, dropouts: int, rounds: int
 ) -> dict[str, float]:
-    """The CPU seconds of the busiest node and of the server in the last round, and the bytes of a node."""
+    """The CPU seconds of the busiest node and of the server in the last round, and the bytes of a node that stays."""
     app, seconds, reports = ClientApp(), dict[int, float](), list[RoundReport]()
 
     @app.train(mods=[secagg_mod])
@@ -97,7 +97,7 @@ def measured(
     busiest = list[float]()
     client: Any = timed
     run_inprocess(server, client, num_nodes=nodes, errors="reply")
-    up = reports[-1].bytes_up / nodes
+    up = reports[-1].bytes_up / (nodes - dropouts)
     return {
         "node [s]": busiest[-1],
         "server [s]": of_server[-1],

@@ -1,19 +1,15 @@
 """Parameters of a torch model as named NumPy arrays, the form of messages and of private state.
 
 What a node keeps of a round are its private parameters, under their names, and its *memory*, under names with a prefix:
-the state of a plateau, the terms of earlier stages, the stage that was trained, arrays that change only if the server
-counts the reply (:mod:`fedapps.strategies.replies`).
+the state of a plateau, the terms of earlier stages, the stage that was trained.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
-from fedapps.strategies.wire import COUNTED, COUNTED_ROUND
-from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 from fedapps.base.options import matches as matches
@@ -53,24 +49,20 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
     if not arrays:
         return
     state = model.state_dict()
-    problems = [f"{name}: not a parameter of the model" for name in arrays if name not in state]
-    problems += [
-        f"{name}: shape {tuple(array.shape)}, the model has {tuple(state[name].shape)}"
-        for name, array in arrays.items()
-        if name in state and tuple(array.shape) != tuple(state[name].shape)
-    ]
-    problems += [
-        f"{name}: complex numbers, and the model has {state[name].dtype}"
-        for name, array in arrays.items()
-        if name in state and torch.as_tensor(array).is_complex() and not state[name].is_complex()
-    ]
+    values = {name: torch.as_tensor(array) for name, array in arrays.items()}
+    problems = [f"{name}: not a parameter of the model" for name in values if name not in state]
+    for name, value in values.items():
+        if name in state and value.shape != state[name].shape:
+            problems.append(f"{name}: shape {tuple(value.shape)}, the model has {tuple(state[name].shape)}")
+        elif name in state and value.is_complex() and not state[name].is_complex():
+            problems.append(f"{name}: complex numbers, and the model has {state[name].dtype}")
     if problems:
         known = ", ".join(state)
         raise ValueError("received parameters that do not fit the model:\n  " + "\n  ".join(problems)
                          + f"\nthe model's parameters: {known}")  # fmt: skip
     with torch.no_grad():
-        for name, array in arrays.items():
-            state[name].copy_(torch.as_tensor(array))
+        for name, value in values.items():
+            state[name].copy_(value)
 
 
 def load_rows(model: nn.Module, kept: Arrays) -> None:
@@ -183,63 +175,3 @@ def from_other_stage(kept: Arrays, stage: int) -> bool:
     """Whether a node whose data has stages kept the arrays in another stage than this one."""
     memory = memory_of(kept)
     return STAGE in memory and int(memory[STAGE]) != stage
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Arrays in the memory of a node, as its last round left them and as they were before.
-
-    Parameters
-    ----------
-    name : str
-        ``NAME.<array>`` are the arrays after the last round, ``NAME-before.<array>`` those before it, and
-        ``NAME-round`` is its number.
-    """
-
-    name: str
-
-    def start(self, memory: Mapping[str, np.ndarray], counted: int | None) -> Arrays:
-        """The arrays that a round starts from; empty before the first.
-
-        Parameters
-        ----------
-        memory : mapping
-            The node's memory.
-        counted : int or None
-            The round of the last reply of the node that the server has counted, 0 for none; ``None`` if the message
-            does not say so, and every reply counts.
-        """
-        last = int(memory.get(f"{self.name}-round", 0))
-        prefix = f"{self.name}." if counted is None or counted >= last else f"{self.name}-before."
-        return {name.removeprefix(prefix): array for name, array in memory.items() if name.startswith(prefix)}
-
-    def after(self, server_round: int, before: Arrays, trained: Arrays) -> Arrays:
-        """What to remember of a round that started from ``before``, zeros if empty, and ended with ``trained``."""
-        started = {name: before.get(name, np.zeros_like(array)) for name, array in trained.items()}
-        return {
-            **{f"{self.name}.{name}": array for name, array in trained.items()},
-            **{f"{self.name}-before.{name}": array for name, array in started.items()},
-            f"{self.name}-round": np.array(server_round),
-        }
-
-    def of(self, memory: Mapping[str, np.ndarray]) -> Arrays:
-        """What :meth:`after` has put into a memory."""
-        starts = (f"{self.name}.", f"{self.name}-before.", f"{self.name}-round")
-        return {name: array for name, array in memory.items() if name.startswith(starts)}
-
-
-def counted_round(content: RecordDict) -> int | None:
-    """The round in the record ``counted`` of a TRAIN message; ``None`` without the record.
-
-    Raises
-    ------
-    ValueError
-        It is no integer of at least 0.
-    """
-    record = content.get(COUNTED)
-    if not isinstance(record, ConfigRecord):
-        return None
-    counted = record.get(COUNTED_ROUND)
-    if not isinstance(counted, int) or isinstance(counted, bool) or counted < 0:
-        raise ValueError(f"{COUNTED} {COUNTED_ROUND} = {counted!r}: must be an integer of at least 0")
-    return counted

@@ -17,6 +17,7 @@ from fedapps.base.seeding import TorchState
 from . import training
 from .local_part import ComposedParts, NodeRound
 from .penalties import QuadraticPrior
+from .stacked_layers import StackedLayers
 
 #: ``epoch(batch_size)`` yields the batches of one epoch.
 Epoch = Callable[[int], Iterator[Batch]]
@@ -30,8 +31,6 @@ class Job:
     ----------
     model, plan, epoch, loss_of
         As for :func:`~fedapps.clients.training.run_plan`.
-    padded : callable
-        :meth:`fedapps.tasks.base.Task.padded`.
     alone : str
         Why the node cannot train together with others; empty if it can.
     """
@@ -40,7 +39,6 @@ class Job:
     plan: Sequence[training.Phase]
     epoch: Epoch
     loss_of: training.Loss
-    padded: Callable[[Sequence[Batch]], Sequence[Batch]]
     alone: str = ""
 
     @classmethod
@@ -52,11 +50,13 @@ class Job:
         alone = ""
         if not task.vectorises:
             alone = f"the task {task.name!r} cannot be vectorised over nodes"
+        elif task.ragged:
+            alone = f"the examples of the task {task.name!r} have shapes of their own"
         elif type(task).training_batches is not Task.training_batches:
             alone = f"the batches of the task {task.name!r} can depend on the model"
         elif part := parts.with_own_objective():
             alone = f"{part} changes the model or its loss"
-        return cls(model, plan, epoch, parts.loss(task.loss, model, node_round), task.padded, alone)
+        return cls(model, plan, epoch, parts.loss(task.loss, model, node_round), alone)
 
 
 #: A node: its job, the phase to train, and the state of its generators.
@@ -113,7 +113,7 @@ class StackedPhase:
         first, phase, _ = members[0]
         self.rows = [_Row(index, *member) for index, member in enumerate(members)]
         self.results: list[training.Trained | Exception] = [training.Trained(0, 0.0) for _ in members]
-        stacked = _stacked([dict(job.model.named_parameters()) for job, _, _ in members])
+        stacked = _stacked([dict(_named_tensors(job.model)) for job, _, _ in members])
         names = training.trained_parameters(first.model, phase)
         self.trained = {name: stacked[name].requires_grad_() for name in names}
         self.fixed = {name: tensor for name, tensor in stacked.items() if name not in names}
@@ -122,7 +122,7 @@ class StackedPhase:
         self.device = next(iter(stacked.values())).device
         self.total = torch.zeros(len(members), device=self.device)
         self.phase = phase
-        self.optimizer = self._new_optimizer()
+        self.optimizer = training.new_optimizer(phase, list(self.trained.values()))
         self.losses = vmap(training.ModelWithLoss(first.model, first.loss_of).with_parameters, randomness="error")
 
     def train(self) -> list[training.Trained | Exception]:
@@ -132,7 +132,7 @@ class StackedPhase:
             if not batches:
                 continue
             self.optimizer.zero_grad(set_to_none=True)
-            for places, batch in _alike(batches, self.rows[0].job.padded):
+            for places, batch in _alike(batches):
                 self._backward(places, batch)
             if self.prior is not None:
                 self.prior.add_gradient(self.trained)  # type: ignore[arg-type]
@@ -191,32 +191,33 @@ class StackedPhase:
                 {name: tensor[index] for name, tensor in self.prior.linear.items()},
             )
         self.total = self.total[index]
-        self.optimizer = self._new_optimizer()
+        self.optimizer = training.new_optimizer(self.phase, list(self.trained.values()))
         for tensor, state in zip(self.trained.values(), states, strict=True):
             self.optimizer.state[tensor] = {
                 name: value[index] if torch.is_tensor(value) and value.dim() else value for name, value in state.items()
             }
 
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the phase with learning rate 1; :meth:`_step` applies that of each row."""
-        optimizer = training.new_optimizer(self.phase, list(self.trained.values()))
-        training.set_rate(optimizer, 1.0)
-        return optimizer
-
     def _backward(self, places: list[int], batch: Batch) -> None:
-        """Add the gradients of some rows, and their losses to the totals."""
-        named = self.trained | self.fixed
-        index = torch.tensor(places, device=self.device)
-        if len(places) < len(self.rows):
-            named = {name: tensor[index] for name, tensor in named.items()}
+        """Compute the gradients of some rows, and add their losses to the totals."""
+        named, index = self.trained | self.fixed, torch.tensor(places, device=self.device)
+        some = len(places) < len(self.rows)
+        if some:
+            named = {name: tensor.detach()[index] for name, tensor in named.items()}
+            for name in self.trained:
+                named[name].requires_grad_()
         try:
-            losses = self.losses(named, {name: tensor.to(self.device) for name, tensor in batch.items()})
+            with StackedLayers():
+                losses = self.losses(named, {name: tensor.to(self.device) for name, tensor in batch.items()})
         except RuntimeError as error:
             if any(row.steps for row in self.rows):
                 raise
             raise CannotVectoriseError(str(error).partition("\n")[0]) from error
         losses.sum().backward()
         self.total.index_add_(0, index, losses.detach())
+        for name, tensor in self.trained.items() if some else ():
+            if (gradient := named[name].grad) is not None:
+                tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+                tensor.grad.index_copy_(0, index, gradient)
 
     def _clip(self) -> None:
         """Scale the gradient of each row down to ``clip_norm``, as ``torch.nn.utils.clip_grad_norm_`` does."""
@@ -228,32 +229,37 @@ class StackedPhase:
 
     @torch.no_grad()
     def _step(self) -> None:
-        """Take the optimizer's step at rate 1 and scale each row's change by its learning rate and its rates."""
-        learning_rates = torch.tensor([row.rate for row in self.rows], device=self.device)
-        before = {name: tensor.detach().clone() for name, tensor in self.trained.items()}
-        self.optimizer.step()
-        for name, tensor in self.trained.items():
-            rate = _by_row(learning_rates, tensor)
-            if name in self.rates:
-                rate = rate * self.rates[name]
-            tensor.copy_(torch.addcmul(before[name], rate, tensor - before[name]))
+        """Take the optimizer's step; where rates differ, take it at rate 1 and scale each row's change by its rates."""
+        learning_rates = [row.rate for row in self.rows]
+        if not self.rates and len(set(learning_rates)) == 1:
+            training.set_rate(self.optimizer, learning_rates[0])
+            self.optimizer.step()
+        else:
+            training.set_rate(self.optimizer, 1.0)
+            before = {name: tensor.clone() for name, tensor in self.trained.items()}
+            self.optimizer.step()
+            for name, tensor in self.trained.items():
+                rate = _by_row(torch.tensor(learning_rates, dtype=tensor.dtype, device=self.device), tensor)
+                if name in self.rates:
+                    rate = rate * self.rates[name]
+                torch.lerp(before[name], tensor, rate.expand_as(tensor), out=tensor)
         for row in self.rows:
             row.steps, row.count = row.steps + 1, row.count + 1
 
 
-def _alike(
-    batches: Sequence[Batch], padded: Callable[[Sequence[Batch]], Sequence[Batch]]
-) -> Iterator[tuple[list[int], Batch]]:
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a model and its buffers, which are constants (:func:`_obstacle`)."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _alike(batches: Sequence[Batch]) -> Iterator[tuple[list[int], Batch]]:
     """The batches of equal shapes, stacked, with their positions in ``batches``."""
-    by_size: dict[Hashable, list[int]] = defaultdict(list)
+    by_shape: dict[Hashable, list[int]] = defaultdict(list)
     for place, batch in enumerate(batches):
-        by_size[next(iter(batch.values())).shape[:1]].append(place)
-    for places in by_size.values():
-        by_shape: dict[Hashable, list[tuple[int, Batch]]] = defaultdict(list)
-        for place, batch in zip(places, padded([batches[place] for place in places]), strict=True):
-            by_shape[tuple((name, tensor.shape) for name, tensor in batch.items())].append((place, batch))
-        for members in by_shape.values():
-            yield [place for place, _ in members], _stacked([batch for _, batch in members])
+        by_shape[tuple((name, tensor.shape) for name, tensor in batch.items())].append(place)
+    for places in by_shape.values():
+        yield places, _stacked([batches[place] for place in places])
 
 
 @torch.no_grad()
@@ -336,17 +342,17 @@ def _kind(job: Job, phase: training.Phase) -> Hashable:
         names = tuple(training.trained_parameters(job.model, phase))
     except ValueError:  # raised again where the node trains alone
         return object()
-    parameters = tuple((name, p.shape, p.dtype, p.device) for name, p in job.model.named_parameters())
+    tensors = tuple((name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in _named_tensors(job.model))
     chosen = phase.training
     recipe = (chosen.optimizer, chosen.momentum, chosen.weight_decay, chosen.clip_norm)
-    return type(job.model), parameters, names, recipe, job.loss_of, job.padded
+    return type(job.model), tensors, names, recipe, job.loss_of
 
 
 def _obstacle(job: Job, phase: training.Phase) -> str:
     if job.alone:
         return job.alone
-    if next(job.model.buffers(), None) is not None:
-        return "the model has buffers"
+    if any(module._buffers.keys() - module._non_persistent_buffers_set for module in job.model.modules()):
+        return "the model has buffers that training can change"
     if phase.step is not None:
         return "a local algorithm takes the steps itself"
     if phase.prior is not None and type(phase.prior) is not QuadraticPrior:

@@ -96,6 +96,23 @@ def read_arrays(name: str, record: ArrayRecord) -> Arrays:
     return arrays
 
 
+def check_fits(name: str, arrays: Arrays | None, received: Arrays, strategy: str) -> None:
+    """Check the record ``name`` of a message, which belongs to parameters.
+
+    Raises
+    ------
+    ValueError
+        The message brought no such record, or one of its arrays has no received parameter of its name and shape.
+    """
+    if arrays is None:
+        raise ValueError(f"the message has no ArrayRecord {name!r}: train with the strategy {strategy}")
+    for key, array in arrays.items():
+        parameter = received.get(key)
+        if parameter is None or parameter.shape != array.shape:
+            reason = "it was not received" if parameter is None else f"the parameter is {list(parameter.shape)}"
+            raise ValueError(f"{name}: {key!r} is {list(array.shape)}, but {reason}")
+
+
 def received_arrays(message: Message) -> Arrays:
     """The shared arrays in a message. Raises ``ValueError`` if it has none, and as :func:`read_arrays`."""
     with timed("decode"):

@@ -7,6 +7,7 @@ together.
 
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 from typing import Any, ClassVar, Literal
@@ -84,7 +85,7 @@ class InProcessGrid(MessageGrid):
             raise ValueError(f"errors = {errors!r}: must be 'raise' or 'reply'")
         self.client_app = client_app
         self.errors = errors
-        self._batch = batch
+        self._batch, self._threads = batch, ThreadPoolExecutor(batch)
         self._pending: dict[str, Message] = {}
         self._replies: dict[str, Message] = {}
         self._pushed = 0
@@ -134,7 +135,7 @@ class InProcessGrid(MessageGrid):
                 return self._answer(self._pending.pop(message_id))
             if message_id not in self._replies:
                 batch = {i: self._pending.pop(i) for i in self._batch_of(message_id)}
-                replies = side_by_side([partial(self._answer, message) for message in batch.values()])
+                replies = side_by_side([partial(self._answer, message) for message in batch.values()], self._threads)
                 self._replies |= zip(batch, replies, strict=True)
             return self._replies.pop(message_id)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from logging import WARNING
 from math import inf
-from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
@@ -17,7 +16,7 @@ from .checks import check_count, check_form, check_names, check_values, truncate
 from .compression import Compression
 from .mailbox import Arrival
 from .profiles import ExampleLimits, Profile
-from .records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep, Stateful
+from .records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
 from .stopwatch import timed
 from .transport import NodeFailure, Outcome
 
@@ -79,28 +78,6 @@ class Reply:
     weight: float
     left_out: Mapping[str, float] = field(default_factory=dict)
     nodes: int = 1
-
-
-class CountedReplies(Stateful):
-    """The round of the last counted reply of each node, by its stable key.
-
-    For algorithms whose nodes keep what the server adds up: a node changes its own state before it knows what becomes
-    of its reply. With its next message it learns which reply was counted, and goes back to the state before if that is
-    not its last one: the reply was refused, lost or late.
-    """
-
-    kept: ClassVar[tuple[str, ...]] = ("_rounds",)
-
-    def __init__(self) -> None:
-        self._rounds: dict[str, int] = {}
-
-    def note(self, server_round: int, reply: Reply) -> None:
-        """Note that the server counts a reply of a round."""
-        self._rounds[reply.profile.key] = server_round
-
-    def complete(self, profile: Profile, content: RecordDict) -> None:
-        """Add the record ``counted`` to a TRAIN message to a node."""
-        content[wire.COUNTED] = ConfigRecord({wire.COUNTED_ROUND: self._rounds.get(profile.key, 0)})
 
 
 def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:

@@ -204,11 +204,9 @@ SCAFFOLD_CONTROL = "scaffold.control"
 #: Scaffold, metric of replies to TRAIN: K η_l, the number of local steps times the learning rate, > 0.
 SCAFFOLD_LENGTH = "scaffold.length"
 
-#: FedDyn, record of TRAIN (a ConfigRecord): which reply of the node was counted last. A node that has
-#: trained later goes back to its linear term from before.
-COUNTED = "counted"
-#: Key of ``counted``: the round of that reply, an integer ≥ 0; 0 if none was.
-COUNTED_ROUND = "round"
+#: FedDyn, record of TRAIN: g_i, the linear term of the node, which the server keeps, in the form of the shared
+#: parameters.
+FEDDYN_GRADIENT = "feddyn.gradient"
 
 #: FedNova, metric of replies to TRAIN: ‖a_i‖₁ ≥ 1, the sum of the weights of the local gradients in the update.
 FEDNOVA_NORM = "fednova.norm"

@@ -60,8 +60,12 @@ class Task(ABC):
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
-    #: for these, the gradients of single examples are computed one by one, and nodes train one after another.
+    #: for these, the gradients of single examples are computed one by one, and nodes train one after another. Buffers
+    #: that are not in the state of the model are constants.
     vectorises: ClassVar[bool] = True
+    #: Whether examples have shapes of their own and each batch is padded to the largest, such as graphs. Nodes then
+    #: train one after another, because batches that are stacked would have the largest example of all nodes.
+    ragged: ClassVar[bool] = False
     #: Whether the data of a node can lie on a GPU, where every method of the task leaves them. Otherwise each batch is
     #: copied there.
     on_device: ClassVar[bool] = False
@@ -511,21 +515,7 @@ class Task(ABC):
         """Yield one epoch of a split in random order, drawn from torch's global generator. The last batch may be
         smaller.
         """
-        tensors = data.splits[split]
-        order = torch.randperm(data.count(split)).to(next(iter(tensors.values())).device)
-        # Several small batches are gathered at once, because the call of an operation takes longer than its work.
-        example = sum(tensor[:1].nbytes for tensor in tensors.values())
-        for rows in torch.split(order, batch_size * max(1, _GATHERED // max(1, batch_size * example))):
-            batches = zip(*(tensor[rows].split(batch_size) for tensor in tensors.values()), strict=True)
-            yield from (dict(zip(tensors, batch, strict=True)) for batch in batches)
-
-    def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.
-
-        Nodes that train together (``node-batch``) stack their batches if the shapes are equal. By default nothing is
-        padded.
-        """
-        return batches
+        return shuffled(data.splits[split], batch_size)
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
         """Yield one epoch for training ``model``, whose current weights may determine the batches."""
@@ -555,6 +545,21 @@ class Task(ABC):
     def with_collected(self, data: NodeData, collected: Mapping[str, np.ndarray]) -> NodeData:
         """Return ``data`` with collected experience added to its training split."""
         raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")
+
+
+def shuffled(examples: Batch, batch_size: int) -> Iterator[Batch]:
+    """Yield the batches of one epoch of examples in random order, drawn from torch's global generator."""
+    tensors = tuple(examples.values())
+    count, device = len(tensors[0]), tensors[0].device
+    order = torch.randperm(count).to(device)
+    # Several small batches are gathered at once, because the call of an operation takes longer than its work.
+    example = sum(tensor.nbytes for tensor in tensors) // max(count, 1)
+    at_once = batch_size * max(1, _GATHERED // max(batch_size * example, 1))
+    for start in range(0, count, at_once):
+        rows = order[start : start + at_once]
+        parts = [tensor[rows].split(batch_size) for tensor in tensors]
+        for batch in zip(*parts, strict=True):
+            yield dict(zip(examples, batch, strict=True))
 
 
 def evaluated(task: Task, model: nn.Module, data: NodeData, *, run_seed: int, final: bool) -> Evaluation:

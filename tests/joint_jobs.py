@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import get_arrays
-from fedapps.clients.joint_training import Job, train_jobs
+from fedapps.clients.joint_training import Job, StackedPhase, train_jobs
 from fedapps.clients.training import run_plan
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -28,8 +28,17 @@ def loss_of(model, batch):
     return mse_loss(model(batch["x"]), batch["y"])
 
 
-def unpadded(batches):
-    return batches
+def counted_passes(monkeypatch):
+    """The number of nodes in each backward pass of nodes that train at once, a list that grows."""
+    counts = []
+    backward = StackedPhase._backward
+
+    def counted(self, places, batch):
+        counts.append(len(places))
+        backward(self, places, batch)
+
+    monkeypatch.setattr(StackedPhase, "_backward", counted)
+    return counts
 
 
 def job(number, plan, *, examples=10, net=Net, **changes):
@@ -42,7 +51,7 @@ def job(number, plan, *, examples=10, net=Net, **changes):
         for chosen in torch.randperm(examples).split(batch_size):
             yield {"x": x[chosen], "y": y[chosen]}
 
-    return Job(**{"model": model, "plan": plan, "epoch": epoch, "loss_of": loss_of, "padded": unpadded, **changes})
+    return Job(**{"model": model, "plan": plan, "epoch": epoch, "loss_of": loss_of, **changes})
 
 
 def state(number):

@@ -8,23 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-import numpy as np
 import torch
 from flwr.app import RecordDict
 from torch import nn
 
 from fedapps.base.options import Choices, option
-from fedapps.clients.arrays import Arrays, Counted, counted_round, get_arrays, kept_arrays, memory_of
+from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.settings import check_fits, read_arrays
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import FedDyn as FedDynStrategy
+from fedapps.strategies.wire import FEDDYN_GRADIENT
 from fedapps.tasks.base import Task
 
 from .base import Conflict, Method, StrategyParts, required
-
-_GRADIENT = Counted("feddyn.gradient")
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,20 @@ class FedDynOptions:
 
 
 class FedDyn(Method):
-    """Each node keeps a linear term with which its regularised optimum becomes that of the federation.
+    """Each node has a linear term, which the server keeps, and with which its optimum becomes that of the federation.
 
     With a small α above 0, a round adds the mean updates of all earlier rounds, so that FedAvg is no limit of α → 0.
     """
 
     name = "feddyn"
     summary = (
-        "FedDyn: nodes keep a linear term and are held near the shared model; the server corrects the mean by all terms"
+        "FedDyn: nodes have linear terms and are held near the shared model; the server corrects the mean by all terms"
     )
     citation = (
         "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263"
     )
-    keeps = "linear term"
     good_for = "uneven data, all nodes in few rounds"
+    message_sizes = (2.0, 1.0)
     Options = FedDynOptions
     Strategy = FedDynStrategy
 
@@ -72,22 +71,27 @@ class FedDyn(Method):
 class FedDynPart(LocalPart):
     """Add ½ α ‖θ − θ_received‖² − g_iᵀθ over the shared parameters to the loss.
 
-    After training, α (θ − θ_received) is subtracted from g_i, which starts at 0 and stays on the node. Where training
-    ends at a minimum, g_i is the gradient of the loss of the node.
+    g_i comes with the message, from the server, which subtracts α (θ − θ_received) after training. Where training ends
+    at a minimum, g_i is the gradient of the loss of the node.
 
     Parameters
     ----------
-    counted : int or None
-        The round of the node's last reply that the server has counted; if g_i is of a later one, the node goes back to
-        what it was before. ``None`` if the message does not say so.
+    gradient : dict of arrays, or None
+        g_i, from the record ``feddyn.gradient`` of a TRAIN message, with the names and shapes of received parameters.
     """
 
     options: FedDynOptions = FedDynOptions()
 
-    counted: int | None = field(default=None, compare=False)
+    gradient: Arrays | None = field(default=None, compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        return replace(self, counted=counted_round(content))
+        record = content.array_records.get(FEDDYN_GRADIENT)
+        return self if record is None else replace(self, gradient=read_arrays(FEDDYN_GRADIENT, record))
+
+    def check(self, node_round: NodeRound) -> None:
+        """Raise ``ValueError`` if the message brought no linear term, or one that does not fit the parameters."""
+        if self.options.alpha:
+            check_fits(FEDDYN_GRADIENT, self.gradient, node_round.received, "FedDyn")
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
@@ -96,29 +100,8 @@ class FedDynPart(LocalPart):
             return None
         # Equation 1: ½ α ‖θ − θ_received‖² − g_iᵀθ beside the loss
         around = QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.options.alpha)
-        own = {name: torch.from_numpy(array) for name, array in self._own(node_round).items() if name in shared}
+        own = {name: torch.from_numpy(array) for name, array in (self.gradient or {}).items() if name in shared}
         return around + QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in own.items()}, own)
-
-    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        if self.options.alpha == 0:
-            return {}
-        own = self._own(node_round)
-        names = [name for name, _ in model.named_parameters() if name in node_round.received]
-        updated = {}
-        for name, trained in get_arrays(model, names).items():
-            # Algorithm 1: g_i ← g_i − α (θ − θ_received)
-            moved = trained.astype(np.float64) - node_round.received[name]
-            before = own.get(name, np.zeros_like(trained)).astype(np.float64)
-            updated[name] = np.asarray(before - self.options.alpha * moved, dtype=trained.dtype)
-        return _GRADIENT.after(node_round.settings.server_round, own, updated)
-
-    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
-        # The server's mean still contains the linear term of the last stage.
-        return kept_arrays(carried, _GRADIENT.of(memory_of(kept)))
 
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         return 2 * sum(parameter.numel() for parameter in shared.values()) if self.options.alpha else 0
-
-    def _own(self, node_round: NodeRound) -> Arrays:
-        """g_i as the last counted round left it; empty before the first."""
-        return _GRADIENT.start(memory_of(node_round.kept), self.counted)

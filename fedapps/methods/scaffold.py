@@ -16,7 +16,7 @@ from fedapps.base.options import option
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.settings import read_arrays
+from fedapps.clients.settings import check_fits, read_arrays
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Scaffold as ScaffoldStrategy
@@ -92,13 +92,7 @@ class ScaffoldPart(LocalPart):
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the message brought no control variate, or one that does not fit the parameters."""
-        if self.correction is None:
-            raise ValueError(f"the message has no ArrayRecord {SCAFFOLD_CONTROL!r}: train with the strategy Scaffold")
-        for name, control in self.correction.items():
-            received = node_round.received.get(name)
-            if received is None or received.shape != control.shape:
-                reason = "it was not received" if received is None else f"the parameter is {list(received.shape)}"
-                raise ValueError(f"{SCAFFOLD_CONTROL}: {name!r} is {list(control.shape)}, but {reason}")
+        check_fits(SCAFFOLD_CONTROL, self.correction, node_round.received, "Scaffold")
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound

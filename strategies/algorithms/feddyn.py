@@ -11,24 +11,27 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from ..aggregation import Aggregate
-from ..arrays import Arrays
+from ..arrays import Arrays, to_record
 from ..base import BaseStrategy
 from ..profiles import Profile
 from ..records import RoundStep
-from ..replies import CountedReplies, Reply
+from ..replies import Reply
+from ..wire import FEDDYN_GRADIENT
 
 
 class FedDyn(BaseStrategy):
-    """FedAvg with a server state h, the mean over all nodes of the linear terms that they keep.
+    """FedAvg with a server state h, the mean over all nodes of their linear terms.
 
-    A node that moves by D_i in a round subtracts α D_i from its linear term g_i, which starts at 0. The server
-    subtracts α Σ D_i over the nodes P of the round from Σ g_i, and the next shared parameters are mean_P y_i − h / α
-    with h = Σ g_i / N. N counts the nodes with examples that have been connected since the server started. Buffers are
-    averaged.
+    A node that moves by D_i in a round changes its linear term g_i, which starts at 0, by −α D_i. The next shared
+    parameters are mean y_i − h / α over the nodes of the round, with h = Σ g_i / N. N counts the nodes with examples
+    that have been connected since the server started. Buffers are averaged.
 
-    A node cannot know whether its reply will be refused, lost, or dropped because it is late. The record ``counted`` of
-    its next message says which reply was counted last, and the node takes back −α D_i if D_i is not of that one. So h
-    is the mean of the terms that nodes start from.
+    g_i follows from the updates of the node, so the server computes and keeps it, and a TRAIN message brings it as the
+    ArrayRecord ``feddyn.gradient``, with the names, shapes and dtypes of the shared parameters. So h is always the mean
+    of the terms that nodes train with: a reply that is lost, late or refused changes neither, and what a false reply
+    has done to both ends with the node's next true ones, as fast as FedDyn converges from any other linear terms.
+
+    Memory and checkpoints have an array record for each node, under its stable key, as large as the model.
 
     Parameters
     ----------
@@ -44,9 +47,9 @@ class FedDyn(BaseStrategy):
     """
 
     privacy_gap: ClassVar[str] = "its server state adds up the noise of all rounds"
-    secrecy_gap: ClassVar[str | None] = "it tells each node which of its replies was counted"
+    secrecy_gap: ClassVar[str | None] = "it computes the linear term of each node from its update"
     robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
-    kept: ClassVar[tuple[str, ...]] = ("_sum", "_counted")
+    kept: ClassVar[tuple[str, ...]] = ("_sum", "_terms")
 
     def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
         super().__init__(**base)
@@ -55,7 +58,7 @@ class FedDyn(BaseStrategy):
         self.alpha = alpha
         self._sum: Arrays = {}
         self._nodes: set[str] = set()
-        self._counted = CountedReplies()
+        self._terms: dict[str, Arrays] = {}  # g_i by the nodes' keys, in the dtypes of the model
 
     @property
     def h(self) -> Arrays:
@@ -67,23 +70,30 @@ class FedDyn(BaseStrategy):
         self._sum = {name: self._sum.get(name, np.zeros(array.shape)) for name, array in trained.items()}
 
     def complete(self, phase: RoundStep, profile: Profile, content: RecordDict) -> None:
-        if phase == "train":
-            self._counted.complete(profile, content)
+        if phase == "train" and self.alpha:
+            own = self._terms.get(profile.key, {})
+            terms = {name: own[name] if name in own else np.zeros_like(self._current[name]) for name in self._sum}
+            content[FEDDYN_GRADIENT] = to_record(terms)
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         super().fold(reply, aggregate)
-        self._counted.note(self.report.round, reply)
+        if not self.alpha:
+            return
+        own, terms = self._terms.get(reply.profile.key, {}), {}
+        for name, total in self._sum.items():
+            before = np.asarray(own.get(name, 0.0), dtype=np.float64)
+            # Algorithm 1: g_i ← g_i − α (θ_i − θ)
+            term = before - self.alpha * (reply.arrays[name].astype(np.float64) - self._current[name])
+            terms[name] = term.astype(self._current[name].dtype)
+            self._sum[name] = np.asarray(total + (terms[name] - before))
+        self._terms[reply.profile.key] = terms
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         self._nodes |= self.registry.with_examples()
         closed = super().close_round(server_round, current, aggregate)
         if not aggregate or self.alpha == 0:
             return closed
-        for name in self._sum:
-            # Algorithm 1: h ← h − α (1/N) Σ (θ_k − θ) over the nodes of the round, kept as N h
-            moved = aggregate[name].astype(np.float64) - current[name]
-            self._sum[name] = np.asarray(self._sum[name] - self.alpha * self.report.replies * moved)
-        h = self.h
+        h = self.h  # Algorithm 1: h ← h − α (1/N) Σ (θ_k − θ) over the nodes of the round
         # Algorithm 1: θ is the mean of the nodes' models minus h / α
         corrected = {name: np.asarray(closed[name] - h[name] / self.alpha, closed[name].dtype) for name in h}
         return {**closed, **corrected}

@@ -6,7 +6,7 @@ https://arxiv.org/abs/2409.05976, Section 3.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,11 +79,17 @@ class Flora(BaseStrategy):
     def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
         return [layer.weight for layer in self._layers]
 
+    def further_sizes(self, reply: Reply) -> dict[str, float]:
+        # A product grows with the square of its factors. ‖B A‖² = Σ (BᵀB) ∘ (A Aᵀ), matrices of the size of the rank
+        factors = (self._factors(reply, layer) for layer in self._layers)
+        square = sum(float(np.sum((b.T @ b) * (a @ a.T))) for b, a in factors)
+        return {"the products of adapters": sqrt(max(square, 0.0))}
+
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         super().fold(reply, aggregate)
         self._weight += reply.weight
         for layer in self._layers:
-            b, a = (reply.arrays[name].astype(np.float64) for name in (layer.b, layer.a))
+            b, a = self._factors(reply, layer)
             # The mean of the products, Σ w_k B_k A_k, not the product of the means
             self._products[layer.weight] += reply.weight * (b @ a)
 
@@ -99,6 +105,10 @@ class Flora(BaseStrategy):
             closed[layer.a] = order.permutation(a.reshape(-1)).reshape(a.shape)
             closed[layer.b] = np.zeros_like(current[layer.b])
         return closed
+
+    @staticmethod
+    def _factors(reply: Reply, layer: _Layer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return reply.arrays[layer.b].astype(np.float64), reply.arrays[layer.a].astype(np.float64)
 
     def _layers_in(self, arrays: Arrays) -> list[_Layer]:
         """The adapted layers of a model. Raises ``ValueError`` if there are none, or one lacks B or W."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Secret, Task
+from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Secret, Task, shuffled
 from fedapps.tasks.model_folder import numbers_of, texts_of
 from fedapps.tasks.partitioners import by_stage, own_label_shares, right_in_stage, stages_in
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, check_partition, pixels
@@ -345,14 +345,14 @@ class ImagesTask(Task):
         """Yield one epoch in random order. Training images are changed at random (``images.augment``). A split that is
         small is scaled to [0, 1] here, once an epoch, and otherwise by the network.
         """
-        images = data.splits[split]["image"]
+        examples = data.splits[split]
+        images = examples["image"]
         change = augmentation_of(self.options.augment, self.layout.size) if split == "train" else None
         if change:
             images = change(images)
         if images.numel() <= _SMALL:
             images = images.to(torch.get_default_dtype()).div_(255)
-        splits = {**data.splits, split: {**data.splits[split], "image": images}}
-        yield from super().batches(replace(data, splits=splits), split, batch_size)
+        return shuffled({**examples, "image": images}, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition, zero_padded
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition
 from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -135,6 +135,7 @@ class SocialTask(Task):
     floors: ClassVar[tuple[str, ...]] = (MEAN_SCORE,)
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
     squared_residuals: ClassVar[int] = 1
+    ragged: ClassVar[bool] = True
     trained_model: ClassVar[str] = "fedapps.tasks.social.trained:SocialTrained"
     log_import: ClassVar[str] = "fedapps.tasks.social.logs:SocialImport"
 
@@ -318,10 +319,6 @@ class SocialTask(Task):
         """Yield graphs of similar size together, which minimises padding."""
         order = self.graphs.sizes(data.splits[split]).argsort(stable=True)
         return self._trimmed(data.splits[split], order, batch_size)
-
-    def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """Pad with zeros: nodes without a type and without edges change nothing."""
-        return zero_padded(batches)
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
         """The test error of predicting the mean score of the node's training scenes, in each stage of that stage."""

@@ -195,6 +195,30 @@ def test_the_strongest_attack_within_the_bound_has_nine_tenths_of_what_is_accept
     assert contents[0]["metrics"]["q-ffl.loss"] == 100
 
 
+def test_the_products_of_adapters_are_within_the_bound_too():
+    sent = {"lora_A": np.array([[1.0, 0.0]]), "lora_B": np.zeros((2, 1))}
+    config = ConfigRecord({"server-round": 1, "untrained": ["weight"]})
+    message = RecordDict({"arrays": record_of(sent), "config": config})
+    honest = {"lora_A": np.array([[4.0, 0.0]]), "lora_B": np.array([[4.0], [0.0]])}  # update 5, product 16
+    contents = [RecordDict({"arrays": record_of(honest), "metrics": MetricRecord({})}) for _ in range(3)]
+    facts = known(sent=sent, trained=honest, honest=[honest] * 3, message=message)
+    facts = replace(facts, exchanges=[(message, content) for content in contents])
+    JustBelow(bound=2.0).spoil(contents[0], facts)
+    a, b = (contents[0]["arrays"][name].numpy() for name in ("lora_A", "lora_B"))
+    # An update of 9 has the product 7.2 · 4.4, above .9 · 2 · 16; one of 8.1 has 6.48 · 3.86
+    assert (a.tolist(), b.tolist()) == ([[pytest.approx(-3.86), 0.0]], [[pytest.approx(-6.48)], [0.0]])
+
+
+@pytest.mark.slow
+def test_methods_with_adapters_are_attacked_with_an_encoder_that_is_made(tmp_path, capsys):
+    keys = {"num-nodes": 5, "rounds": 1, "text.adapter": "lora", "text.world-examples": 8, "cache-dir": tmp_path}
+    pairs = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    recipe = ["--recipe", "quickstart", "--methods", "flora", "--attacks", "huge", "--seeds", "1", "--tiny-encoder"]
+    assert rogue.main([*recipe, *pairs]) == 0
+    (bounded,) = [line for line in capsys.readouterr().out.splitlines() if "flora with bounds at huge 0.2" in line]
+    assert float(bounded.split()[-1]) == 0, "the run has reached its end"
+
+
 def test_a_bound_keeps_a_run_from_ending():
     keys = {"num-nodes": 4, "rounds": 1, "evaluate-every": 1, "epochs": 1, "images.model": "mlp", "name": "rogue"}
     keys |= {"images.alpha": 1.0, "in-flight": 0, "methods": "fedavg"}

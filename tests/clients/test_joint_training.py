@@ -7,13 +7,12 @@ import pytest
 import torch
 from fedapps.clients import joint_training
 from fedapps.clients.arrays import get_arrays
-from fedapps.clients.joint_training import Job, StackedPhase, train_jobs
+from fedapps.clients.joint_training import Job, train_jobs
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.training import Plateau
-from fedapps.tasks.profiles import zero_padded
 from hypothesis import given
 from hypothesis import strategies as st
-from joint_jobs import Net, assert_close, job, loss_of, state, trained, unpadded
+from joint_jobs import Net, assert_close, counted_passes, job, loss_of, state, trained
 from training_plans import Scalar, phase
 
 from fedapps.base.errors import DivergedError
@@ -27,7 +26,6 @@ def scalar_job(value, slope, steps, **changes):
         [phase(optimizer="sgd", steps=steps, **changes)],
         lambda batch_size: iter([{"c": torch.tensor([slope])}]),
         half_square,
-        unpadded,
     )
 
 
@@ -130,28 +128,33 @@ def test_learning_rates_fall_on_each_nodes_own_plateau():
     assert len({plateaus[0].learning_rate for plateaus in made.values()}) > 1
 
 
-def test_padding_joins_batches_of_different_widths(monkeypatch):
-    """Without padding each node has a backward pass of its own, with it there is one for all."""
-    passes = []
-    backward = StackedPhase._backward
-    monkeypatch.setattr(
-        StackedPhase,
-        "_backward",
-        lambda self, places, batch: passes.append(len(places)) or backward(self, places, batch),
-    )
+class Scaled(Net):
+    """A network with a constant that is not in the state, as the statistics of pixels."""
 
-    def make(padded):
-        def of(number):
-            x = torch.ones(2, 1 + number)
-            return Job(Scalar(2.0), [phase(epochs=1)], lambda size: iter([{"x": x}]), summed, padded)
+    def __init__(self, scale):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
 
-        return of
+    def forward(self, x):
+        return super().forward(x * self.scale)
 
-    assert_close(*trained(make(unpadded), 3))
-    assert passes == [1, 1, 1]
-    passes.clear()
-    assert_close(*trained(make(zero_padded), 3))
+
+def test_each_node_has_its_own_constants(monkeypatch):
+    passes = counted_passes(monkeypatch)
+    plan = [phase(epochs=1, batch_size=10, learning_rate=0.01)]
+    assert_close(*trained(lambda number: job(number, plan, net=lambda: Scaled(1.0 + number)), 3))
     assert passes == [3]
+
+
+def test_batches_of_different_shapes_have_backward_passes_of_their_own(monkeypatch):
+    passes = counted_passes(monkeypatch)
+
+    def make(number):
+        x = torch.ones(2, 1 + number % 2)
+        return Job(Scalar(2.0), [phase(epochs=1)], lambda size: iter([{"x": x}]), summed)
+
+    assert_close(*trained(make, 3))
+    assert passes == [2, 1]
 
 
 def summed(model, batch):
@@ -178,7 +181,7 @@ class Counted(Net):
     ("changes", "reason"),
     [
         ({"net": lambda: Net(dropout=0.5)}, "torch cannot vectorise the loss: vmap: called random operation"),
-        ({"net": Counted}, "the model has buffers"),
+        ({"net": Counted}, "the model has buffers that training can change"),
         ({"alone": "a reason"}, "a reason"),
     ],
 )

@@ -1,6 +1,7 @@
 """Calls that run side by side and do a part of their work together."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -18,6 +19,11 @@ def drawn(jobs, states):
     return found
 
 
+def run(calls):
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return side_by_side(calls, threads)
+
+
 def calls(work, count):
     return [lambda number=number: work(number) for number in range(count)]
 
@@ -27,7 +33,7 @@ def test_all_calls_meet_and_get_the_results_of_their_own_jobs():
         assert jobs == [0, 1, 2]
         return [job**2 for job in jobs]
 
-    assert side_by_side(calls(lambda number: jointly(squares, number), 3)) == [0, 1, 4]
+    assert run(calls(lambda number: jointly(squares, number), 3)) == [0, 1, 4]
 
 
 def test_only_one_call_runs_at_a_time_in_order():
@@ -42,7 +48,7 @@ def test_only_one_call_runs_at_a_time_in_order():
         told.append(("together", *jobs))
         return jobs
 
-    side_by_side(calls(work, 2))
+    run(calls(work, 2))
     assert told == [("begins", 0), ("begins", 1), ("together", 0, 1), ("ends", 0), ("ends", 1)]
 
 
@@ -52,7 +58,7 @@ def test_a_call_that_meets_no_more_is_not_waited_for():
     def count(jobs, states):
         return [len(jobs)] * len(jobs)
 
-    found = side_by_side(calls(lambda number: [jointly(count, number) for _ in range(number)], 4))
+    found = run(calls(lambda number: [jointly(count, number) for _ in range(number)], 4))
     assert found == [[], [3], [3, 2], [3, 2, 1]]
 
 
@@ -64,7 +70,7 @@ def test_each_call_draws_as_if_it_ran_alone():
 
     alone = [work(number) for number in range(3)]
     state = torch.get_rng_state()
-    assert side_by_side(calls(work, 3)) == alone
+    assert run(calls(work, 3)) == alone
     assert torch.equal(torch.get_rng_state(), state)
     assert len({draw for draws in alone for draw in draws}) == 9
 
@@ -90,7 +96,7 @@ def test_an_exception_for_one_job_ends_its_call_only():
         finally:
             ended.append(number)
 
-    assert side_by_side([lambda number=number: work(number) for number in (1, 2, 3)]) == ["job 1", 3, 2]
+    assert run([lambda number=number: work(number) for number in (1, 2, 3)]) == ["job 1", 3, 2]
     assert ended == [1, 2, 3]
 
 
@@ -103,7 +109,7 @@ def test_an_exception_of_the_function_reaches_every_call_that_asked():
             jointly(fail, number)
         return number
 
-    assert side_by_side(calls(work, 2)) == [0, 1]
+    assert run(calls(work, 2)) == [0, 1]
 
 
 def test_the_first_exception_of_a_call_is_raised_after_all_have_ended():
@@ -116,7 +122,7 @@ def test_the_first_exception_of_a_call_is_raised_after_all_have_ended():
         ended.append(number)
 
     with pytest.raises(KeyError, match="1"):
-        side_by_side(calls(work, 3))
+        run(calls(work, 3))
     assert ended == [0, 2]
 
 
@@ -126,7 +132,7 @@ def test_calls_that_ask_for_different_things_all_get_the_error():
             jointly(lambda jobs, states: jobs, number)
         return number
 
-    assert side_by_side(calls(work, 3)) == [0, 1, 2]
+    assert run(calls(work, 3)) == [0, 1, 2]
 
 
 def test_no_thread_is_left_when_a_group_is_given_up(monkeypatch):
@@ -152,7 +158,7 @@ def test_no_thread_is_left_when_a_group_is_given_up(monkeypatch):
 
     monkeypatch.setattr(joint_work._Call, "go_on", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        side_by_side(calls(work, 3))
+        run(calls(work, 3))
     assert threading.active_count() == before
 
 

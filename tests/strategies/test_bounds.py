@@ -73,6 +73,7 @@ ATTACKS = {
     "FedNova's share": (FedNova, {}, number("fednova.norm", 1.0), "1 / fednova.norm"),
     "Fisher terms": (FisherExchange, {"others_now": 0.5}, record_times("fisher.precision", "w", 1e13), "fisher"),
     "FLoRA": (Flora, {"a": "a", "b": "c", "weight": "w"}, update_times(np.float32(1e13)), "the update"),
+    "FLoRA's products": (Flora, {"a": "a", "b": "c", "weight": "w"}, update_times(np.float32(40)), "the products"),
     "FedProto": (FedProto, {"shared": []}, record_times("fedproto.local", "prototypes", 9e29), "fedproto.local"),
 }
 
@@ -81,7 +82,7 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_reply_that_is_too_large_changes_nothing(attack, first):
     kind, options, change, part = ATTACKS[attack]
-    if first == 1 and ("SCAFFOLD's" in attack or "FedNova" in attack):
+    if first == 1 and ("'s" in attack or attack == "FedNova"):
         pytest.skip("no median is known, and numbers have no other limit")
     factor = 3.0 if attack == "FedNova's share" else 50.0
     spoiled, without = Bounded(change, first), Bounded(lambda content, received: content.pop("metrics"), first)

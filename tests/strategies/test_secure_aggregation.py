@@ -326,7 +326,7 @@ def test_parts_that_need_more_than_the_sum_are_refused_by_name(arguments, messag
         (ClusteredFedAvg, {"num_clusters": 2}, "compares single updates, by which it finds the clusters"),
         (FedNova, {}, "depends on the steps of its node"),
         (Scaffold, {}, "control variate"),
-        (FedDyn, {"alpha": 0.1}, "which of its replies was counted"),
+        (FedDyn, {"alpha": 0.1}, "the linear term of each node"),
         (QFedAvg, {}, "the loss of its node"),
         (IteratedClusters, {}, "which model fits its data"),
         (FedProto, {}, "the mean representation"),

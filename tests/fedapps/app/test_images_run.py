@@ -6,6 +6,7 @@ from fedapps.clients.data import loaded_data
 from fedapps.tasks.images import image_set
 from fedapps.tasks.images.task import _common
 from image_files import drawn, write_folders
+from joint_jobs import counted_passes
 from small_runs import run_inline
 from trained_runs import last_evaluation
 
@@ -31,12 +32,15 @@ def test_one_node_is_centralised_training(worlds, tmp_path):
 
 
 @pytest.mark.slow
-def test_nodes_that_train_together_train_as_they_do_alone(worlds, tmp_path):
+def test_nodes_that_train_together_train_as_they_do_alone(worlds, tmp_path, monkeypatch):
+    passes = counted_passes(monkeypatch)
     given = (
         GIVEN | worlds | {"methods": "fedavg", "rounds": 1, "evaluate-every": 1, "steps": 2, "images.model": "resnet8"}
     )
     alone = run_inline(given, tmp_path)
+    assert not passes
     together = run_inline(given | {"node-batch": 4, "name": "together"}, tmp_path)
+    assert sum(passes) == 4 * 2
     found = last_evaluation(together, "fedavg")
     for node, metrics in last_evaluation(alone, "fedavg").items():
         assert found[node]["test.global_loss"] == pytest.approx(metrics["test.global_loss"], rel=1e-3)
