@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from logging import INFO
@@ -21,6 +22,8 @@ from .stacked_layers import StackedLayers
 
 #: ``epoch(batch_size)`` yields the batches of one epoch.
 Epoch = Callable[[int], Iterator[Batch]]
+#: Elements of a stacked parameter from which on :class:`StackedLayers` saves more time than its calls take.
+_LARGE = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ class StackedPhase:
             for name in self.trained:
                 named[name].requires_grad_()
         try:
-            with StackedLayers():
+            with StackedLayers() if max(tensor.numel() for tensor in named.values()) >= _LARGE else nullcontext():
                 losses = self.losses(named, {name: tensor.to(self.device) for name, tensor in batch.items()})
         except RuntimeError as error:
             if any(row.steps for row in self.rows):

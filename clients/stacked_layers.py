@@ -1,7 +1,8 @@
 """Linear layers of several nodes at once, as one product of stacked matrices.
 
 ``torch.func.vmap`` computes them, too. But it multiplies the weights of each node with every example by itself where
-inputs have more than two dimensions, and its gradients of the weights come transposed and are copied.
+inputs have more than two dimensions, and its gradients of the weights come transposed and are copied. With small layers
+it is faster all the same, because a function with a rule for vmap takes longer to call.
 """
 
 from typing import Any
@@ -42,10 +43,9 @@ class _Linear(Function):
         info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weight: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, int]:
         """Outputs of all nodes, which lie in dimension 0."""
-        inputs, weight, bias = (
-            tensor if tensor is None or dim == 0 else _first(tensor, dim, info.batch_size)
-            for tensor, dim in zip((inputs, weight, bias), in_dims, strict=True)
-        )
+        size = info.batch_size
+        inputs, weight = _first(inputs, in_dims[0], size), _first(weight, in_dims[1], size)
+        bias = bias if bias is None else _first(bias, in_dims[2], size)
         rows = inputs[:, None].flatten(1, -2)
         return _StackedLinear.apply(rows, weight, bias).view(*inputs.shape[:-1], weight.shape[1]), 0
 

@@ -90,7 +90,10 @@ def test_as_one_after_another(optimizer, sizes, batch_size, linear_decay, moment
     assert_close(*trained(lambda number: job(number, plan, examples=sizes[number]), len(sizes)))
 
 
-def test_phases_with_frozen_parameters_priors_and_rates():
+@pytest.mark.parametrize("large", [0, 1 << 30])
+def test_phases_with_frozen_parameters_priors_and_rates(large, monkeypatch):
+    monkeypatch.setattr(joint_training, "_LARGE", large)
+
     def make(number):
         prior = QuadraticPrior.around({"first.weight": torch.full((4, 3), float(number))}, 0.3)
         first = phase(trainable=["first.*"], learning_rate=0.01, prior=prior if number else None)
