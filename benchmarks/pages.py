@@ -82,7 +82,8 @@ def call(name: str, *, optional: bool = True) -> str:
 
 def _wrapped(text: str) -> str:
     """The text with paragraphs and lists at the width of all pages; code, comments, and tables but for spaces, stay."""
-    parts = re.split(r"(```.*?```)", text.strip() + "\n", flags=re.DOTALL)
+    text = re.sub(r"(?<=\|)-+(?=\|)", "-", text.strip() + "\n")
+    parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
     for i, part in enumerate(parts[::2]):
         blocks = re.split(r"(\n{2,}|\n$)", re.sub(r"\n{3,}", "\n\n", part.replace("  |", " |")))
         parts[2 * i] = "".join(block if _KEPT.match(block) else _refilled(block) for block in blocks)

@@ -28,7 +28,7 @@ _ADDED = "_added_logits"
 _DRAWS = 11
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StageOptions:
     """Options of tasks whose classes can arrive in stages, as in class-incremental learning with one output per class
     (G. van de Ven and A. Tolias, Three Scenarios for Continual Learning, 2019, https://arxiv.org/abs/1904.07734).

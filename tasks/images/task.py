@@ -321,7 +321,8 @@ class ImagesTask(Task):
 
     def _labels(self, images: ImageSet, stage: int) -> np.ndarray:
         """The labels of those images that arrive in a stage, counted from 0."""
-        return images.labels[self.stage_of[images.labels] == stage]
+        of_stage: np.ndarray = images.labels[self.stage_of[images.labels] == stage]
+        return of_stage
 
     # -- learning ------------------------------------------------------------------------------------------
 

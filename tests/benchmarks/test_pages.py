@@ -191,10 +191,12 @@ def test_a_table_has_ours_and_the_papers_number_and_a_claim_its_verdict(monkeypa
     }
     known = Result("lqr", "", recipe="lqr", methods=losses, differences=[difference | {"seeds": 2}])
     monkeypatch.setattr("benchmarks.numbers.result", lambda name: known)
-    head, _, apfl, spfl = table("lqr", ["apfl", "spfl"], {"total_loss:2": "loss"}, head="by").splitlines()
+    shown = table("lqr", ["apfl", "spfl", "local"], {"total_loss:2": "loss"}, head="by").splitlines()
+    head, _, apfl, spfl, not_run = shown
     assert head == "| by | loss |"
     assert apfl == "| `apfl` | .02 ± .09 [.02] |"
     assert spfl == "| `spfl` | .03 [.02] |"
+    assert not_run == "| `local` | [.02] |"
     row = claim("APFL is better", "lqr", "total_loss", "apfl", "spfl", digits=5)
     assert row == "| APFL is better | −.00004 | −.01000 (−.02000 to −.00500) | 2 | holds |"
     with pytest.raises(KeyError, match="no experiment gone"):

@@ -203,7 +203,10 @@ def test_partitions_import_no_package_of_data_sets():
 
 def test_classes_arrive_in_their_order_or_as_drawn():
     assert StageOptions(stages=3).stage_of("images", 6).tolist() == [0, 0, 1, 1, 2, 2]
-    drawn = [StageOptions(seed, 3, "drawn").stage_of("images", 6).tolist() for seed in range(4)]
+    drawn = [
+        StageOptions(partition_seed=seed, stages=3, stage_order="drawn").stage_of("images", 6).tolist()
+        for seed in range(4)
+    ]
     assert all(sorted(stages) == [0, 0, 1, 1, 2, 2] for stages in drawn)
     assert len(set(map(tuple, drawn))) > 1
 
