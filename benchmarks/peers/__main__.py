@@ -62,7 +62,6 @@ class Peer:
 
 
 PEERS = {
-    LOOP: Peer("on_torch.py", ("fedavg",), lambda: Path(sys.executable)),
     FLOWER: Peer("on_flower.py", ("fedavg",), lambda: Path(sys.executable)),
     "pfl-research": Peer("on_pfl.py", ("fedavg", "scaffold"), partial(environment, "pfl==0.6.0")),
     "fluke": Peer("on_fluke.py", ("fedavg", "scaffold", "ditto"), partial(environment, "fluke-fl==0.8.1")),
@@ -70,6 +69,7 @@ PEERS = {
     "BlazeFL": Peer(
         "on_blazefl.py", ("fedavg",), partial(environment, "blazefl[contrib,reproducibility]==2.0.3", "python3.13")
     ),
+    LOOP: Peer("on_torch.py", ("fedavg",), lambda: Path(sys.executable)),
 }
 
 
