@@ -27,6 +27,7 @@ _FIRST = (*CONTINUAL, "static_parameters", "trainable_parameters")
 _PREFERRED = (
     *("test.elbo", "test.total_loss", "test.amse", "elbo", "total_loss", "amse"),
     *("val_unseen.sr", "val_unseen.bleu", "val_seen.sr", "val_seen.bleu"),
+    *("test.final_global_accuracy", "final_global_accuracy"),  # without "final", that of the last stage alone
 )
 _SPELLED = {"elbo": "ELBO loss"} | {
     word.lower(): word

@@ -244,6 +244,8 @@ def _rounds(run: RunData) -> str:
 
 
 def _margin(best: float, other: float) -> str:
+    if best == other:
+        return ", the same as"
     change = 100 * (best - other) / abs(other) if other else 0.0
     if not abs(change) >= 0.05:
         return ", slightly better than"

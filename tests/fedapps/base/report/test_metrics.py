@@ -51,5 +51,7 @@ def test_columns_start_with_continual_learning() -> None:
     assert main_metric(names) == "test.amse"
     assert main_metric(["validation.mse", "test.mse"]) == "test.mse"
     assert main_metric(["validation.mse"]) == "validation.mse"
+    final = "test.final_global_accuracy"
+    assert main_metric(["test.global_accuracy", "test.average_global_accuracy", final]) == final
     assert main_metric(["val_seen.ne", "val_seen.sr", "val_unseen.ne", "val_unseen.sr"]) == "val_unseen.sr"
     assert main_metric(["val_seen.bleu", "val_seen.distinct"]) == "val_seen.bleu"
