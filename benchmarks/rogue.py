@@ -247,8 +247,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _cells(options: argparse.Namespace, encoder: Mapping[str, Value]) -> list[dict[str, Any]]:
     """The arguments of :func:`accuracy` for every run."""
-    given = {**assignments(options.set), **encoder, "name": "rogue", "in-flight": 0}
-    recipe = {**read_recipe(Path(options.recipe)), **given}
+    settings = {**assignments(options.set), **encoder, "name": "rogue", "in-flight": 0}
+    recipe = {**read_recipe(Path(options.recipe)), **settings}
     wanted = options.attacks.split(",") if options.attacks else []
     return [
         {"method": method, "defence": defence, "attack": attack, "share": share, "seed": seed, "config": config}

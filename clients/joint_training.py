@@ -54,7 +54,7 @@ class Job:
         if not task.vectorises:
             alone = f"the task {task.name!r} cannot be vectorised over nodes"
         elif task.ragged:
-            alone = f"the examples of the task {task.name!r} have shapes of their own"
+            alone = f"the examples of the task {task.name!r} differ in shape"
         elif type(task).training_batches is not Task.training_batches:
             alone = f"the batches of the task {task.name!r} can depend on the model"
         elif part := parts.with_own_objective():

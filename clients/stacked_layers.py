@@ -1,8 +1,8 @@
 """Linear layers of several nodes at once, as one product of stacked matrices.
 
-``torch.func.vmap`` computes them, too. But it multiplies the weights of each node with every example by itself where
-inputs have more than two dimensions, and its gradients of the weights come transposed and are copied. With small layers
-it is faster all the same, because a function with a rule for vmap takes longer to call.
+``torch.func.vmap`` also computes them. Where inputs have more than two dimensions, it multiplies the weights with one
+example at a time, and it copies the gradients of the weights. It is still faster with small layers, because a function
+with a rule for vmap takes longer to call.
 """
 
 from typing import Any

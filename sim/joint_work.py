@@ -61,7 +61,7 @@ def side_by_side(calls: Sequence[Callable[[], Result]], threads: Executor) -> li
     ----------
     calls : sequence of callables
     threads : Executor
-        Runs each call in a thread of its own. To keep the threads takes less time than to start new ones.
+        Runs each call in its own thread. To reuse a thread is faster than to start one.
 
     Raises
     ------

@@ -63,8 +63,8 @@ class Task(ABC):
     #: for these, the gradients of single examples are computed one by one, and nodes train one after another. Buffers
     #: that are not in the state of the model are constants.
     vectorises: ClassVar[bool] = True
-    #: Whether examples have shapes of their own and each batch is padded to the largest, such as graphs. Nodes then
-    #: train one after another, because batches that are stacked would have the largest example of all nodes.
+    #: Whether examples differ in shape, such as graphs, so that a batch is padded to its largest example. Nodes then
+    #: train one after another, because stacked batches are padded to the largest example of all nodes.
     ragged: ClassVar[bool] = False
     #: Whether the data of a node can lie on a GPU, where every method of the task leaves them. Otherwise each batch is
     #: copied there.

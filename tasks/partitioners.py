@@ -87,18 +87,18 @@ def by_stage(where: str, splits: Mapping[str, Batch], stage_of: np.ndarray) -> l
         return [splits]
     stages: list[Mapping[str, Batch]] = []
     for stage in range(stage_of.max() + 1):
-        chosen: dict[str, Batch] = {}
+        of_stage: dict[str, Batch] = {}
         for split, examples in splits.items():
             rows = torch.from_numpy(stage_of[examples["label"].numpy()] == stage)
             if rows.any():
-                chosen[split] = {name: tensor[rows] for name, tensor in examples.items()}
-        if "train" not in chosen:
+                of_stage[split] = {name: tensor[rows] for name, tensor in examples.items()}
+        if "train" not in of_stage:
             classes = ", ".join(map(str, np.flatnonzero(stage_of == stage)))
             raise DataError(
                 f"{where}: no examples of stage {stage + 1}, the classes {classes} (counted from 0): give more "
                 "examples, divide them more evenly, as with partition = 'iid', or decrease stages or num-nodes"
             )
-        stages.append(chosen)
+        stages.append(of_stage)
     return stages
 
 
@@ -108,7 +108,7 @@ def stages_in(data: NodeData, stage_of: np.ndarray) -> np.ndarray:
 
 
 def right_in_stage(logits: Tensor, labels: Tensor, stage_of: np.ndarray) -> Tensor:
-    """Return whether the class of each example has the largest logit among those of its stage, bool ``[n]``.
+    """Return for each example whether its class has the largest logit among the classes of its stage, bool ``[n]``.
 
     This is task-incremental learning (van de Ven and Tolias): whoever asks says the stage.
     """

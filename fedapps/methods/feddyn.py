@@ -101,7 +101,7 @@ class FedDynPart(LocalPart):
         # Equation 1: ½ α ‖θ − θ_received‖² − g_iᵀθ beside the loss
         around = QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.options.alpha)
         own = {name: torch.from_numpy(array) for name, array in (self.gradient or {}).items() if name in shared}
-        return around + QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in own.items()}, own)
+        return around + QuadraticPrior({}, own)
 
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         return 2 * sum(parameter.numel() for parameter in shared.values()) if self.options.alpha else 0

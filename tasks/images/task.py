@@ -67,9 +67,9 @@ class ImagesTask(Task):
     """Classify images.
 
     Splits hold ``image`` uint8 ``[n, C, H, W]`` and ``label`` int64 ``[n]``: "train", "validation" and "test" are the
-    node's own, with ``images.stages`` those of a stage, which has classes of its own. ``NodeData.extra`` holds
-    ``classes``, the names of the classes, ``statistics``, by which pixels are normalised, and ``common``, the test
-    images common to all nodes, if there are any.
+    node's own; with ``images.stages`` they have the classes of one stage. ``NodeData.extra`` holds ``classes``, the
+    names of the classes, ``statistics``, by which pixels are normalised, and ``common``, the test images common to all
+    nodes, if there are any.
 
     A node has some of the images. Labels are enough to divide them, so that profiles and outlines decode few; images
     are checked by their first and last bytes.
@@ -426,15 +426,15 @@ def _scores(
 ) -> Metrics:
     device = next(model.parameters()).device
     labels = examples["label"].to(device)
-    found, in_stage, losses = [], [], []
+    hits, in_stage, losses = [], [], []
     for start in range(0, len(labels), CHUNK):
         logits = model(examples["image"][start : start + CHUNK].to(device))
         target = labels[start : start + CHUNK]
-        found.append(logits.argmax(dim=1) == target)
+        hits.append(logits.argmax(dim=1) == target)
         losses.append(cross_entropy(logits, target, reduction="sum"))
         if stage_of is not None:
             in_stage.append(right_in_stage(logits, target, stage_of))
-    labels, right = labels.cpu(), torch.cat(found).cpu()  # a GPU is waited for once
+    labels, right = labels.cpu(), torch.cat(hits).cpu()  # a GPU is waited for once
     loss = sum(torch.stack(losses).tolist())
     metrics: Metrics = {
         f"{prefix}accuracy": int(right.sum()) / len(labels),
