@@ -306,6 +306,8 @@ class ImagesTask(Task):
         on the common one.
         """
         nodes = [node_images(folder, self.options, node, num_nodes) for node in range(num_nodes)]
+        for node in nodes if self.num_stages > 1 else ():
+            self._profile(node)  # refuses a node that lacks a stage
         scores: list[Metrics] = [{} for _ in nodes]
         for stage in range(self.num_stages):
             prefix = f"stage-{stage + 1}." if self.num_stages > 1 else ""

@@ -448,6 +448,8 @@ class TextTask(Task):
 
     def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
         """The floors of :func:`~fedapps.tasks.text.evaluation.node_floors`."""
+        for node in range(num_nodes) if self.num_stages > 1 else ():
+            self.node_profile(folder, node, num_nodes)  # refuses a node that lacks a stage
         return node_floors(self.corpus(folder, 0, num_nodes), self.options, num_nodes)
 
     # -- learning ------------------------------------------------------------------------------------------

@@ -375,8 +375,11 @@ def test_partitions_that_cannot_be(digits, options, nodes, said):
     ],
 )
 def test_stages_that_a_node_or_the_common_test_lacks(digits, options, said):
+    task = ImagesTask(Options(stages=5, **options))
     with pytest.raises(DataError, match=said):
-        ImagesTask(Options(stages=5, **options)).node_profile(digits, 0, 10)
+        task.node_profile(digits, 0, 10)
+    with pytest.raises(DataError, match=said):
+        task.node_references(digits, 10)
 
 
 def test_a_hundred_nodes_have_at_least_min_examples_of_the_digits(digits):

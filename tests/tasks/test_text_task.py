@@ -60,6 +60,8 @@ def test_topics_arrive_in_stages(corpus):
     lacking = own_words(replace(CORPUS, partition="pathological", stages=4))
     with pytest.raises(DataError, match=r"the training texts of client-000: no examples of stage"):
         lacking.node_profile(corpus, 0, CORPUS_NODES)
+    with pytest.raises(DataError, match=r"the training texts of client-000: no examples of stage"):
+        lacking.node_references(corpus, CORPUS_NODES)
 
 
 def texts_as_written(corpus, node, split):
