@@ -1,13 +1,15 @@
-"""Whole runs of a recipe in one process, with nodes that train at once and with nodes one after another.
+"""Whole runs of a recipe in one process, with some settings and with others.
 
 The two alternate, after one run of each that is not measured. Times are CPU times of the process for everything that a
 run does: reading data, training, evaluation, records and report.
 
-    python -m benchmarks.node_batch --recipe lqr --set num-nodes=20 --set methods=sfl --node-batch 20 --pairs 3
+    python -m benchmarks.whole_runs --recipe lqr --ours node-batch=3 --reference node-batch=1
+    python -m benchmarks.whole_runs --recipe lqr --ours methods=apfl --reference methods=fedavg --set rounds=4
 """
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +33,21 @@ from fedapps.runs.run_folder import RunFolder
 from .recipe_runs import exit_status, recipe_parser
 from .sides import alternate, compare, peak_megabytes, show
 
-AT_ONCE, ONE_BY_ONE = "at once", "one after another"
+OURS = "ours"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    return exit_status("node_batch", lambda: _run(parser().parse_args(arguments)))
+    return exit_status("whole_runs", lambda: _run(parser().parse_args(arguments)))
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = recipe_parser("node_batch", __doc__.partition("\n")[0])
-    parser.add_argument("--node-batch", type=int, default=20, help="nodes that train at once (default 20)")
+    parser = recipe_parser("whole_runs", __doc__.partition("\n")[0])
+    for side in ("ours", "reference"):
+        parser.add_argument(
+            f"--{side}", action="append", required=True, metavar="KEY=VALUE", help="a key of this side alone"
+        )
     parser.add_argument("--pairs", type=int, default=3, help="pairs of runs (default 3)")
     parser.add_argument("--goal", default="", help="shown in the table")
     return parser
@@ -50,37 +55,35 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     recipe = {**read_recipe(Path(options.recipe)), **assignments(options.set), "device": "cpu"}
+    reference = ", ".join(options.reference)
+    settings = {OURS: recipe | assignments(options.ours), reference: recipe | assignments(options.reference)}
     _settle()
-    with TemporaryDirectory() as folder:
-        config = _config(recipe, Path(folder), "prepared", options.node_batch)
-        check_data(config)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        configs = {side: _config(keys, folder, "prepared") for side, keys in settings.items()}
+        for config in configs.values():
+            check_data(config)
         sides = {
-            AT_ONCE: partial(_seconds, recipe, Path(folder), options.node_batch),
-            ONE_BY_ONE: partial(_seconds, recipe, Path(folder), 1),
+            side: partial(_seconds, keys, folder / str(number)) for number, (side, keys) in enumerate(settings.items())
         }
         for run in sides.values():
             run()  # imports
         measurements = alternate(sides, options.pairs)
-        batches = {AT_ONCE: options.node_batch, ONE_BY_ONE: 1}
-        peaks = {
-            side: peak_megabytes(partial(_whole_run, recipe, Path(folder), size)) for side, size in batches.items()
-        }
-        nodes, methods = config.run.num_nodes, len(config.methods)
-        setup = (
-            f"{nodes} nodes, {methods} methods, {config.run.rounds} rounds, node-batch {options.node_batch}, CPU time"
-        )
-        show(compare(f"run of {options.recipe} [s]", measurements, AT_ONCE, options.goal, setup, peaks), options.json)
-        print(f"largest difference of a parameter: {_difference(Path(folder), config):.2g}")
+        peaks = {side: peak_megabytes(partial(_whole_run, keys, folder)) for side, keys in settings.items()}
+        of_run = configs[OURS].run
+        setup = f"{', '.join(options.ours)}: {of_run.num_nodes} nodes, {of_run.rounds} rounds, CPU time"
+        show(compare(f"run of {options.recipe} [s]", measurements, OURS, options.goal, setup, peaks), options.json)
+        if list(configs[OURS].methods) == list(configs[reference].methods):
+            print(f"largest difference of a parameter: {_difference(folder, configs[OURS]):.2g}")
 
 
-def _config(recipe: Mapping[str, Any], folder: Path, name: str, node_batch: int) -> Config:
-    return parse(resolve({**recipe, "name": name, "node-batch": node_batch}, str(folder)))
+def _config(settings: Mapping[str, Any], folder: Path, name: str) -> Config:
+    return parse(resolve({**settings, "name": name}, str(folder)))
 
 
-def _seconds(recipe: Mapping[str, Any], folder: Path, node_batch: int) -> float:
-    """CPU seconds of a run; the last one with this ``node_batch`` stays in the folder."""
-    number = sum(1 for _ in folder.glob(f"batch-{node_batch}-*"))
-    config = _config(recipe, folder, f"batch-{node_batch}-{number}", node_batch)
+def _seconds(settings: Mapping[str, Any], folder: Path) -> float:
+    """CPU seconds of a run in a new folder of ``folder``."""
+    config = _config(settings, folder, str(sum(1 for _ in folder.glob("*"))))
     begin = time.process_time()
     _silently(config)
     return time.process_time() - begin
@@ -91,11 +94,10 @@ def _settle() -> None:
     torch.set_num_threads(1)
 
 
-def _whole_run(recipe: Mapping[str, Any], folder: Path, node_batch: int) -> Callable[[], object]:
+def _whole_run(settings: Mapping[str, Any], folder: Path) -> Callable[[], object]:
     """A run in a new process, for its peak memory."""
     _settle()
-    config = _config(recipe, folder, f"memory-{node_batch}", node_batch)
-    return partial(_silently, config)
+    return partial(_silently, _config(settings, folder, f"memory-{os.getpid()}"))
 
 
 def _silently(config: Config) -> None:
@@ -105,7 +107,7 @@ def _silently(config: Config) -> None:
 
 def _difference(folder: Path, config: Config) -> float:
     """The largest difference between the shared parameters of the first runs of both sides."""
-    runs = [RunFolder(folder / f"batch-{batch}-0", "") for batch in (config.run.node_batch, 1)]
+    runs = [RunFolder(folder / number / "0", "") for number in "01"]
     differences = [0.0]
     for method in config.methods:
         first, second = (run.checkpoints(method).latest() for run in runs)

@@ -1,8 +1,8 @@
-"""The benchmark of nodes that train at once."""
+"""The benchmark of whole runs."""
 
 import pytest
 
-from benchmarks.node_batch import main
+from benchmarks.whole_runs import main
 
 
 @pytest.mark.slow
@@ -11,14 +11,16 @@ def test_a_row_with_both_sides_and_their_difference(tmp_path, capsys):
     sizes = ["num-nodes=2", "methods=sfl", "rounds=1", "epochs=1", f"cache-dir={tmp_path}"]
     settings = [word for size in sizes for word in ("--set", size)]
     json = tmp_path / "bench.json"
-    assert main(["--recipe", "lqr", *settings, "--node-batch", "2", "--pairs", "1", "--json", str(json)]) == 0
+    sides = ["--ours", "node-batch=2", "--reference", "node-batch=1"]
+    assert main(["--recipe", "lqr", *settings, *sides, "--pairs", "1", "--json", str(json)]) == 0
     header, _, row, last = capsys.readouterr().out.strip().splitlines()[-4:]
     assert header.split()[0] == "what"
-    assert row.startswith("run of lqr [s]  one after another")
+    assert row.startswith("run of lqr [s]  node-batch=1")
     assert 0 <= float(last.removeprefix("largest difference of a parameter: ")) < 1e-5
-    assert "node-batch 2" in json.read_text()
+    assert "node-batch=2: 2 nodes" in json.read_text()
 
 
 def test_settings_that_cannot_work_are_told(capsys):
-    assert main(["--recipe", "lqr", "--set", "timings=true"]) == 2
+    sides = ["--ours", "node-batch=20", "--reference", "node-batch=1"]
+    assert main(["--recipe", "lqr", "--set", "timings=true", *sides]) == 2
     assert "node-batch = 20: must be 1 with timings = true" in capsys.readouterr().err
