@@ -44,14 +44,14 @@ class QuadraticPrior:
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
         """Add Pθ − L to the gradients of the named parameters, in place; those without a gradient are skipped."""
         with torch.no_grad():
-            for name, parameter in named.items():
-                if name not in self.linear or parameter.grad is None:
+            for name, linear in self.linear.items():
+                if name not in named or (gradient := named[name].grad) is None:
                     continue
-                linear = self.linear[name].to(parameter)
                 if name in self.precision:
-                    parameter.grad.add_(self.precision[name].to(parameter) * parameter - linear)
+                    pull = self.precision[name].to(gradient) * named[name]
+                    gradient.add_(pull.sub_(linear.to(gradient)))
                 else:
-                    parameter.grad.sub_(linear)
+                    gradient.sub_(linear.to(gradient))
 
 
 def _sum(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:

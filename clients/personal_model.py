@@ -17,7 +17,18 @@ from torch import Tensor, nn
 
 from fedapps.base.seeding import TorchState
 
-from .arrays import PREFIX, Arrays, array_views, get_arrays, load_arrays, matches, memory_of, private_names
+from .arrays import (
+    PREFIX,
+    Arrays,
+    array_views,
+    can_be_copied,
+    copied,
+    get_arrays,
+    load_arrays,
+    matches,
+    memory_of,
+    private_names,
+)  # fmt: skip
 from .local_part import EVALUATED_MODEL, PARAMETER_NAMES, LocalPart, NodeRound
 from .rules import spend_step
 from .training import Phase, Update
@@ -117,7 +128,7 @@ def step_both(update: Update, shared: Callable[[], Tensor], personal: Callable[[
         The loss of each model on the batch, a scalar tensor, with a gradient in this model alone.
     """
     spend_step()
-    update.optimizer.zero_grad(set_to_none=True)
+    update.clear()
     again = TorchState()
     shared().backward()
     with again:
@@ -147,6 +158,8 @@ def personal_arrays(node_round: NodeRound) -> Arrays:
 
 def copy_of(model: nn.Module) -> nn.Module:
     """A copy with parameters, buffers and hooks; other attributes, such as the data of a task, are the same objects."""
+    if can_be_copied(model):
+        return copied(model)
     plain = {
         id(value): value
         for module in model.modules()

@@ -163,10 +163,14 @@ class Update:
         """The learning rate of this step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
+    def clear(self) -> None:
+        """Forget the gradients, as ``optimizer.zero_grad``, which also speaks to torch's profiler."""
+        for parameter in self.named.values():
+            parameter.grad = None
+
     def __call__(self, loss: Tensor) -> Tensor:
         """Take the optimizer's step for a loss, with prior and clipping of the phase, and return the loss."""
-        for parameter in self.named.values():  # as `optimizer.zero_grad`, which also speaks to torch's profiler
-            parameter.grad = None
+        self.clear()
         loss.backward()
         if self.phase.prior is not None:
             self.phase.prior.add_gradient(self.named)

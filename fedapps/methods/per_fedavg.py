@@ -150,7 +150,7 @@ def parts_of(batch: Batch, number: int) -> list[Batch]:
 
 def descend(loss: Loss, model: nn.Module, batches: Iterator[Batch], update: Update, device: torch.device) -> Tensor:
     """Take one step with the mean gradient over the examples of all batches, and return their mean loss."""
-    update.optimizer.zero_grad(set_to_none=True)
+    update.clear()
     total, examples = torch.zeros((), device=device), 0
     for batch in batches:
         if examples:
