@@ -289,7 +289,7 @@ def audit_leakage(
     Raises
     ------
     ValueError
-        Before anything runs, if the config is invalid or a number is out of range; or a node has too few examples.
+        Before anything runs, if the config is invalid or a number is out of range, or a node has too few examples.
     """
     numbers = {"seeds": seeds, "steps": steps, "restarts": restarts}
     if least := [f"--{key} {value}: must be at least 1" for key, value in numbers.items() if value < 1]:
@@ -297,7 +297,8 @@ def audit_leakage(
     keys = read_recipe(recipe, overrides)
     name = timed_name(f"audit-{recipe_name(recipe)}")
     config = parse(resolve(keys | {"name": name}, output_dir))
-    Audited(config.flat(), 0)
+    for seed in range(seeds):
+        Audited(config.flat(), seed).check()
     named = str((overrides or {}).get("name", ""))
     with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
         cells_folder = folder / "cells"

@@ -133,6 +133,12 @@ class Audited:
         with torch_seed(self.run.seed, "model"):
             self.model: nn.Module = self.task.build_model_for(self.data(0))
 
+    def check(self) -> None:
+        """Raise ``ValueError`` if the attacked node, or the one that it is compared with, has too few examples."""
+        most = max(SITUATIONS, key=lambda situation: situation.examples * situation.steps)
+        for node in (0, -1):
+            self.batches(most, node)
+
     def data(self, node: int) -> NodeData:
         """The data of a node with training examples; they are repeated after the last one."""
         return cached_load(self._source(self.nodes[node % len(self.nodes)]), self.task, False)

@@ -322,17 +322,21 @@ def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
     """The references at each of ``plan.points``, as :func:`table_of` has them.
 
     Recorded data are the same with every seed, unless a key such as the seed of a partition follows it; simulated data
-    have references for each seed. What the folder has is not computed again.
+    have references for each seed. What the folder has is not computed again, nor what points have in common.
     """
     path = folder / REFERENCES
     known: dict[str, References] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found: list[tuple[tuple[Any, ...], References]] = []
     tables: list[comparisons.Estimates] = []
     for point in plan.points:
         rows = []
         for seed in plan.seeds:
             config, key = plan.config_of(point, seed), comparisons.point_title({**point, "seed": seed})
             if key not in known:
-                known[key] = find_references(config)
+                run = config.run
+                facts = (run.task, config.options, run.num_nodes, run.data_dir, *(() if run.data_dir else (run.seed,)))
+                known[key] = next((one for of, one in found if of == facts), None) or find_references(config)
+                found.append((facts, known[key]))
                 write_whole(path, (json.dumps(known, indent=2) + "\n").encode())
             rows += [
                 {"method": name, "metrics": {bare(metric): number for metric, number in metrics.items()}}

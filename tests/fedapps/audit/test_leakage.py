@@ -254,6 +254,14 @@ def test_an_audit_of_states_prints_each_update_and_the_final_model(tmp_path, cap
     assert all(attack in printed for attack, _ in by_name)
 
 
+def test_a_node_with_too_few_examples_is_told_before_anything_runs(tmp_path, capsys):
+    small = {"num-nodes": 2, "lqr.trajectories": 2, "lqr.horizon": 4, "cache-dir": tmp_path / "worlds"}
+    keys = [f"--set={key}={value}" for key, value in small.items()]
+    assert main(["audit", "lqr", "--seeds", "1", *keys, f"--output-dir={tmp_path / 'runs'}"]) == 2
+    assert "the audit needs 16; use fewer nodes, or more data" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_examples_of_a_mean_are_named_among_candidates():
     candidates = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
     named = explaining(candidates[[3, 7, 11]].mean(0), candidates, 3)

@@ -116,6 +116,21 @@ def test_references_are_found_once_for_each_seed_that_has_others(tmp_path, monke
         assert asked == seeds
 
 
+def test_points_with_the_same_task_have_the_same_references(tmp_path, monkeypatch):
+    asked = []
+
+    def found(config):
+        asked.append(config.options.hidden)
+        return {"forward": {"test.x": float(config.options.hidden)}}
+
+    monkeypatch.setattr(fedapps.comparison.summary, "find_references", found)
+    config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": "here"}
+    vary = (Vary("epochs", (1, 2)), Vary("text.hidden", (8, 16)))
+    tables = references_of(Plan("mine", config, ("fedavg",), (3,), "inline", vary=vary), tmp_path)
+    assert [table["forward"]["x"].mean for table in tables] == [8, 16, 8, 16]
+    assert asked == [8, 16]
+
+
 def test_a_comparison_carries_its_references(tmp_path):
     plan = Plan("fedvln-none", {"task": "vln"}, ("fedavg",), (0,), "inline")
     rows = [{"method": "fedavg", "seed": 0, "metrics": {"val_unseen.sr": 0.25}, "curves": {}, "nodes": []}]
