@@ -109,9 +109,11 @@ def fallback(part: Part) -> str:
     Raises ``ValueError`` as :func:`check_names` if nothing does.
     """
     missing = missing_names(part)
+    if not missing:
+        return ""
     if part == "engine" and missing_names("simulation"):
         check_names("a simulation")
-    return f"{_lacks(missing)}: {_INSTEAD[part]}" if missing else ""
+    return f"{_lacks(missing)}: {_INSTEAD[part]}"
 
 
 def check_names(user: str) -> None:

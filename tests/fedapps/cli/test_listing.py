@@ -171,13 +171,17 @@ def test_the_lines_of_methods_are_read_from_their_source_as_they_are():
 
 
 @pytest.mark.subprocesses
-def test_the_commands_that_run_import_what_only_audits_and_reports_compute_with_when_they_do():
+def test_the_commands_that_run_import_what_only_audits_reports_and_other_engines_need_when_they_do():
     slow = {
         "datasets",
         "matplotlib",
+        "flwr.simulation",
         *(f"scipy.{name}" for name in ("linalg", "optimize", "sparse", "special", "stats")),
     }
-    code = f"import sys, fedapps.cli.run_commands; print(sorted({slow} & set(sys.modules)))"
+    code = (
+        "import sys, fedapps.cli.run_commands; from fedapps.sim.flower_internals import fallback; "
+        f"fallback('engine'); print(sorted({slow} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert done.stdout.splitlines()[-1] == "[]"
 
