@@ -379,7 +379,7 @@ def _with_limits(known: Estimate, digits: int) -> str:
 
 
 def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+    return shown(value, 2 if value >= 0.1 else 3)
 
 
 def _is_method(label: str) -> bool:
