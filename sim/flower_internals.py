@@ -42,6 +42,7 @@ _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 _STORE = "flwr.supercore.object_store:ObjectStore"
 _SUPERNODE, _SUPEREXEC = "flwr.supernode.start_client_internal", "flwr.supercore.superexec.run_superexec"
 _WORKER = "flwr.supernode.runtime.run_clientapp"
+_FLEET = "flwr.supernode.fleet_http_connection:make_simple_http_retry_invoker"
 _UTILS = "flwr.supercore.utils"
 _PULLS = tuple(
     f"{_INFLATABLE}:{name}(initial_backoff)" for name in ("pull_objects", "pull_and_inflate_object_from_tree")
@@ -346,6 +347,42 @@ def ask_again_after(seconds: float = 0.05) -> None:
         return
     for name in _PULLS:
         _named(name.partition("(")[0]).__kwdefaults__["initial_backoff"] = seconds
+
+
+#: Seconds between the tries of a request that the SuperLink answers with an error of its own.
+_PAUSES = (1, 2, 4, 8)
+
+
+def ask_again_after_errors() -> None:
+    """Let the SuperNode of this process repeat a request that its SuperLink answers with the HTTP status 500.
+
+    Flower repeats only requests that have not reached a SuperLink, and deletes a reply that it cannot send. A SuperLink
+    whose database is locked by the requests of other nodes answers once with 500. gRPC has no such status.
+    """
+    if not _exists(_FLEET):
+        return
+    new = _named(_FLEET)
+
+    def patient() -> Any:
+        invoker = new()
+        once = invoker.invoke
+
+        def invoke(target: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+            for pause in _PAUSES:
+                try:
+                    return once(target, *arguments, **named)
+                except Exception as error:
+                    if getattr(getattr(error, "response", None), "status_code", None) != 500:
+                        raise
+                    log(WARNING, "the SuperLink answers with its status 500: asked again in %s s", pause)
+                    time.sleep(pause)
+            return once(target, *arguments, **named)
+
+        invoker.invoke = invoke
+        return invoker
+
+    module, _, name = _FLEET.partition(":")
+    setattr(import_module(module), name, patient)
 
 
 def reuse_installed_apps() -> None:

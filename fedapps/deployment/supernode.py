@@ -34,6 +34,7 @@ from fedapps.clients.rules import NodeLimits, NodeRules
 from fedapps.sim.flower_internals import (
     answer_lost_messages,
     ask_again_after,
+    ask_again_after_errors,
     call_on_work,
     fallback,
     last_app,
@@ -269,6 +270,7 @@ def main() -> None:
         command()
         return
     ask_again_after()
+    ask_again_after_errors()
     reading, writing = os.pipe()
     superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name], reading))
     os.set_blocking(writing, False)

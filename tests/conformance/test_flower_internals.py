@@ -118,8 +118,9 @@ def test_the_probe_knows_every_module_of_flower_that_is_used():
     constants = [str(node.value) for node in ast.walk(source) if isinstance(node, ast.Constant)]
     used = [value for value in constants if re.match(r"flwr\.", value)]
     probed = [name for names in flower_internals._NAMES.values() for name in names]
-    # Without colors in the log nothing is slower.
-    assert {name for name in used if not any(known.startswith(name) for known in probed)} == {flower_internals._CONSOLE}
+    # Without colors in the log nothing is slower; with gRPC no request is repeated.
+    unprobed = {name for name in used if not any(known.startswith(name) for known in probed)}
+    assert unprobed == {flower_internals._CONSOLE, flower_internals._FLEET}
 
 
 @pytest.mark.usefixtures("flower_identity")
@@ -340,6 +341,34 @@ def test_parts_that_are_not_there_yet_are_asked_for_again_soon(monkeypatch):
 
     assert inflatable_utils.pull_objects(["a"], pull) == {"a": b"content"}
     assert [function.__kwdefaults__["initial_backoff"] for function in functions] == [0.001] * 2
+
+
+@pytest.mark.parametrize(("answers", "asked"), [([500, 500, 200], 3), ([500] * 9, 5), ([404, 200], 1)])
+def test_a_request_that_the_superlink_answers_with_an_error_is_repeated(answers, asked, monkeypatch):
+    if not flower_internals._exists(flower_internals._FLEET):
+        pytest.skip("this Flower's nodes speak gRPC alone")
+    import httpx
+
+    module = flower_internals.import_module(flower_internals._FLEET.partition(":")[0])
+    monkeypatch.setattr(module, "make_simple_http_retry_invoker", module.make_simple_http_retry_invoker)
+    pauses, request = [], httpx.Request("POST", "http://superlink/v1/fleet/push-messages")
+    monkeypatch.setattr(flower_internals, "time", Bare(sleep=pauses.append))
+    given = iter(answers)
+
+    def push():
+        response = httpx.Response(next(given), request=request)
+        response.raise_for_status()
+        return response
+
+    flower_internals.ask_again_after_errors()
+    invoker = module.make_simple_http_retry_invoker()
+    if answers[asked - 1] == 200:
+        assert invoker.invoke(push).status_code == 200
+    else:
+        with pytest.raises(httpx.HTTPStatusError, match=str(answers[asked - 1])):
+            invoker.invoke(push)
+    assert pauses == [1, 2, 4, 8][: asked - 1]
+    assert list(given) == answers[asked:]
 
 
 def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
