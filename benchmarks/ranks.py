@@ -267,17 +267,16 @@ def advice() -> str:
     data_sets = known_data_sets()
     personal, common = leaders("own"), leaders("common")
     shared = sum(any("common" in row for row in data.rows().values()) for data in data_sets)
-    enough, others = [], []
+    enough, others = 0, list[str]()
     for data in data_sets:
         best, near = data.as_good("own")
-        enough += [data.short] if "fedavg" in {best, *near} else []
+        enough += "fedavg" in {best, *near}
         others += [] if personal[0][0] in {best, *near} else [f"`{best}` ({data.short})"]
     first = f"For a node's own data take `{personal[0][0]}`: as good as the best on {personal[0][1]} of "
     first += f"{len(data_sets)} data sets" + (f"; the others have {', '.join(others)}." if others else ".")
     second = f"For one model for all take `{common[0][0]}`: as good as the best on "
     second += f"{common[0][1]} of {shared} data sets with common data."
-    third = "`fedavg`, the cheapest, is as good as any on own data on "
-    third += f"{len(enough)} data sets ({'; '.join(enough) or 'none'})."
+    third = f"`fedavg`, the cheapest, is as good as any on own data on {enough} of {len(data_sets)}."
     return f"{first} {second} {third}"
 
 

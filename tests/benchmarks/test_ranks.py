@@ -93,7 +93,7 @@ def test_the_advice_follows_from_the_results(data, monkeypatch):
     assert said.count(". ") == 2
     assert said.startswith("For a node's own data take `best`: as good as the best on 2 of 2 data sets. For")
     assert "take `best`: as good as the best on 1 of 1 data sets with common data" in said
-    assert said.endswith("as good as any on own data on 0 data sets (none).")
+    assert said.endswith("as good as any on own data on 0 of 2.")
     sets = {"Toys": ("best", ["fedavg"]), "Same toys": ("best", ["fedavg"]), "Others (loss)": ("worst", [])}
     monkeypatch.setattr(ranks, "DATA_SETS", (*ranks.DATA_SETS, DataSet("methods-toy", "Others (loss)", "own")))
     monkeypatch.setattr(DataSet, "as_good", lambda self, column: sets[self.name])
