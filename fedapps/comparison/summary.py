@@ -335,7 +335,8 @@ def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
             if key not in known:
                 run = config.run
                 facts = (run.task, config.options, run.num_nodes, run.data_dir, *(() if run.data_dir else (run.seed,)))
-                known[key] = next((one for of, one in found if of == facts), None) or find_references(config)
+                same = [one for of, one in found if of == facts]
+                known[key] = same[0] if same else find_references(config)
                 found.append((facts, known[key]))
                 write_whole(path, (json.dumps(known, indent=2) + "\n").encode())
             rows += [
