@@ -1,6 +1,7 @@
 """Flower's processes: their commands and environment, how to stop all that they started, and signals meanwhile."""
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from typing import Self
 
 from .errors import text_environment
 
+#: Ports above those of Ray's workers, and below those that systems give to outgoing connections.
+_PORTS = range(20_000, 32_000)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The path of a socket has at most 107 bytes, and Ray adds up to 68 to that of its folder:
 #: /ray/session_DATE_TIME_MICROSECONDS_PID/sockets/plasma_store.
@@ -99,10 +102,11 @@ def usable_cores() -> int:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that was free a moment ago, and that no outgoing connection takes."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port := _PORTS[secrets.randbelow(len(_PORTS))]))
+            return port
 
 
 def end_group(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
