@@ -28,7 +28,7 @@ from .arrays import (
     matches,
     memory_of,
     private_names,
-)  # fmt: skip
+)
 from .local_part import EVALUATED_MODEL, PARAMETER_NAMES, LocalPart, NodeRound
 from .rules import spend_step
 from .training import Phase, Update

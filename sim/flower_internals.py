@@ -349,7 +349,7 @@ def ask_again_after(seconds: float = 0.05) -> None:
         _named(name.partition("(")[0]).__kwdefaults__["initial_backoff"] = seconds
 
 
-#: Seconds between the tries of a request that the SuperLink answers with an error of its own.
+#: Seconds before each further try of a request that failed in the SuperLink.
 _PAUSES = (1, 2, 4, 8)
 
 

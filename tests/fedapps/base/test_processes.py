@@ -2,11 +2,14 @@
 
 import os
 import signal
+import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from fedapps.base.processes import Interrupts, flower_environment, is_alive, start_time, still_runs
+from fedapps.base import processes
+from fedapps.base.processes import Interrupts, flower_environment, free_port, is_alive, start_time, still_runs
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -81,3 +84,14 @@ def test_a_process_is_known_by_its_number_and_its_start(monkeypatch):
     assert still_runs(me, "1")
     assert still_runs(1 << 80, "1")
     assert not still_runs(ended.pid, started)
+
+
+def test_a_free_port_is_free_and_no_outgoing_connection_takes_it(monkeypatch):
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    least_outgoing = int(given.read_text().split()[0]) if given.exists() else 32_768
+    assert max(processes._PORTS) < least_outgoing
+    taken, free = free_port(), free_port()
+    monkeypatch.setattr(processes, "_PORTS", [taken, free])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", taken))
+        assert {free_port() for _ in range(20)} == {free}
