@@ -52,7 +52,7 @@ def deployment(
     libraries : sequence of str
         Modules that the workers of nodes need; see :class:`SuperNode`.
     plain : bool
-        Run the nodes with Flower's own command, for comparisons.
+        Run Flower's own SuperNodes, and its SuperLink with the default database, in memory, for comparisons.
     """
     with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
         deployed = Deployment(folder, processes, tls=tls, auth=auth, libraries=libraries, plain=plain)
@@ -68,6 +68,7 @@ class Deployment:
     ) -> None:
         self.folder = folder
         self.auth = auth
+        self.plain = plain
         self.control_port = free_port()
         self.fleet_port = node_port(self.control_port)
         self.nodes: list[FleetProcess] = []
@@ -112,7 +113,8 @@ class Deployment:
         command = [
             "flower-superlink", "--host", _LOOPBACK, "--port", str(self.control_port),
             *node_options(f"{_LOOPBACK}:{self.fleet_port}"),
-            "--database", str(self.database), *secured, *(["--enable-supernode-auth"] if self.auth else []),
+            *secured, *(["--enable-supernode-auth"] if self.auth else []),
+            *([] if self.plain else ["--database", str(self.database)]),
         ]  # fmt: skip
         superlink = self._processes.start("the SuperLink", command, self._environment, self.folder / "superlink.log")
         if not wait_until_healthy(superlink.process, self.control_port, self.ca):
