@@ -3,7 +3,8 @@
 Nodes of ``fedapps`` train `lqr` by FedAvg; Flower's own have a ClientApp of NumPy (``overhead_app``) and Flower's
 FedAvg. The first run has a round of all nodes, the second has two. Each round has a message that trains and one that
 evaluates; our runs begin with one that asks for the profile. Processor time and memory (proportional set size) are
-those of all processes of a node. What a training takes is measured in one process.
+those of all processes of a node. What a training takes is measured in one process. A run that does not end within its
+minutes ends the measurement of its side; what comes after it has no value.
 
     python -m benchmarks.supernodes --nodes 12
 """
@@ -11,11 +12,13 @@ those of all processes of a node. What a training takes is measured in one proce
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -44,7 +47,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Row:
-    """What a node costs on average.
+    """What a node costs on average; None where it was not measured.
 
     Attributes
     ----------
@@ -54,29 +57,31 @@ class Row:
         Whose nodes.
     start : float
         Seconds of processor time until all are connected and idle.
-    idle, used : float
-        Milliseconds of processor time in a second without messages, before the first run and directly after the last.
-    idle_megabytes, used_megabytes : float
-        Memory at the end of these times. Five minutes after the last message, ours is again as before the first.
+    idle : float
+        Milliseconds of processor time in a second without messages, before the first run.
+    idle_megabytes : float
+        Memory at the end of this time.
+    used, used_megabytes : float
+        The same directly after the last run. Five minutes later, ours is again as before the first.
     first, later : float
         Seconds of processor time for a message of the first run, and of the second.
     training : float
-        Seconds of it that a message which trains takes in one process; 0 for Flower's.
+        Seconds of it that a message which trains takes in one process; only of ours.
     wall : float
         Seconds of a later round by the clock.
     """
 
     nodes: int
     side: str
-    start: float = 0.0
-    idle: float = 0.0
-    used: float = 0.0
-    idle_megabytes: float = 0.0
-    used_megabytes: float = 0.0
-    first: float = 0.0
-    later: float = 0.0
-    training: float = 0.0
-    wall: float = 0.0
+    start: float
+    idle: float
+    idle_megabytes: float
+    used: float | None = None
+    used_megabytes: float | None = None
+    first: float | None = None
+    later: float | None = None
+    training: float | None = None
+    wall: float | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,12 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for side in (OURS, FLOWER):
         with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
-            rows.append(measured(options.nodes, side, options.seconds, Path(folder)))
+            rows.append(measured(options.nodes, side, options.seconds, options.minutes, Path(folder)))
         if options.json:  # each side at once: the other one may fail
             with Path(options.json).open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(rows[-1])) + "\n")
     header = list(asdict(rows[0]))
-    cells = [[value if isinstance(value, str) else number(value) for value in asdict(row).values()] for row in rows]
+    cells = [[_shown(value) for value in asdict(row).values()] for row in rows]
     print(text_table(header, cells))
     return 0
 
@@ -100,44 +105,54 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.supernodes", description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=12, help="number of SuperNodes (default 12)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long idle nodes are measured (default 60)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="the longest time of a run (default 20)")
     parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     return parser
 
 
-def measured(nodes: int, side: str, seconds: float, folder: Path) -> Row:
+def measured(nodes: int, side: str, seconds: float, minutes: float, folder: Path) -> Row:
     """Start nodes, let them wait, run twice, let them wait again."""
     with deployment(folder / "fleet", plain=side == FLOWER) as fleet:
         fleet.start_superlink()
         fleet.start_supernodes([{"partition-id": index, "num-partitions": nodes} for index in range(nodes)])
         _wait_until_idle(fleet)
-        row = Row(nodes, side, start=_processor_seconds(fleet) / nodes)
-        idle, idle_megabytes = _waiting(fleet, seconds)
-        row = replace(row, idle=idle, idle_megabytes=idle_megabytes)
+        start = _processor_seconds(fleet) / nodes
+        row = Row(nodes, side, start, *_waiting(fleet, seconds))
         print(row, flush=True)
-        row = _of_ours(fleet, row, folder) if side == OURS else _of_flower(fleet, row)
-        print(row, flush=True)
+        for name, rounds in zip(("first", "later"), ROUNDS, strict=True):
+            try:
+                with _at_most(60 * minutes):
+                    cost, wall = (_of_ours if side == OURS else _of_flower)(fleet, nodes, rounds, folder)
+            except TimeoutError:
+                print(f"{side}: a run with {rounds} rounds did not end within {minutes:g} minutes", flush=True)
+                return row
+            row = replace(row, **{name: cost, "wall": wall})
+            print(row, flush=True)
+        if side == OURS:
+            row = replace(row, training=_training(nodes, folder))
         _wait_until_idle(fleet)
         used, used_megabytes = _waiting(fleet, seconds)
         return replace(row, used=used, used_megabytes=used_megabytes)
 
 
-def _of_ours(fleet: Deployment, row: Row, folder: Path) -> Row:
-    """The row with both runs of ``lqr``, and the training of a third in one process."""
-    costs = []
-    for rounds in ROUNDS:
-        config = _config(row.nodes, rounds, f"run-{rounds}", folder)
-        # The messages of the rounds, and one message that asks for the profile.
-        costs.append(_cost(fleet, APP, config.flat(), row.nodes * (1 + 2 * rounds)))
+def _of_ours(fleet: Deployment, nodes: int, rounds: int, folder: Path) -> tuple[float, float]:
+    """Seconds of processor time for a message of ``lqr``, and seconds of a round by the clock."""
+    config = _config(nodes, rounds, f"run-{rounds}", folder)
+    # The messages of the rounds, and one message that asks for the profile.
+    cost = _cost(fleet, APP, config.flat(), nodes * (1 + 2 * rounds))
     lines = RunFolder(Path(config.run.output_dir) / config.run.name, "").lines("metrics.jsonl")
-    alone = _config(row.nodes, 1, "alone", folder)
-    changed = [f"{key}={value}" for key, value in {**RUN, "num-nodes": row.nodes, "rounds": 1, "name": "alone"}.items()]
+    return cost, fmean(line["seconds"] for line in lines)
+
+
+def _training(nodes: int, folder: Path) -> float:
+    """Seconds that a node trains for in one process."""
+    alone = _config(nodes, 1, "alone", folder)
+    changed = [f"{key}={value}" for key, value in {**RUN, "num-nodes": nodes, "rounds": 1, "name": "alone"}.items()]
     words = [word for pair in changed for word in ("--set", pair.replace("=True", "=true"))]
     command = [sys.executable, "-m", "fedapps", "run", "lqr", "--engine", "inline", "--output-dir", str(folder), *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     replies = RunFolder(Path(alone.run.output_dir) / "alone", "").lines("nodes.jsonl")
-    training = [reply["timings"]["train"] for reply in replies if reply["phase"] == "train"]
-    wall = fmean(line["seconds"] for line in lines)
-    return replace(row, first=costs[0], later=costs[1], training=median(training), wall=wall)
+    return median(reply["timings"]["train"] for reply in replies if reply["phase"] == "train")
 
 
 def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
@@ -145,17 +160,15 @@ def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
     return parse(resolve(keys, str(folder)))
 
 
-def _of_flower(fleet: Deployment, row: Row) -> Row:
-    """The row with both runs of the app that computes with NumPy."""
-    costs = []
-    for rounds in ROUNDS:
-        run = {
-            "strategy": "flower", "nodes": row.nodes, "rounds": rounds, "arrays": 4, "megabytes": 0.01,
-            "as-fedapps": False, "output": str(fleet.folder),
-        }  # fmt: skip
-        costs.append(_cost(fleet, overhead.APP, run, row.nodes * 2 * rounds))
+def _of_flower(fleet: Deployment, nodes: int, rounds: int, folder: Path) -> tuple[float, float]:
+    """The same for the app that computes with NumPy."""
+    run = {
+        "strategy": "flower", "nodes": nodes, "rounds": rounds, "arrays": 4, "megabytes": 0.01,
+        "as-fedapps": False, "output": str(fleet.folder),
+    }  # fmt: skip
+    cost = _cost(fleet, overhead.APP, run, nodes * 2 * rounds)
     rounds_taken = json.loads((fleet.folder / "rounds.json").read_text(encoding="utf-8"))["rounds"]
-    return replace(row, first=costs[0], later=costs[1], wall=fmean(one["seconds"] for one in rounds_taken))
+    return cost, fmean(one["seconds"] for one in rounds_taken)
 
 
 def _cost(fleet: Deployment, app: Path, run_config: dict[str, Any], messages: int) -> float:
@@ -165,6 +178,27 @@ def _cost(fleet: Deployment, app: Path, run_config: dict[str, Any], messages: in
     if any("ERROR" in line for line in lines):
         raise RuntimeError("\n".join(["the run failed; its log:", *lines]))
     return (_processor_seconds(fleet) - before) / messages
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raise ``TimeoutError`` in the main thread after these seconds."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _shown(value: str | float | None) -> str:
+    """A cell of the table."""
+    return value if isinstance(value, str) else "–" if value is None else number(value)
 
 
 def _wait_until_idle(fleet: Deployment) -> None:

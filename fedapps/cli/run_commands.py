@@ -1,27 +1,24 @@
-"""The commands that run, compare and tune federations, and those that prepare it."""
+"""The commands that run, compare and tune federations, and those that prepare it.
+
+A function imports what only its command needs: a run starts without comparisons, tuning and attacks.
+"""
 
 import argparse
 
-from fedapps.audit.leakage import LEAKAGE, audit_leakage
-from fedapps.audit.plan import AuditPlan
-from fedapps.audit.run import audit_recipe
-from fedapps.audit.victim import has_words, recipe_subject
 from fedapps.base.options import split_names
-from fedapps.comparison.compare import compare_recipe, resume_comparison
 from fedapps.comparison.matrix import Vary, assignments
-from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text, write_nodes
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
-from fedapps.launch.estimate import estimate_text
 from fedapps.launch.inputs import resolve
 from fedapps.launch.launch import Simulation
 from fedapps.launch.recipe import launch_recipe
 from fedapps.registry.expressions import split_expressions
-from fedapps.tuning.tune import resume_tuning, tune_recipe
 
 
 def nodes(arguments: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
+    from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text, write_nodes
+
     if arguments.plot:
         check_format(arguments.plot)
     of_recipe = RecipeNodes.read(arguments.recipe, assignments(arguments.set), _varied(arguments))
@@ -38,6 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         launch_recipe(arguments.recipe, assignments(arguments.set), Simulation(arguments.engine), arguments.output_dir)
         return 0
+
+    from fedapps.comparison.nodes import RecipeNodes, nodes_text
+    from fedapps.launch.estimate import estimate_text
+
     if not arguments.recipe:
         raise ValueError("--dry-run: name a recipe (`fedapps list`) or a run-config file")
     resolved = resolve(read_recipe(arguments.recipe, assignments(arguments.set)), arguments.output_dir)
@@ -49,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Run methods with several seeds and print the table beside the paper's numbers."""
+    from fedapps.comparison.compare import compare_recipe, resume_comparison
+
     carried_out = {"jobs": arguments.jobs, "cluster": arguments.cluster, "json_path": arguments.json}
     if _resumes(arguments, "recipe, methods, keys and values", "set", "vary", "seed_keys", "methods", "against"):
         resume_comparison(arguments.resume, **carried_out)
@@ -71,6 +74,8 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def tune(arguments: argparse.Namespace) -> int:
     """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
+    from fedapps.tuning.tune import resume_tuning, tune_recipe
+
     if _resumes(
         arguments, "recipe, methods, trials, ranges and keys", "set", "set_trials", "range", "methods", "trials"
     ):
@@ -100,6 +105,11 @@ def tune(arguments: argparse.Namespace) -> int:
 
 def audit(arguments: argparse.Namespace) -> int:
     """Attack the gradients and updates that a node shares and print what was recovered."""
+    from fedapps.audit.leakage import LEAKAGE, audit_leakage
+    from fedapps.audit.plan import AuditPlan
+    from fedapps.audit.run import audit_recipe
+    from fedapps.audit.victim import has_words, recipe_subject
+
     overrides = assignments(arguments.set)
     if arguments.attack == LEAKAGE or (arguments.attack is None and not has_words(arguments.recipe, overrides)):
         audit_leakage(
