@@ -1,4 +1,7 @@
-"""What a simulation needs, from a few timed steps of its first node: parameters, bytes, seconds, memory, disk."""
+"""What a simulation needs, from a few timed steps of its first node: parameters, bytes, seconds, memory, disk.
+
+All nodes are taken to be as fast as the first one. How many steps each of them takes follows from its examples.
+"""
 
 import logging
 import os
@@ -11,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from pathlib import Path
+from statistics import fmean
 
 from flwr.app import ConfigRecord, Context, Message
 
@@ -233,7 +237,7 @@ class Estimate:
     dry_run : DryRun
         Of the first node.
     train_seconds, run_seconds : float
-        Of a training message to one node, and of all rounds with all nodes one after another.
+        Of a training message to the first node, and of all rounds with all nodes one after another.
     disk_bytes : int
         Of the server's checkpoints and the private state of all nodes.
     messages : int
@@ -270,7 +274,8 @@ class Estimate:
         everyone = 1 if method.pools_data else run.num_nodes
         training = ceil(run.fraction_train * everyone)
         evaluating = ceil(run.fraction_evaluate * everyone) * ceil(run.rounds / run.evaluate_every)
-        seconds = run.rounds * training * train + evaluating * dry.evaluate_seconds
+        mean = one + step * max((train_steps(config, label) if everyone > 1 else dry.steps) - 1, 0)
+        seconds = run.rounds * training * mean + evaluating * dry.evaluate_seconds
         nodes = everyone * dry.bytes_to_keep(task, method, config.num_stages)
         snapshots = (KEPT_SNAPSHOTS + bool(run.track_metric)) * dry.shared_bytes
         return cls(dry, train, seconds, snapshots + nodes, run.rounds * training + evaluating)
@@ -289,6 +294,14 @@ class Estimate:
             format_duration(self.run_seconds),
             format_bytes(self.disk_bytes),
         ]
+
+
+def train_steps(config: Config, label: str) -> float:
+    """The mean number of optimizer steps that a node takes in the first round of a method."""
+    run, task = config.run_of(label), config.task_of(config.methods[label])
+    planned = RoundConfigs(config, label, _LABEL).train(1)
+    nodes = ({"partition-id": index, "num-partitions": run.num_nodes} for index in range(run.num_nodes))
+    return fmean(_steps(planned, run.source(task, node).profile(task).num_examples) for node in nodes)
 
 
 def _one_step(seconds: Sequence[float]) -> int:
@@ -311,7 +324,7 @@ def faster_engine(config: Config) -> tuple[str, str]:
     """The engine that takes less time for a simulation, and why.
 
     Ray is it where the nodes of a round can work at once and there is so much to train that its start and its slower
-    messages do not count. The times are those of the first node with the first method, for all nodes and methods.
+    messages do not count. A step takes as long as on the first node with the first method, for all nodes and methods.
 
     Parameters
     ----------
@@ -363,6 +376,6 @@ def estimate_text(config: Config) -> str:
             "one message to one node and back (down, up, train, evaluate), and all rounds in one process:",
             text_table(_HEAD, rows),
             f"memory: peak of {format_bytes(peak)} with one node; Ray needs as much for each of {cores} cores",
-            "times are those of the first node; nodes with more data take longer",
+            "a message is one to the first node; all rounds take as long as the examples of all nodes need",
         ]
     )

@@ -9,7 +9,7 @@ from toys import same_bits
 
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.launch.estimate import Estimate, faster_engine
+from fedapps.launch.estimate import Estimate, faster_engine, train_steps
 from fedapps.launch.launch import Simulation, launch
 from fedapps.runs.checkpoints import read_snapshot
 
@@ -36,6 +36,16 @@ def test_the_estimate_counts_parameters_steps_and_rounds(tmp_path: Path) -> None
     alone = Estimate.of(config, "local", tmp_path / "state")
     assert (alone.dry_run.shared_parameters, alone.dry_run.bytes_down < found.dry_run.bytes_down) == (0, True)
     assert alone.disk_bytes > 3 * 8 * 4, "the private models of three nodes"
+
+
+def test_all_rounds_count_the_examples_of_all_nodes() -> None:
+    """Digits by Dirichlet, α = .1: nodes of very different sizes."""
+    given = {"task": "images", "methods": "fedavg", "num-nodes": 5, "epochs": 2, "batch-size": 20, "collect-after": 0}
+    config = parse(given | {"images.partition": "dirichlet", "images.alpha": 0.1})
+    sources = (config.run.source(config.task, {"partition-id": i, "num-partitions": 5}) for i in range(5))
+    examples = [source.load(config.task).count("train") for source in sources]
+    assert max(examples) > 2 * min(examples)
+    assert train_steps(config, "fedavg") == pytest.approx(sum(2 * -(-count // 20) for count in examples) / 5)
 
 
 @pytest.fixture
