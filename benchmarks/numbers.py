@@ -39,7 +39,7 @@ def mean(name: str, method: str, metric: str, digits: int = 3) -> str:
 @_function
 def estimate(name: str, method: str, metric: str, digits: int = 3) -> str:
     """The mean with half the width of its interval."""
-    return _with_half(result(name).of(method, metric), digits)
+    return with_half(result(name).of(method, metric), digits)
 
 
 @_function
@@ -50,7 +50,7 @@ def survived(name: str, condition: str, metric: str, digits: int = 2) -> str:
     if known is None:
         return "ends"
     few = f" ({known.seeds} of {ended.seeds})" if known.seeds < ended.seeds else ""
-    return _with_half(known, digits) + few
+    return with_half(known, digits) + few
 
 
 @_function
@@ -364,10 +364,10 @@ def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
 def _cell(known: Estimate | None, bracket: float | None, digits: int) -> str:
     paper = "" if bracket is None else f"[{shown(bracket, digits)}]"
-    return f"{_with_half(known, digits)} {paper}".strip() if known else paper or "-"
+    return f"{with_half(known, digits)} {paper}".strip() if known else paper or "-"
 
 
-def _with_half(known: Estimate, digits: int) -> str:
+def with_half(known: Estimate, digits: int) -> str:
     return shown(known.mean, digits) + (f" ± {shown(known.half, digits)}" if known.half else "")
 
 

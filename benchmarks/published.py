@@ -1,16 +1,18 @@
 """Published numbers and curves beside ours: the functions of the table on the page of all methods.
 
 The numbers are those of PFLlib's benchmark (https://www.pfllib.com/benchmark.html), and of the README file of Flower's
-baseline ``moon``; what is said in words is in the abstracts of the papers.
+baseline ``moon``; what is said in words is in the abstracts of the papers. Those of the corridor follow from the
+matches that VPR-Bench stores (M. Zaffar et al., IJCV 2021).
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from fedapps.base.report.metrics import describe
+from fedapps.base.report.numbers import Estimate
 from fedapps.registry.expressions import read_expression
 
-from .numbers import FUNCTIONS, shown, verdict
+from .numbers import FUNCTIONS, shown, verdict, with_half
 from .ranks import DATA_SETS, name_of
 from .results import Result, result
 
@@ -26,6 +28,20 @@ PFLLIB: Mapping[str, tuple[float, float]] = {
     "fedrep": (97.56, 52.39),
     "fedbabu": (97.46, 55.02),
     "fedproto": (97.40, 52.70),
+}
+
+#: Recall at 1 on the corridor.
+CORRIDOR: Mapping[str, float] = {
+    "HybridNet": 0.901,
+    "AMOSNet": 0.847,
+    "DenseVLAD": 0.703,
+    "AlexNet": 0.685,
+    "NetVLAD": 0.676,
+    "CoHOG": 0.622,
+    "AP-GeM": 0.532,
+    "HOG": 0.477,
+    "RegionVLAD": 0.432,
+    "CALC": 0.324,
 }
 
 
@@ -67,4 +83,14 @@ def argument(name: str, method: str, key: str) -> str:
     return dict(read_expression(labels[0]).arguments)[key]
 
 
-FUNCTIONS.update({function.__name__: function for function in (argument, gains, ordered)})
+def corridor(name: str) -> str:
+    """Recall at 1 of each method of an experiment on the corridor."""
+    return ", ".join(f"`{row['method']}` {with_half(Estimate.of(row['recall_at_1']), 3)}" for row in result(name).rows)
+
+
+def corridor_published() -> str:
+    """The same of published methods, the best first."""
+    return ", ".join(f"{method} {shown(recall)}" for method, recall in CORRIDOR.items())
+
+
+FUNCTIONS.update({function.__name__: function for function in (argument, corridor, corridor_published, gains, ordered)})
