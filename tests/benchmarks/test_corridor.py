@@ -50,7 +50,7 @@ def test_an_answer_is_right_that_the_ground_truth_names(data: Path, tmp_path: Pa
 
 
 def test_data_that_are_missing_or_do_not_fit_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no images.tar and no ground_truth.csv"):
+    with pytest.raises(ValueError, match=r"has no images\.tar and no ground_truth\.csv"):
         corridor.read(tmp_path, tmp_path / "unpacked")
     (data / "ground_truth.csv").write_text("query,references\n0,0\n1,1\n2,4\n", encoding="utf-8")
     with pytest.raises(ValueError, match="does not fit its 3 queries"):
