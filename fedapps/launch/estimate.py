@@ -376,6 +376,6 @@ def estimate_text(config: Config) -> str:
             "one message to one node and back (down, up, train, evaluate), and all rounds in one process:",
             text_table(_HEAD, rows),
             f"memory: peak of {format_bytes(peak)} with one node; Ray needs as much for each of {cores} cores",
-            "a message is one to the first node; all rounds take as long as the examples of all nodes need",
+            "down to evaluate are those of the first node; run counts the examples of all nodes",
         ]
     )
