@@ -119,14 +119,15 @@ def measured(nodes: int, side: str, seconds: float, minutes: float, folder: Path
         start = _processor_seconds(fleet) / nodes
         row = Row(nodes, side, start, *_waiting(fleet, seconds))
         print(row, flush=True)
-        for name, rounds in zip(("first", "later"), ROUNDS, strict=True):
+        for rounds in ROUNDS:
             try:
                 with _at_most(60 * minutes):
                     cost, wall = (_of_ours if side == OURS else _of_flower)(fleet, nodes, rounds, folder)
             except TimeoutError:
                 print(f"{side}: a run with {rounds} rounds did not end within {minutes:g} minutes", flush=True)
                 return row
-            row = replace(row, **{name: cost, "wall": wall})
+            row = replace(row, first=cost) if row.first is None else replace(row, later=cost)
+            row = replace(row, wall=wall)
             print(row, flush=True)
         if side == OURS:
             row = replace(row, training=_training(nodes, folder))
@@ -152,7 +153,7 @@ def _training(nodes: int, folder: Path) -> float:
     command = [sys.executable, "-m", "fedapps", "run", "lqr", "--engine", "inline", "--output-dir", str(folder), *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     replies = RunFolder(Path(alone.run.output_dir) / "alone", "").lines("nodes.jsonl")
-    return median(reply["timings"]["train"] for reply in replies if reply["phase"] == "train")
+    return float(median(reply["timings"]["train"] for reply in replies if reply["phase"] == "train"))
 
 
 def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
