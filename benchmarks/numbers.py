@@ -231,12 +231,6 @@ def claims_head() -> str:
 
 
 @_function
-def untested(text: str, because: str) -> str:
-    """A row of a table of claims for a claim that has no result."""
-    return _row(text, "", "", "", f"not tested: {because}")
-
-
-@_function
 def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with half of its interval."""
     gap = result(name).difference(metric, a, b)
