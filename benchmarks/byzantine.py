@@ -39,7 +39,7 @@ from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.inputs import check_data, resolve
 
 from .attacks import ATTACKS, Attack, AttackedGrid
-from .recipe_runs import exit_status, final_metrics, honest_grid, own_nodes, recipe_parser
+from .recipe_runs import add_jobs, exit_status, final_metrics, honest_grid, own_nodes, recipe_parser
 
 NO_ATTACK = "none"
 Settings = Mapping[str, Value]
@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; it refuses values that are out of range."""
     parser = recipe_parser("byzantine", __doc__.partition("\n")[0])
+    add_jobs(parser)
     parser.add_argument("--method", default="fedavg", help="the method to attack (default fedavg)")
     parser.add_argument(
         "--attackers", type=_shares, default=[0.0, 0.1, 0.2, 0.4],

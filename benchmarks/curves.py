@@ -19,7 +19,7 @@ from typing import Any
 from fedapps.registry.expressions import split_expressions
 from fedapps.runs.run_folder import RunFolder
 
-from .recipe_runs import exit_status, recipe_parser
+from .recipe_runs import add_jobs, exit_status, recipe_parser
 
 _POLL, _GRACE = 0.5, 20.0  # seconds
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = recipe_parser("curves", __doc__.partition("\n")[0])
+    add_jobs(parser)
     parser.add_argument("--methods", required=True, help="the methods, separated by commas")
     parser.add_argument("--metrics", default="test.global_accuracy,test.local_accuracy", help="metrics of the curves")
     parser.add_argument("--minutes", type=float, default=7.0, help="after which runs are stopped (default 7)")

@@ -32,7 +32,7 @@ from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
 
-from .recipe_runs import exit_status, final_metrics, recipe_parser
+from .recipe_runs import add_jobs, exit_status, final_metrics, recipe_parser
 
 #: The key of the words that a guess finds without an update.
 GUESS = "frequency"
@@ -99,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = recipe_parser("defences", __doc__.partition("\n")[0])
+    add_jobs(parser)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to attack (default 64)")
     parser.add_argument("--per-update", type=int, default=16, help="sentences that a node trains on (default 16)")
     parser.add_argument(

@@ -26,10 +26,14 @@ def recipe_parser(name: str, line: str) -> argparse.ArgumentParser:
     """A parser with the arguments of all benchmarks that run a recipe."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=line)
     parser.add_argument("--recipe", required=True, help="name of a recipe or path of a run-config file")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; 0 = one per CPU core (default 1)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
     parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
     return parser
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of benchmarks that can make several runs at once."""
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; 0 = one per CPU core (default 1)")
 
 
 def exit_status(name: str, run: Callable[[], None]) -> int:

@@ -41,7 +41,7 @@ from fedapps.launch.inputs import resolve
 
 from .attacks import ATTACKS, Attack, Knowledge, Values
 from .byzantine import NO_ATTACK, attacked_grid, attackers_of
-from .recipe_runs import exit_status, final_metrics, recipe_parser
+from .recipe_runs import add_jobs, exit_status, final_metrics, recipe_parser
 
 METRIC = "test.global_accuracy"
 ASYNCHRONOUS: dict[str, Value] = {"mode": "async", "concurrency": 20, "buffer": 10, "clock-step-seconds": "1"}
@@ -220,6 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = recipe_parser("rogue", __doc__.partition("\n")[0])
+    add_jobs(parser)
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas (default all)")
     parser.add_argument("--attacks", default="", help="only these, separated by commas (default all)")
     parser.add_argument("--honest", action="store_true", help="measure honest replies; see the module")

@@ -274,7 +274,7 @@ class Estimate:
         everyone = 1 if method.pools_data else run.num_nodes
         training = ceil(run.fraction_train * everyone)
         evaluating = ceil(run.fraction_evaluate * everyone) * ceil(run.rounds / run.evaluate_every)
-        mean = one + step * max((train_steps(config, label) if everyone > 1 else dry.steps) - 1, 0)
+        mean = one + step * max((_mean_steps(config, label) if everyone > 1 else dry.steps) - 1, 0)
         seconds = run.rounds * training * mean + evaluating * dry.evaluate_seconds
         nodes = everyone * dry.bytes_to_keep(task, method, config.num_stages)
         snapshots = (KEPT_SNAPSHOTS + bool(run.track_metric)) * dry.shared_bytes
@@ -296,7 +296,7 @@ class Estimate:
         ]
 
 
-def train_steps(config: Config, label: str) -> float:
+def _mean_steps(config: Config, label: str) -> float:
     """The mean number of optimizer steps that a node takes in the first round of a method."""
     run, task = config.run_of(label), config.task_of(config.methods[label])
     planned = RoundConfigs(config, label, _LABEL).train(1)
@@ -376,6 +376,6 @@ def estimate_text(config: Config) -> str:
             "one message to one node and back (down, up, train, evaluate), and all rounds in one process:",
             text_table(_HEAD, rows),
             f"memory: peak of {format_bytes(peak)} with one node; Ray needs as much for each of {cores} cores",
-            "down to evaluate are those of the first node; run counts the examples of all nodes",
+            "the message is to the first node; the time of all rounds counts the examples of every node",
         ]
     )

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fedapps.tasks.base import NodeData
 from toys import same_bits
 
 from fedapps.cli.commands import main
-from fedapps.config.parsing import parse
-from fedapps.launch.estimate import Estimate, faster_engine, train_steps
+from fedapps.config.parsing import Config, parse
+from fedapps.launch.estimate import DryRun, Estimate, faster_engine
 from fedapps.launch.launch import Simulation, launch
 from fedapps.runs.checkpoints import read_snapshot
 
@@ -38,14 +39,20 @@ def test_the_estimate_counts_parameters_steps_and_rounds(tmp_path: Path) -> None
     assert alone.disk_bytes > 3 * 8 * 4, "the private models of three nodes"
 
 
-def test_all_rounds_count_the_examples_of_all_nodes() -> None:
-    """Digits by Dirichlet, α = .1: nodes of very different sizes."""
+def test_all_rounds_count_the_examples_of_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits by Dirichlet, α = .1: nodes of very different sizes. A message takes 1 s, a further step 1 s."""
+
+    def dry_run(config: Config, label: str, data: NodeData, *others: object) -> DryRun:
+        return DryRun(label, data, steps=1, train_seconds=[9.0, 1.0, 2.0])
+
+    monkeypatch.setattr(DryRun, "of", dry_run)
     given = {"task": "images", "methods": "fedavg", "num-nodes": 5, "epochs": 2, "batch-size": 20, "collect-after": 0}
-    config = parse(given | {"images.partition": "dirichlet", "images.alpha": 0.1})
+    config = parse(given | {"rounds": 3, "images.partition": "dirichlet", "images.alpha": 0.1})
     sources = (config.run.source(config.task, {"partition-id": i, "num-partitions": 5}) for i in range(5))
     examples = [source.load(config.task).count("train") for source in sources]
     assert max(examples) > 2 * min(examples)
-    assert train_steps(config, "fedavg") == pytest.approx(sum(2 * -(-count // 20) for count in examples) / 5)
+    steps = sum(2 * -(-count // 20) for count in examples)
+    assert Estimate.of(config, "fedavg", tmp_path).run_seconds == pytest.approx(3 * steps)
 
 
 @pytest.fixture
