@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
@@ -21,12 +22,14 @@ from fedapps.runs.comparisons import Comparison, VariedPart
 from .results import stored_label
 
 _PACKAGES = ("flwr", "torch", "numpy")
+_OF_STAGE = re.compile(r"stage-\d+\.test\.")
 
 
-def of_folder(folder: Path) -> dict[str, Any]:
+def of_folder(folder: Path, *, by_node: bool = False) -> dict[str, Any]:
     """What came out of an experiment, as fields of :class:`Result`, from the folder in which it has run.
 
-    This is a comparison, a tuning or an audit of fedapps, or ``rows.json`` of a benchmark.
+    This is a comparison, a tuning or an audit of fedapps, or ``rows.json`` of a benchmark. ``by_node`` is that of
+    :class:`~benchmarks.experiments.Experiment`.
     """
     if (rows := folder / "rows.json").exists():
         lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
@@ -34,7 +37,10 @@ def of_folder(folder: Path) -> dict[str, Any]:
         return {"methods": _estimates(methods), "rows": [line for line in lines if "methods" not in line]}
     run = run_folder(folder)
     if comparison := Comparison.read(run):
-        return _of_comparison(run, comparison, json.loads((run / "plan.json").read_text(encoding="utf-8")))
+        found = _of_comparison(run, comparison, json.loads((run / "plan.json").read_text(encoding="utf-8")))
+        if by_node:
+            found["methods"] |= _estimates(_by_node(run, comparison))
+        return found
     if (tuning := run / "tune.json").exists():
         return _of_tuning(json.loads(tuning.read_text(encoding="utf-8")))
     return _of_audit(json.loads((run / "audit.json").read_text(encoding="utf-8")))
@@ -106,6 +112,18 @@ def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
             [{"method": row["method"], "metrics": row["held_out"][model]} for row in rows if row["held_out"]]
         ).items()
     }
+
+
+def _by_node(run: Path, compared: Comparison) -> dict[str, Any]:
+    """The final test error of each node in each stage: ``fedavg, client-1`` is of that node."""
+    rows = []
+    for one in (row for part in compared.parts.values() for row in part.rows):
+        lines = (run / f"{one.method}-{one.seed}" / "nodes.jsonl").read_text(encoding="utf-8").splitlines()
+        evaluated = [row for row in map(json.loads, lines) if row["phase"] == "evaluate"]
+        for row in (row for row in evaluated if row["round"] == evaluated[-1]["round"]):
+            by_stage = {name: value for name, value in row["metrics"].items() if _OF_STAGE.match(name)}
+            rows.append({"method": f"{canonical(one.method)}, {row['node']}", "metrics": by_stage})
+    return seed_values(rows)
 
 
 def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Experiment:
         The page in ``docs/`` that shows the result.
     after : tuple of str
         The experiments whose run folders the command uses.
+    by_node : bool
+        Whether its result also has the final test error of each node in each stage.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Experiment:
     minutes: float
     page: str
     after: tuple[str, ...] = ()
+    by_node: bool = False
 
     @property
     def needs_data(self) -> bool:

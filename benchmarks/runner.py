@@ -123,7 +123,8 @@ def _command(one: Experiment, output: Path, data: str) -> list[str]:
 
 
 def _record(one: Experiment, folder: Path, results: Path, minutes: float) -> None:
-    result = Result(one.name, one.shown, minutes=round(minutes, 1), **provenance(), **of_folder(folder))
+    found = of_folder(folder, by_node=one.by_node)
+    result = Result(one.name, one.shown, minutes=round(minutes, 1), **provenance(), **found)
     results.mkdir(parents=True, exist_ok=True)
     for path in (results / f"{one.name}.json", folder / "result.json"):
         path.write_text(result.text(), encoding="utf-8")

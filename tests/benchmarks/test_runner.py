@@ -145,6 +145,35 @@ def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
     assert found.difference("loss", "local at 1", "fedavg at 1").low == -0.75
 
 
+def test_the_result_of_a_comparison_by_node_has_the_last_errors_of_each_stage(tmp_path: Path) -> None:
+    run = tmp_path / "compare-social-1"
+    for seed in (0, 1):
+        (run / f"sfl-{seed}").mkdir(parents=True)
+        lines = [
+            {"phase": phase, "round": number, "node": node, "metrics": {"test.mse": 9.0, "stage-1.test.mse": error}}
+            for phase, number, node, error in (
+                ("evaluate", 1, "client-1", 7.0),
+                ("evaluate", 2, "client-1", 0.25 + seed),
+                ("evaluate", 2, "client-2", 0.5),
+                ("train", 2, "client-1", 8.0),
+            )
+        ]
+        (run / f"sfl-{seed}" / "nodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    rows = [ComparedRun(method="sfl", seed=seed, metrics={"mse": 1.0}) for seed in (0, 1)]
+    for seed in (0, 1):
+        summary = {"methods": {"sfl": {"seconds": 2.0}}}
+        (run / f"sfl-{seed}" / "summary.json").write_text(json.dumps(summary))
+    (run / "compare.json").write_text(Comparison(recipe="social-methods", rows=rows).text())
+    (run / "plan.json").write_text(json.dumps({"seeds": [0, 1], "config": {}}))
+    found = Result("social-methods", "", **of_folder(tmp_path, by_node=True))
+    assert set(found.methods) == {"fedavg", "fedavg, client-1", "fedavg, client-2"}
+    assert {name: one.values for name, one in found.methods["fedavg, client-1"].items()} == {
+        "stage-1.test.mse": (0.25, 1.25)
+    }
+    assert found.of("fedavg, client-2", "stage-1.test.mse").mean == 0.5
+    assert set(Result("social-methods", "", **of_folder(tmp_path)).methods) == {"fedavg"}
+
+
 def test_the_result_of_an_audit_of_leakage(tmp_path: Path) -> None:
     (tmp_path / "audit-lqr-1").mkdir()
     row = {"attack": "positions", "situation": "1 example", "unit": "m", "error": [0.0, 1.0], "read": [1.0, 0.0]}
