@@ -13,6 +13,7 @@ IA3 it scales inputs or outputs by ``ia3_l.default``, which starts at one.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import cache
 from math import sqrt
 from typing import Any, TypeVar
 
@@ -187,7 +188,7 @@ class Transformer(TextClassifier):
             self.pre_classifier = nn.Linear(width, width)
         self.dropout = nn.Dropout(options.dropout)
         self.classifier = nn.Linear(width, classes)
-        self.brief = options.precision == "bfloat16"
+        self.precision = options.precision
         self.encoder_name, self.frozen = options.model, options.frozen_layers
         self.still: tuple[nn.Module, ...] = ()
         if self.frozen:
@@ -220,13 +221,13 @@ class Transformer(TextClassifier):
 
     def vectors(self, ids: Tensor, length: Tensor) -> Tensor:
         """Compute a vector of each text, ``[b, width]``, from ids ``[b, L]``."""
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief):
+        with self._products(ids.device.type):
             return self.pooled(self.embedding(ids), length)
 
     def vectors_above(self, states: Tensor, length: Tensor) -> Tensor:
         """Compute a vector of each text, ``[b, width]``, from the states above frozen layers, ``[b, L, width]``."""
         with (
-            torch.autocast(states.device.type, torch.bfloat16, enabled=self.brief),
+            self._products(states.device.type),
             only_layers(self.encoder, self.encoder_name, self.frozen, None),
         ):
             return self.pooled(states, length)
@@ -235,11 +236,16 @@ class Transformer(TextClassifier):
     def frozen_states(self, ids: Tensor, length: Tensor) -> Tensor:
         """Compute the states ``[b, L, width]`` above a frozen embedding and frozen layers."""
         with (
-            torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief),
+            self._products(ids.device.type),
             only_layers(self.encoder, self.encoder_name, 0, self.frozen),
         ):
             states: Tensor = self._states(self.embedding(ids), length).last_hidden_state
             return states.float()
+
+    def _products(self, device: str) -> torch.autocast:
+        """The context in which products are computed on a type of device."""
+        brief = self.precision == "bfloat16" or (self.precision == "auto" and has_bfloat16(device))
+        return torch.autocast(device, torch.bfloat16, enabled=brief)
 
     def head(self, vectors: Tensor) -> Tensor:
         """Compute logits ``[b, classes]`` from vectors of texts ``[b, width]``."""
@@ -265,6 +271,15 @@ class Transformer(TextClassifier):
 
     def _states(self, embedded: Tensor, length: Tensor) -> Any:
         return self.encoder(inputs_embeds=embedded, attention_mask=_mask(embedded, length).long())
+
+
+@cache
+def has_bfloat16(device: str) -> bool:
+    """Whether a type of device computes products of bfloat16 itself; another one takes longer than for float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch have none
+    return device == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _mask(states: Tensor, length: Tensor) -> Tensor:

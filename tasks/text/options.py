@@ -126,9 +126,9 @@ class Options(StageOptions):
     )
     precision: str = option(
         "float32",
-        "Numbers of a transformer's matrix products; weights and sums are float32. bfloat16 is faster on processors "
-        "that have it",
-        choices=("float32", "bfloat16"),
+        "Numbers of a transformer's matrix products; weights and sums are float32. auto: bfloat16 on devices that "
+        "compute it themselves, which are then faster, otherwise float32",
+        choices=("float32", "bfloat16", "auto"),
     )
     adapter: str = option(
         "",

@@ -229,7 +229,7 @@ class TextTrained(TrainedModel):
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
         module = merged(self.module).cpu()
         if isinstance(module, Transformer):
-            module.brief = False  # programs compute in float32
+            module.precision = "float32"  # programs compute in float32
         return Network(module, inputs, ("ids", "length"), ("logits",), dynamic, outside)
 
     def pretrained(self) -> Pretrained | None:

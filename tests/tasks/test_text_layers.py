@@ -8,6 +8,7 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
+from fedapps.tasks.text.encoder_network import has_bfloat16
 from fedapps.tasks.text.networks import OwnRows
 from fedapps.tasks.text.nodes import mean_vectors
 from fedapps.tasks.text.options import STATES, Options
@@ -184,6 +185,25 @@ def test_bfloat16_rounds_products_and_keeps_weights_and_logits_exact_numbers(tmp
     assert found.dtype == brief.classifier.weight.dtype == torch.float32
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_auto_computes_in_bfloat16_where_the_device_does(tmp_path, monkeypatch, own):
+    monkeypatch.setattr("fedapps.tasks.text.encoder_network.has_bfloat16", lambda device: own)
+    folder = encoder_folder(tmp_path)
+    torch.manual_seed(0)
+    fixed = transformer(options_with(folder, precision="bfloat16" if own else "float32"), 2).eval()
+    auto = transformer(options_with(folder, precision="auto"), 2).eval()
+    auto.load_state_dict(fixed.state_dict())
+    ids, length = torch.tensor([[2, 4, 5, 3]]), torch.tensor([4])
+    assert torch.equal(auto(ids, length), fixed(ids, length))
+
+
+@pytest.mark.parametrize(("known", "own"), [({"amx_bf16": True}, True), ({"avx2": True, "avx512_bf16": False}, False)])
+def test_a_processor_says_whether_it_has_bfloat16(monkeypatch, known, own):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    assert has_bfloat16.__wrapped__("cpu") is own
+    assert not has_bfloat16.__wrapped__("meta")
 
 
 @pytest.mark.skipif("FEDAPPS_MINILM" not in os.environ, reason="FEDAPPS_MINILM names no folder of MiniLM's files")
