@@ -6,6 +6,7 @@ results by node.
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.base.report.numbers import Estimate
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import References, find_references
+from fedapps.launch.progress import to_go
 from fedapps.registry.tasks import task_class
 from fedapps.report.comparison_tables import below_floors
 from fedapps.runs import comparisons
@@ -31,6 +33,8 @@ from .significance import Values, all_tests, held_out_table, seed_values
 
 #: The longest reason in a sentence; ``compare.json`` has all of it.
 _LETTERS = 300
+#: Seconds without a line.
+_SILENT = 10.0
 Row = Mapping[str, Any]
 #: What was computed, in the folder of a comparison: metrics by reference, by point and seed.
 REFERENCES = "references-by-seed.json"
@@ -322,15 +326,19 @@ def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
     """The references at each of ``plan.points``, as :func:`table_of` has them.
 
     Recorded data are the same with every seed, unless a key such as the seed of a partition follows it; simulated data
-    have references for each seed. What the folder has is not computed again, nor what points have in common.
+    have references for each seed. What the folder has is not computed again, nor what points have in common. If that
+    takes long, as with a pretrained encoder, lines say how far it is.
     """
     path = folder / REFERENCES
     known: dict[str, References] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     found: list[tuple[tuple[Any, ...], References]] = []
     tables: list[comparisons.Estimates] = []
+    recorded = plan.config_of(plan.points[0], plan.seeds[0]).run.data_dir
+    seeds = plan.seeds[:1] if recorded and not plan.seed_keys else plan.seeds
+    total, begun = len(plan.points) * len(seeds) - len(known), time.monotonic()
     for point in plan.points:
         rows = []
-        for seed in plan.seeds:
+        for seed in seeds:
             config, key = plan.config_of(point, seed), comparisons.point_title({**point, "seed": seed})
             if key not in known:
                 run = config.run
@@ -339,11 +347,14 @@ def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
                 known[key] = same[0] if same else find_references(config)
                 found.append((facts, known[key]))
                 write_whole(path, (json.dumps(known, indent=2) + "\n").encode())
+                left, spent = total - len(found), time.monotonic() - begun
+                if left and spent > _SILENT:
+                    print(
+                        f"{len(found)} of {total} results without federated training; {to_go(spent, len(found), left)}"
+                    )
             rows += [
                 {"method": name, "metrics": {bare(metric): number for metric, number in metrics.items()}}
                 for name, metrics in known[key].items()
             ]
-            if config.run.data_dir and not plan.seed_keys:
-                break
         tables.append(table_of(rows))
     return tables

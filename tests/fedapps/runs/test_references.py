@@ -1,6 +1,7 @@
 """References of a run: in its folder, its tables and its report, and in comparisons."""
 
 import json
+from itertools import count
 
 import pytest
 from drawn_houses import OPTIONS, write_world
@@ -129,6 +130,19 @@ def test_points_with_the_same_task_have_the_same_references(tmp_path, monkeypatc
     tables = references_of(Plan("mine", config, ("fedavg",), (3,), "inline", vary=vary), tmp_path)
     assert [table["forward"]["x"].mean for table in tables] == [8, 16, 8, 16]
     assert asked == [8, 16]
+
+
+def test_long_references_say_how_far_they_are(tmp_path, monkeypatch, capsys):
+    clock = count(0, 20)
+    monkeypatch.setattr(fedapps.comparison.summary.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(fedapps.comparison.summary, "find_references", lambda config: {"forward": {"test.x": 1.0}})
+    config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": ""}
+    references_of(Plan("mine", config, ("fedavg",), (3, 5, 7), "inline"), tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "1 of 3 results without federated training; about 40 s to go",
+        "2 of 3 results without federated training; about 20 s to go",
+    ]
 
 
 def test_a_comparison_carries_its_references(tmp_path):
