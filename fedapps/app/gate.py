@@ -44,10 +44,10 @@ def run_gate(grid: Grid, config: Config) -> None:
     """
     folder = Path(config.run.registry)
     with owned(folder):
-        _steer(grid, config, Registry.read(folder))
+        _carry_out(grid, config, Registry.read(folder))
 
 
-def _steer(grid: Grid, config: Config, registry: Registry) -> None:
+def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
     run = config.run
     aliases: dict[str, Candidate] = {}
     if run.compares:
