@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 from fedapps.strategies.privacy import epsilon as budget
+from scipy.stats import wilcoxon as scipy_wilcoxon
 
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate
@@ -235,6 +236,13 @@ def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with half of its interval."""
     gap = result(name).difference(metric, a, b)
     return shown(gap.mean, digits, sign=True) + ("" if gap.half is None else f" ± {shown(gap.half, digits)}")
+
+
+@_function
+def wilcoxon(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
+    """The two-sided p-value of Wilcoxon's signed-rank test of two methods, paired by seed."""
+    left, right = result(name).of(a, metric), result(name).of(b, metric)
+    return shown(float(scipy_wilcoxon(left.values, right.values).pvalue), digits)
 
 
 @_function

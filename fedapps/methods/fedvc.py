@@ -36,7 +36,8 @@ class FedVcOptions:
     )
     draws: str = option(
         "with-replacement",
-        "how the nodes of a round are drawn: independently, so that a node can be drawn several times, or distinct",
+        "how the nodes of a round are drawn: independently, so that a node can be drawn several times, or distinct, "
+        "which draws large nodes less often than their size says",
         choices=["with-replacement", "without-replacement"],
     )
 

@@ -18,6 +18,7 @@ from benchmarks.numbers import (
     survived,
     table,
     verdict,
+    wilcoxon,
 )  # fmt: skip
 from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
@@ -162,6 +163,14 @@ def test_methods_stand_by_their_means_the_best_first(monkeypatch: pytest.MonkeyP
     methods = {label: {"loss": Estimate.of([value])} for label, value in losses.items()}
     monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "", methods=methods))
     assert in_order("one", "loss", {"a": "A", "b": "B", "c": "C"}) == "`B`, `C`, `A`"
+
+
+def test_the_signed_rank_test_of_five_pairs_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"a": [2.0, 4.0, 6.0, 8.0, 10.0], "b": [1.0, 2.0, 3.0, 4.0, 5.0], "c": [3.0, 2.0, 3.0, 4.0, 5.0]}
+    methods = {label: {"cost": Estimate.of(of)} for label, of in values.items()}
+    monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "", methods=methods))
+    assert wilcoxon("one", "cost", "a", "b", 4) == ".0625"  # all signs alike: 2 of 2^5
+    assert wilcoxon("one", "cost", "a", "c", 3) == ".125"  # the smallest rank has another sign: 4 of 2^5
 
 
 def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
