@@ -76,6 +76,12 @@ def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3)
 
 
 @_function
+def gap(name: str, method: str, metric: str, other: str, digits: int = 3) -> str:
+    """How far a metric of a method is above another one of its metrics, paired by seed, with its interval."""
+    return _with_limits(result(name).of(method, metric).minus(result(name).of(method, other)), digits)
+
+
+@_function
 def seeds(name: str, method: str = "") -> int:
     """The number of seeds."""
     methods = result(name).methods
@@ -240,9 +246,9 @@ def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
 
 @_function
 def wilcoxon(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
-    """The two-sided p-value of Wilcoxon's signed-rank test of two methods, paired by seed."""
-    left, right = result(name).of(a, metric), result(name).of(b, metric)
-    return shown(float(scipy_wilcoxon(left.values, right.values).pvalue), digits)
+    """The two-sided p-value of Wilcoxon's signed-rank test of two methods, paired by seed; 1 if they do not differ."""
+    left, right = result(name).of(a, metric).values, result(name).of(b, metric).values
+    return shown(1.0 if left == right else float(scipy_wilcoxon(left, right).pvalue), digits)
 
 
 @_function

@@ -11,6 +11,7 @@ from benchmarks.numbers import (
     between,
     claim,
     command,
+    gap,
     held_out,
     in_order,
     quotient,
@@ -138,6 +139,7 @@ def test_methods_of_two_results_are_compared_by_seed(monkeypatch: pytest.MonkeyP
     )
     assert quotient("time", "one", "a", "other", "a") == "2.6 [2.0, 3.0]"
     half = t.ppf(0.975, 1) * 8**0.5 / 2**0.5
+    assert gap("one", "a", "time", "time") == "+.000 (.000 to .000)"
     assert between("time", "one", "a", "other", "a", 1) == f"+4.0 ({shown(4 - half, 1, sign=True)} to {4 + half:.1f})"
 
 
@@ -171,6 +173,7 @@ def test_the_signed_rank_test_of_five_pairs_by_hand(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "", methods=methods))
     assert wilcoxon("one", "cost", "a", "b", 4) == ".0625"  # all signs alike: 2 of 2^5
     assert wilcoxon("one", "cost", "a", "c", 3) == ".125"  # the smallest rank has another sign: 4 of 2^5
+    assert wilcoxon("one", "cost", "a", "a", 1) == "1.0"
 
 
 def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
