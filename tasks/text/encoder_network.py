@@ -277,8 +277,8 @@ class Transformer(TextClassifier):
 def has_bfloat16(device: str) -> bool:
     """Whether a type of device computes products of bfloat16 itself; another one takes longer than for float32."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch have none
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch have none
     return device == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
