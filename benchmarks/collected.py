@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
@@ -13,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.audit.leakage import MEASURES
-from fedapps.base.report.metrics import bare, columns
+from fedapps.base.report.metrics import bare, columns, is_on_stage
 from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.significance import MODELS, seed_values
 from fedapps.registry.methods import canonical
 from fedapps.runs.comparisons import Comparison, VariedPart
+from fedapps.runs.run_folder import RunFolder
 
 from .results import stored_label
 
 _PACKAGES = ("flwr", "torch", "numpy")
-_OF_STAGE = re.compile(r"stage-\d+\.test\.")
 
 
 def of_folder(folder: Path, *, by_node: bool = False) -> dict[str, Any]:
@@ -116,14 +115,15 @@ def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
 
 def _by_node(run: Path, compared: Comparison) -> dict[str, Any]:
     """The final test error of each node in each stage: ``fedavg, client-1`` is of that node."""
-    rows = []
-    for one in (row for part in compared.parts.values() for row in part.rows):
-        lines = (run / f"{one.method}-{one.seed}" / "nodes.jsonl").read_text(encoding="utf-8").splitlines()
-        evaluated = [row for row in map(json.loads, lines) if row["phase"] == "evaluate"]
-        for row in (row for row in evaluated if row["round"] == evaluated[-1]["round"]):
-            by_stage = {name: value for name, value in row["metrics"].items() if _OF_STAGE.match(name)}
-            rows.append({"method": f"{canonical(one.method)}, {row['node']}", "metrics": by_stage})
-    return seed_values(rows)
+    return seed_values(
+        {
+            "method": f"{canonical(one.method)}, {node['node']}",
+            "metrics": {n: value for n, value in node["metrics"].items() if is_on_stage(n) and ".test." in n},
+        }
+        for part in compared.parts.values()
+        for one in part.rows
+        for node in RunFolder(run / f"{one.method}-{one.seed}", "").last_evaluation()
+    )
 
 
 def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:

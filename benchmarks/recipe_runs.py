@@ -75,16 +75,13 @@ def final_metrics(
         folder, label = RunFolder.open(config, run_id=1), next(iter(config.methods))
         with flower_identity():
             run_method(grid(config), config, folder, label, Tracking(config, folder, label))
-        final = folder.summary()["methods"][label]["final"] | _means(config, folder.lines("nodes.jsonl"))
+        final = folder.summary()["methods"][label]["final"] | _means(config, folder.last_evaluation())
         return {name: float(value) for name, value in final.items()}
 
 
 def _means(config: Config, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The means of the metrics in the last evaluation, from the lines of ``nodes.jsonl``."""
-    evaluated = [row for row in nodes if row["phase"] == "evaluate"]
-    last = max((row["round"] for row in evaluated), default=0)
+    """The means of the metrics of nodes, from their lines of ``nodes.jsonl``."""
     mean, weight_of = MetricMean(config.task.metric_means), weighting_of(config.run.weighting)
-    for row in evaluated:
-        if row["round"] == last:
-            mean.add(MetricRecord(row["metrics"]), weight_of(row["num_examples"]))
+    for row in nodes:
+        mean.add(MetricRecord(row["metrics"]), weight_of(row["num_examples"]))
     return dict(mean.result())

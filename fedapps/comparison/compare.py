@@ -275,11 +275,9 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     if refused := refused_text(folder):
         raise RunFailedError(f"{failed}: {refused}") from RefusedNodesError(refused)
     summary = folder.summary()["methods"][method]
-    evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
-    last = max((row["round"] for row in evaluated), default=0)
     run = parse(config).run
     rounds, headline = folder.lines("metrics.jsonl"), task_class(run.task).headline
-    final = [row for row in evaluated if row["round"] == last]
+    final = folder.last_evaluation()
     worst = worst_tenth([row["metrics"] for row in final], headline)
     row = {
         "method": method,

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import ceil, isfinite, nan
 from pathlib import Path
 from statistics import mean
@@ -19,6 +20,7 @@ from typing import Any
 from fedapps.base.atomic import write_whole
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.base.report.numbers import Estimate
+from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import References, find_references
 from fedapps.launch.progress import to_go
@@ -331,30 +333,36 @@ def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
     """
     path = folder / REFERENCES
     known: dict[str, References] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    found: list[tuple[tuple[Any, ...], References]] = []
-    tables: list[comparisons.Estimates] = []
-    recorded = plan.config_of(plan.points[0], plan.seeds[0]).run.data_dir
-    seeds = plan.seeds[:1] if recorded and not plan.seed_keys else plan.seeds
-    total, begun = len(plan.points) * len(seeds) - len(known), time.monotonic()
-    for point in plan.points:
-        rows = []
-        for seed in seeds:
-            config, key = plan.config_of(point, seed), comparisons.point_title({**point, "seed": seed})
-            if key not in known:
-                run = config.run
-                facts = (run.task, config.options, run.num_nodes, run.data_dir, *(() if run.data_dir else (run.seed,)))
-                same = [one for of, one in found if of == facts]
-                known[key] = same[0] if same else find_references(config)
-                found.append((facts, known[key]))
-                write_whole(path, (json.dumps(known, indent=2) + "\n").encode())
-                left, spent = total - len(found), time.monotonic() - begun
-                if left and spent > _SILENT:
-                    print(
-                        f"{len(found)} of {total} results without federated training; {to_go(spent, len(found), left)}"
-                    )
-            rows += [
-                {"method": name, "metrics": {bare(metric): number for metric, number in metrics.items()}}
-                for name, metrics in known[key].items()
-            ]
-        tables.append(table_of(rows))
-    return tables
+    same_every_seed = plan.config_of(plan.points[0], plan.seeds[0]).run.data_dir and not plan.seed_keys
+    seeds = plan.seeds[:1] if same_every_seed else plan.seeds
+    alike: list[tuple[tuple[Any, ...], Config, list[str]]] = []  # facts, and the names of all with these facts
+    for point, seed in product(plan.points, seeds):
+        config, name = plan.config_of(point, seed), _reference_name(point, seed)
+        run = config.run
+        facts = (run.task, config.options, run.num_nodes, run.data_dir, *(() if run.data_dir else (run.seed,)))
+        names = next((names for of, _, names in alike if of == facts), None)
+        if names is None:
+            alike.append((facts, config, names := []))
+        names.append(name)
+    missing = [(config, names) for _, config, names in alike if not known.keys() >= set(names)]
+    begun = time.monotonic()
+    for done, (config, names) in enumerate(missing, start=1):
+        known |= dict.fromkeys(names, find_references(config))
+        write_whole(path, (json.dumps(known, indent=2) + "\n").encode())
+        spent, left = time.monotonic() - begun, len(missing) - done
+        if left and spent > _SILENT:
+            print(
+                f"{done} of {len(missing)} results without federated training; {to_go(spent, done, left)}", flush=True
+            )
+    return [
+        table_of(
+            {"method": name, "metrics": {bare(metric): number for metric, number in metrics.items()}}
+            for seed in seeds
+            for name, metrics in known[_reference_name(point, seed)].items()
+        )
+        for point in plan.points
+    ]
+
+
+def _reference_name(point: comparisons.Point, seed: int) -> str:
+    return comparisons.point_title({**point, "seed": seed})

@@ -237,6 +237,12 @@ class RunFolder:
             _check_once(path, rows)
         return rows
 
+    def last_evaluation(self) -> list[dict[str, Any]]:
+        """The rows of the nodes in the last evaluation; errors are those of :meth:`lines`."""
+        evaluated = [row for row in self.lines("nodes.jsonl") if row["phase"] == "evaluate"]
+        last = max((row["round"] for row in evaluated), default=0)
+        return [row for row in evaluated if row["round"] == last]
+
     def finished(self, method: str) -> bool:
         """Whether a method has completed all rounds."""
         return method in self.summary().get("methods", {})

@@ -150,7 +150,13 @@ def test_the_result_of_a_comparison_by_node_has_the_last_errors_of_each_stage(tm
     for seed in (0, 1):
         (run / f"sfl-{seed}").mkdir(parents=True)
         lines = [
-            {"phase": phase, "round": number, "node": node, "metrics": {"test.mse": 9.0, "stage-1.test.mse": error}}
+            {
+                "method": "sfl",
+                "phase": phase,
+                "round": number,
+                "node": node,
+                "metrics": {"test.mse": 9.0, "stage-1.test.mse": error},
+            }
             for phase, number, node, error in (
                 ("evaluate", 1, "client-1", 7.0),
                 ("evaluate", 2, "client-1", 0.25 + seed),
@@ -158,7 +164,7 @@ def test_the_result_of_a_comparison_by_node_has_the_last_errors_of_each_stage(tm
                 ("train", 2, "client-1", 8.0),
             )
         ]
-        (run / f"sfl-{seed}" / "nodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        (run / f"sfl-{seed}" / "nodes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [ComparedRun(method="sfl", seed=seed, metrics={"mse": 1.0}) for seed in (0, 1)]
     for seed in (0, 1):
         summary = {"methods": {"sfl": {"seconds": 2.0}}}

@@ -127,7 +127,9 @@ def test_points_with_the_same_task_have_the_same_references(tmp_path, monkeypatc
     monkeypatch.setattr(fedapps.comparison.summary, "find_references", found)
     config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": "here"}
     vary = (Vary("epochs", (1, 2)), Vary("text.hidden", (8, 16)))
-    tables = references_of(Plan("mine", config, ("fedavg",), (3,), "inline", vary=vary), tmp_path)
+    plan = Plan("mine", config, ("fedavg",), (3,), "inline", vary=vary)
+    tables = references_of(plan, tmp_path)
+    assert references_of(plan, tmp_path) == tables  # from the folder
     assert [table["forward"]["x"].mean for table in tables] == [8, 16, 8, 16]
     assert asked == [8, 16]
 
