@@ -28,6 +28,8 @@ import torch
 import fedapps
 from fedapps.runs.run_folder import RunFolder
 
+from .rogue import random_encoder
+
 Row = dict[str, Any]
 #: The largest difference of a parameter between the devices after a round. The first steps of Adam are as long as its
 #: learning rate, whatever the size of a gradient: where this is nearly 0, rounding decides on the direction.
@@ -48,6 +50,13 @@ TASKS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
     "vpr": ("fedvpr-streets", _STREETS, False),
     "vln": ("", _HOUSES, True),
 }
+_CIFAR = {"num-nodes": 2, "epochs": 2, "images.model": "lenet"}
+_TEXTS = {"num-nodes": 2, "fraction-train": 1.0, "text.source": "simulated", "text.train-examples": 64}
+#: The sizes of all-MiniLM-L6-v2.
+_MINILM = {
+    "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536,
+    "vocab_size": 30522,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +96,10 @@ def _name(device: str) -> str:
 
 def _checks(device: str) -> Iterator[tuple[str, Callable[[Path], Row]]]:
     for task in TASKS:
-        yield f"{task} as on the CPU", partial(_agrees, task, device)
+        yield f"{task} as on the CPU", partial(_agrees, device, *TASKS[task])
+    yield "images of 32x32 as on the CPU", partial(_small_images, device)
+    for name, adapter in (("MiniLM", ""), ("LoRA in MiniLM", "lora")):
+        yield f"{name} as on the CPU", partial(_encoder, device, adapter)
     yield "continued on the CPU, with private models", partial(_gone_on_with, device)
     yield "resumed on the CPU", partial(_resumed, device)
     yield "load and export", partial(_used, device)
@@ -112,9 +124,23 @@ def _difference(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> flo
     return max(float(np.abs(a[name].astype(np.float64) - b[name]).max()) for name in a if a[name].size)
 
 
-def _agrees(task: str, device: str, folder: Path) -> Row:
+def _small_images(device: str, folder: Path) -> Row:
+    """The network and the batches of ``images-cifar10``, on 4,000 images of noise."""
+    draws = np.random.default_rng(0)
+    images, labels = draws.integers(0, 256, (4000, 32, 32, 3), dtype=np.uint8), draws.integers(0, 10, 4000)
+    np.savez(folder / "noise.npz", x_train=images, y_train=labels, x_test=images[:100], y_test=labels[:100])
+    return _agrees(device, "images-cifar10", {**_CIFAR, "data-dir": str(folder)}, False, folder)
+
+
+def _encoder(device: str, adapter: str, folder: Path) -> Row:
+    """A transformer of the size of MiniLM with random weights, in bfloat16 where the device has it, on short texts."""
+    model = random_encoder(folder / "encoder", _MINILM)
+    keys = {**_TEXTS, "text.model": model, "text.adapter": adapter}
+    return _agrees(device, "fedvocab-minilm-agnews", keys, True, folder)
+
+
+def _agrees(device: str, recipe: str, keys: Mapping[str, Any], draws: bool, folder: Path) -> Row:
     """A round on the device beside one on the CPU: the parameters, the seconds and the peak of the GPU's memory."""
-    recipe, keys, draws = TASKS[task]
     runs: dict[str, Path] = {}
     seconds: dict[str, float] = {}
     for name, where in (("warm", device), ("device", device), ("cpu", "cpu")):

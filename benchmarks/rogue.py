@@ -23,6 +23,7 @@ from itertools import product
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -45,6 +46,7 @@ from .recipe_runs import add_jobs, exit_status, final_metrics, recipe_parser
 
 METRIC = "test.global_accuracy"
 ASYNCHRONOUS: dict[str, Value] = {"mode": "async", "concurrency": 20, "buffer": 10, "clock-step-seconds": "1"}
+_TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 #: The methods, and the keys without which they do not run.
 METHODS: dict[str, dict[str, Value]] = {
     "fedavg": {},
@@ -231,7 +233,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     with TemporaryDirectory() as folder:
-        encoder = {"text.model": tiny_encoder(Path(folder))} if options.tiny_encoder else {}
+        encoder = {"text.model": random_encoder(Path(folder))} if options.tiny_encoder else {}
         cells = _cells(options, encoder)
         accuracies = run_matrix(cells, accuracy, jobs=options.jobs, watch=Lines(len(cells)))
     conditions: dict[str, dict[str, list[float]]] = {}
@@ -264,8 +266,8 @@ def _cells(options: argparse.Namespace, encoder: Mapping[str, Value]) -> list[di
     ]
 
 
-def tiny_encoder(folder: Path) -> str:
-    """Write a BERT of two layers with random weights, whose tokens are syllables of simulated texts, into a folder."""
+def random_encoder(folder: Path, sizes: Mapping[str, int] = MappingProxyType(_TINY)) -> str:
+    """Write a BERT of these sizes with random weights, whose tokens are syllables of simulated texts, into a folder."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -278,8 +280,8 @@ def tiny_encoder(folder: Path) -> str:
         *map("".join, product(syllables, repeat=2)),
         *map("##{}".format, syllables),
     ]
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    config = transformers.BertConfig(vocab_size=len(pieces), **sizes, max_position_embeddings=64, initializer_range=0.2)
+    values = {"vocab_size": len(pieces), "max_position_embeddings": 64, "initializer_range": 0.2, **sizes}
+    config = transformers.BertConfig(**values)
     with torch_seed(0):
         transformers.BertModel(config).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))

@@ -119,8 +119,8 @@ def cnn(height: int, width: int, channels: int, classes: int) -> nn.Module:
     https://arxiv.org/abs/1602.05629).
     """
     return nn.Sequential(
-        *(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU()),
         nn.Linear(512, classes),
     )
@@ -144,8 +144,8 @@ def lenet(height: int, width: int, channels: int, classes: int) -> nn.Module:
     """
     maps = [max(1, ((side - 4) // 2 - 4) // 2) for side in (height, width)]
     return nn.Sequential(
-        *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(16 * maps[0] * maps[1], 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
         nn.Linear(84, classes),
     )
