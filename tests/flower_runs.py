@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.base.processes import end_group, flower_environment, free_port, tool
+from fedapps.base.processes import end_groups, flower_environment, free_port, tool
 from fedapps.deployment.submission import connect, submission, wait_until_healthy
 
 
@@ -47,7 +47,7 @@ def flower_run(
         superlink = subprocess.Popen(
             command, env=environment, stdout=output, stderr=output, cwd=folder, start_new_session=True
         )
-        stack.callback(end_group, superlink)
+        stack.callback(end_groups, [superlink])
         if not wait_until_healthy(superlink, port):
             raise RuntimeError(
                 f"the SuperLink did not start:\n{log_file.read_text(encoding='utf-8', errors='replace')[-2000:]}"

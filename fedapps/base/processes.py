@@ -109,11 +109,6 @@ def free_port() -> int:
             return port
 
 
-def end_group(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
-    """Stop a process that leads a session, and everything it started (:func:`end_groups`)."""
-    end_groups([process], patience)
-
-
 def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 10.0) -> None:
     """Stop processes that lead sessions, and everything they started.
 
