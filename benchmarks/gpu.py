@@ -50,7 +50,7 @@ TASKS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
     "vpr": ("fedvpr-streets", _STREETS, False),
     "vln": ("", _HOUSES, True),
 }
-_CIFAR = {"num-nodes": 2, "epochs": 2, "images.model": "lenet"}
+_CIFAR = {"num-nodes": 2, "epochs": 2}
 _TEXTS = {"num-nodes": 2, "fraction-train": 1.0, "text.source": "simulated", "text.train-examples": 64}
 #: The sizes of all-MiniLM-L6-v2.
 _MINILM = {

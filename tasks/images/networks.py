@@ -118,6 +118,7 @@ def cnn(height: int, width: int, channels: int, classes: int) -> nn.Module:
     (Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, Section 3,
     https://arxiv.org/abs/1602.05629).
     """
+    # Pooling first gives the same values and gradients, and ReLU has a quarter of the work.
     return nn.Sequential(
         *(nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
@@ -143,7 +144,7 @@ def lenet(height: int, width: int, channels: int, classes: int) -> nn.Module:
     Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022, https://arxiv.org/abs/2102.02079).
     """
     maps = [max(1, ((side - 4) // 2 - 4) // 2) for side in (height, width)]
-    return nn.Sequential(
+    return nn.Sequential(  # pooling first, as in cnn
         *(nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(16 * maps[0] * maps[1], 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
