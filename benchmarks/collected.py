@@ -24,11 +24,11 @@ from .results import stored_label
 _PACKAGES = ("flwr", "torch", "numpy")
 
 
-def of_folder(folder: Path, *, by_node: bool = False) -> dict[str, Any]:
+def of_folder(folder: Path, *, by_node: bool = False, by_round: str = "") -> dict[str, Any]:
     """What came out of an experiment, as fields of :class:`Result`, from the folder in which it has run.
 
-    This is a comparison, a tuning or an audit of fedapps, or ``rows.json`` of a benchmark. ``by_node`` is that of
-    :class:`~benchmarks.experiments.Experiment`.
+    This is a comparison, a tuning or an audit of fedapps, or ``rows.json`` of a benchmark. ``by_node`` and
+    ``by_round`` are those of :class:`~benchmarks.experiments.Experiment`.
     """
     if (rows := folder / "rows.json").exists():
         lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
@@ -39,6 +39,8 @@ def of_folder(folder: Path, *, by_node: bool = False) -> dict[str, Any]:
         found = _of_comparison(run, comparison, json.loads((run / "plan.json").read_text(encoding="utf-8")))
         if by_node:
             found["methods"] |= _estimates(_by_node(run, comparison))
+        if by_round:
+            found["methods"] |= _estimates(_by_round(run, comparison, by_round))
         return found
     if (tuning := run / "tune.json").exists():
         return _of_tuning(json.loads(tuning.read_text(encoding="utf-8")))
@@ -123,6 +125,17 @@ def _by_node(run: Path, compared: Comparison) -> dict[str, Any]:
         for part in compared.parts.values()
         for one in part.rows
         for node in RunFolder(run / f"{one.method}-{one.seed}", "").last_evaluation()
+    )
+
+
+def _by_round(run: Path, compared: Comparison, metric: str) -> dict[str, Any]:
+    """A metric after each round with an evaluation: ``fedavg, round 2`` is of round 2."""
+    return seed_values(
+        {"method": f"{canonical(one.method)}, round {row['round']}", "metrics": {metric: row["evaluate"][metric]}}
+        for part in compared.parts.values()
+        for one in part.rows
+        for row in RunFolder(run / f"{one.method}-{one.seed}", "").lines("metrics.jsonl")
+        if metric in row["evaluate"]
     )
 
 

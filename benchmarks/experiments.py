@@ -39,6 +39,8 @@ class Experiment:
         The experiments whose run folders the command uses.
     by_node : bool
         Whether its result also has the final test error of each node in each stage.
+    by_round : str
+        A metric whose mean over the nodes its result also has after each round with an evaluation; empty = none.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Experiment:
     page: str
     after: tuple[str, ...] = ()
     by_node: bool = False
+    by_round: str = ""
 
     @property
     def needs_data(self) -> bool:

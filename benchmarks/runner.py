@@ -123,7 +123,7 @@ def _command(one: Experiment, output: Path, data: str) -> list[str]:
 
 
 def _record(one: Experiment, folder: Path, results: Path, minutes: float) -> None:
-    found = of_folder(folder, by_node=one.by_node)
+    found = of_folder(folder, by_node=one.by_node, by_round=one.by_round)
     result = Result(one.name, one.shown, minutes=round(minutes, 1), **provenance(), **found)
     results.mkdir(parents=True, exist_ok=True)
     for path in (results / f"{one.name}.json", folder / "result.json"):

@@ -1,6 +1,6 @@
 """The ClientApp: a message comes in, the task's client does the work, a reply goes out.
 
-Around the work are, from the outside in: errors, limits, what may leave, timings, compression of the reply, and noise.
+Around the work are, from the outside in: errors, limits, packing, what may leave, timings, compression of the reply, and noise.
 """
 
 import time
@@ -23,6 +23,7 @@ from fedapps.registry.methods import queries
 from fedapps.strategies import SecureAggregationError, secagg_query, wire
 from fedapps.strategies.arrays import is_float, shared_record, to_record, views, without
 from fedapps.strategies.compression import compressed
+from fedapps.strategies.packing import packing_mod
 from fedapps.strategies.secure_node import masked
 from fedapps.strategies.stopwatch import measured, timed
 
@@ -79,7 +80,7 @@ class StateMemory:
         self._state.save(self._settings.server_round, error, self._settings.durable_round, self._attempts)
 
 
-app = ClientApp(mods=[report_errors, limited_work])
+app = ClientApp(mods=[report_errors, limited_work, packing_mod])
 
 
 @app.query(wire.PROFILE_QUERY.removeprefix("query."))

@@ -29,6 +29,7 @@ from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import check_named_cluster
 from fedapps.strategies import BaseStrategy, Callback, Each, RequireEvaluations, RoundReport, Run, Save, Track
+from fedapps.strategies.packing import PackedGrid
 from fedapps.strategies.transport import clock_of
 
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
@@ -62,6 +63,7 @@ def main(grid: Grid, context: Context) -> None:
         else:
             config.check_real_nodes()
             ask_again_after()
+            grid = PackedGrid(grid)
     if config.run.gate:
         from .gate import run_gate  # imports this module
 

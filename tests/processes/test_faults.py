@@ -119,7 +119,7 @@ def limited(pids: Sequence[int], most: int) -> None:
 
 def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
     # It is cut off when all have taken part again, however long that takes.
-    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 100.0}) as fleet:
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 60.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         robot = RobotOfPage(fleet.state(0) / "models" / "run" / "apfl" / "robot-00")
@@ -142,7 +142,7 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         fleet.assert_every_round_once()
         rounds = range(1, fleet.ended().round + 1)
         told = fleet.refused()
-        late = "no reply within 100 s"
+        late = "no reply within 60 s"
         # A worker that ends before it has started its task is replaced; later, the SuperNode replies with an error.
         reasons = ("stopped responding", late)
         killed = [
@@ -206,14 +206,14 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
-@pytest.mark.parametrize("pace", [{"mode": "async", "buffer": 5}, {"deadline": 15.0}])
+@pytest.mark.parametrize("pace", [{"mode": "async", "buffer": 3}, {"deadline": 15.0}])
 def test_a_node_that_sleeps_delays_no_other(tmp_path: Path, pace: dict[str, Any]) -> None:
-    given = {"methods": "fedavg", "num-nodes": 6, "rounds": 6, "evaluate-every": 6, "node-wait": 10.0, "deadline": 15.0}
-    with faulty(tmp_path, 6, LQR | given | pace) as fleet:
+    given = {"methods": "fedavg", "num-nodes": 4, "rounds": 4, "evaluate-every": 4, "node-wait": 10.0, "deadline": 15.0}
+    with faulty(tmp_path, 4, LQR | given | pace) as fleet:
         fleet.start()
         fleet.submit()
         fleet.wait_for_round(1)
-        with fleet.hanging(5):
+        with fleet.hanging(3):
             fleet.wait_for_round(2)
             fleet.kill_server()
             fleet.deployed.start_superlink()
@@ -222,11 +222,11 @@ def test_a_node_that_sleeps_delays_no_other(tmp_path: Path, pace: dict[str, Any]
             fleet.wait_until_ended()
             assert fleet.has_finished(), fleet.log_lines  # while the node sleeps, and long before its time is over
         rows = fleet.folder.lines("metrics.jsonl")
-        assert [row["round"] for row in rows] == list(range(1, 7))
-        assert all(fleet.trained(f"robot-0{index}") for index in range(5))
+        assert [row["round"] for row in rows] == [1, 2, 3, 4]
+        assert all(fleet.trained(f"robot-0{index}") for index in range(3))
         assert not any("no reply within 3600 s" in reason for _, _, reason in fleet.refused())
         if "mode" in pace:
-            assert [row["replies"] for row in rows] == [5] * 6
+            assert [row["replies"] for row in rows] == [3] * 4
         else:
             fleet.assert_every_round_once()
 
