@@ -13,6 +13,7 @@ from fedapps.base.report.numbers import format_bytes
 from fedapps.config.parsing import Config, read
 from fedapps.registry.methods import METHODS
 from fedapps.registry.tasks import task_class
+from fedapps.sim.flower_internals import direct_arrays
 
 #: The columns of the table of a task.
 HEAD = ("method", "stays on the node", "travels", "down", "up", "local work", "good for")
@@ -72,7 +73,8 @@ def choices(task: str) -> Iterator[Choice]:
 
 def choice_text(task: str) -> str:
     """The methods that apply to a task as a table, and below it those that do not, by reason."""
-    all_choices = list(choices(task))
+    with direct_arrays():
+        all_choices = list(choices(task))
     rows = [choice.cells for choice in all_choices if not choice.refused]
     title = f"methods for the task {task}; bytes are those of a node in a round, with the default model"
     return "\n".join([title, _aligned([HEAD, *rows]), *remarks(all_choices)])
