@@ -131,7 +131,7 @@ def _by_node(run: Path, compared: Comparison) -> dict[str, Any]:
 def _by_round(run: Path, compared: Comparison, metric: str) -> dict[str, Any]:
     """A metric after each round with an evaluation: ``fedavg, round 2`` is of round 2."""
     return seed_values(
-        {"method": f"{canonical(one.method)}, round {row['round']}", "metrics": {metric: row["evaluate"][metric]}}
+        {"method": f"{canonical(one.method)}, round {row['round']}", "metrics": {bare(metric): row["evaluate"][metric]}}
         for part in compared.parts.values()
         for one in part.rows
         for row in RunFolder(run / f"{one.method}-{one.seed}", "").lines("metrics.jsonl")

@@ -1,7 +1,8 @@
 """Names on the wire: message types, records, keys and metrics that servers and nodes exchange.
 
 This module imports nothing of this project, so that both sides can read it: constants, and how some values of a config
-are read. "Shared arrays" are the parameters that the server sends, named as in the model's ``state_dict``.
+are read. "Shared arrays" are the parameters that the server sends, named as in the model's ``state_dict``. A deployed
+run of fedapps packs each ArrayRecord on the way (:mod:`~fedapps.strategies.packing`).
 
 ============================ ========================== ================================================================
 message                      record                     content

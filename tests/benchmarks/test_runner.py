@@ -145,7 +145,7 @@ def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
     assert found.difference("loss", "local at 1", "fedavg at 1").low == -0.75
 
 
-def test_the_result_of_a_comparison_by_node_has_the_last_errors_of_each_stage(tmp_path: Path) -> None:
+def test_the_result_of_a_comparison_by_node_and_by_round(tmp_path: Path) -> None:
     run = tmp_path / "compare-social-1"
     for seed in (0, 1):
         (run / f"sfl-{seed}").mkdir(parents=True)
@@ -165,6 +165,11 @@ def test_the_result_of_a_comparison_by_node_has_the_last_errors_of_each_stage(tm
             )
         ]
         (run / f"sfl-{seed}" / "nodes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        rounds = [
+            {"method": "sfl", "round": number, "evaluate": evaluated}
+            for number, evaluated in ((1, {}), (2, {"test.mse": 5 + seed}))
+        ]
+        (run / f"sfl-{seed}" / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
     rows = [ComparedRun(method="sfl", seed=seed, metrics={"mse": 1.0}) for seed in (0, 1)]
     for seed in (0, 1):
         summary = {"methods": {"sfl": {"seconds": 2.0}}}
@@ -177,6 +182,9 @@ def test_the_result_of_a_comparison_by_node_has_the_last_errors_of_each_stage(tm
         "stage-1.test.mse": (0.25, 1.25)
     }
     assert found.of("fedavg, client-2", "stage-1.test.mse").mean == 0.5
+    by_round = Result("social-methods", "", **of_folder(tmp_path, by_round="test.mse"))
+    assert set(by_round.methods) == {"fedavg", "fedavg, round 2"}
+    assert by_round.of("fedavg, round 2", "mse").values == (5, 6)
     assert set(Result("social-methods", "", **of_folder(tmp_path)).methods) == {"fedavg"}
 
 
