@@ -21,6 +21,7 @@ from .callbacks import Callback, Each, RequireEvaluations, Run, Save, Track, Tra
 from .closing import Closing, Staleness
 from .compression import BFloat16, Compression, Int8, TopK, compression_mod
 from .optimizers import SGD, AdaGrad, Adam, Momentum, ServerOptimizer, Yogi
+from .packing import PackedGrid, packing_mod
 from .privacy import CentralPrivacy, PrivacyMechanism, epsilon
 from .profiles import Admission, ExampleLimits, Profile, in_key_order
 from .records import (
@@ -98,6 +99,7 @@ __all__ = [
     "Momentum",
     "MultiKrum",
     "NodeReport",
+    "PackedGrid",
     "PartialAggregation",
     "PoissonSampling",
     "PrivacyMechanism",
@@ -141,6 +143,7 @@ __all__ = [
     "from_record",
     "in_key_order",
     "is_float",
+    "packing_mod",
     "read_arrays",
     "secagg_mod",
     "secagg_query",

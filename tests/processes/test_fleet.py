@@ -156,7 +156,7 @@ def test_standard_methods_give_the_same_bits_on_a_fleet_as_in_one_process(tmp_pa
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    with fleet(tmp_path) as process:
+    with fleet(tmp_path, **{"num-nodes": 1}) as process:
         wait_for(lambda: forked_workers(process.pid), process, tmp_path)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130, said(tmp_path)
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 
 def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
-    with fleet(tmp_path, "--tls") as process:
+    with fleet(tmp_path, "--tls", **{"num-nodes": 1}) as process:
         wait_for(lambda: named(process.pid, "flower-superlink"), process, tmp_path)
         process.terminate()
         assert process.wait() == 130, said(tmp_path)
@@ -173,7 +173,7 @@ def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
 
 
 def test_a_supernode_that_dies_at_the_start_is_told_of_and_ends_the_fleet(tmp_path: Path) -> None:
-    with fleet(tmp_path) as process:
+    with fleet(tmp_path, **{"num-nodes": 2}) as process:
         node, *_ = wait_for(lambda: named(process.pid, "flower-supernode"), process, tmp_path)
         os.kill(node, signal.SIGKILL)
         assert process.wait() == 1, said(tmp_path)
