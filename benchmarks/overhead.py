@@ -8,9 +8,9 @@ Python process on each node.
 Where the time goes: a round has two exchanges of messages, train and evaluate. Flower's SuperNode polls for messages
 directly after each reply and then every 3 s, starts a process for each message, unpacks the app, and waits for 1 s when
 an array is not there yet. Those of :mod:`fedapps.deployment.supernode` do none of it; ``--flower-nodes`` measures
-the reference on Flower's own, and our side with the server's short pauses between two requests for an array, as in
-:mod:`fedapps.app.server_app`. Flower's grid polls for replies every 3 s, ``BaseStrategy`` after 0.02 s, then less
-often, up to every 0.5 s. Each array is sent in a separate request to and from the SuperLink.
+the reference on Flower's own, and our side with packed arrays and the server's short pauses between two requests for
+one, as in :mod:`fedapps.app.server_app`. Flower's grid polls for replies every 3 s, ``BaseStrategy`` after 0.02 s, then
+less often, up to every 0.5 s. Each array that is not packed is sent in a separate request to and from the SuperLink.
 
     python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 """

@@ -1,9 +1,21 @@
 """A node that does almost no work, so that the benchmark measures the overhead of a round."""
 
+from collections.abc import Callable
+
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-app = ClientApp()
+
+def as_fedapps(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Take packed arrays apart, on our side only: the other one does not wait for the import."""
+    if not context.run_config["as-fedapps"]:
+        return call_next(message, context)
+    from fedapps.strategies import packing_mod
+
+    return packing_mod(message, context, call_next)
+
+
+app = ClientApp(mods=[as_fedapps])
 
 
 @app.train()

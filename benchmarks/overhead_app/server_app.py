@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from fedapps.sim.flower_internals import ask_again_after
-from fedapps.strategies import BaseStrategy
+from fedapps.strategies import BaseStrategy, PackedGrid
 from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
@@ -28,6 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     if config["as-fedapps"]:
         ask_again_after()
+        grid = PackedGrid(grid)
     nodes = int(config["nodes"])
     strategies: dict[str, Strategy] = {
         "flower": FedAvg(min_train_nodes=nodes, min_evaluate_nodes=nodes, min_available_nodes=nodes),
