@@ -1,6 +1,7 @@
 """The ClientApp: a message comes in, the task's client does the work, a reply goes out.
 
-Around the work are, from the outside in: errors, limits, packing, what may leave, timings, compression of the reply, and noise.
+Around the work are, from the outside in: errors, limits, packed arrays, what may leave, timings, compression of the
+reply, and noise.
 """
 
 import time
