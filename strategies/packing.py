@@ -1,7 +1,7 @@
 """Many arrays in one: a fleet exchanges a few large objects in place of many small ones.
 
-Flower stores each array of a message as two objects and moves each object with requests of its own, which the SuperLink
-answers one after another: for a network of a hundred arrays several hundred for each node and round.
+Flower stores each array of a message as two objects. It sends a request for each object, and the SuperLink answers the
+requests one after another. A network of a hundred arrays needs several hundred requests for each node and round.
 :class:`PackedGrid` joins the arrays of a record into one array, which :func:`packing_mod` takes apart on the node, and
 the other way round. Nothing is decoded, so no bit changes, and neither strategies nor clients see packed records.
 
@@ -71,7 +71,7 @@ def _unpack_in(content: RecordDict) -> bool:
 
 
 def packing_mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Unpack the records of a message, and pack those of the reply to a message that had packed ones.
+    """Unpack the records of a message. If there were any, pack those of the reply.
 
     It must be the first mod that looks at arrays.
 

@@ -155,6 +155,17 @@ def test_standard_methods_give_the_same_bits_on_a_fleet_as_in_one_process(tmp_pa
     assert all(line["train_replies"] == NODES and line["refused"] == [] for line in lines)
 
 
+def test_secure_aggregation_gives_the_same_sum_on_a_fleet_as_in_one_process(tmp_path: Path) -> None:
+    given = settings(tmp_path) | {"methods": "fedavg", "secure-aggregation": True, "learning-rate": 0.01}
+    with fleet(tmp_path, "--tls", "--auth", **given) as process:
+        assert process.wait() == 0, said(tmp_path)
+    assert f"the sum of {NODES} of {NODES} nodes" in said(tmp_path)
+    inline = tmp_path / "inline"
+    execute(parse(resolve(given, str(inline))), "inline")
+    last = Path("run") / "checkpoints" / "fedavg" / f"round-{ROUNDS:06d}.safetensors"
+    assert same_bits(*(read_snapshot(folder / last).arrays for folder in (inline, tmp_path)))
+
+
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path, **{"num-nodes": 1}) as process:
         wait_for(lambda: forked_workers(process.pid), process, tmp_path)
