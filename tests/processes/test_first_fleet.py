@@ -125,6 +125,8 @@ def test_from_three_folders_to_a_model_that_answers(terminal: Terminal, tmp_path
         terminal.start(join.replace("NODE", node), NODE_PORT=free_port())
     terminal.run(deploy)
     assert (tmp_path / "home" / "fedapps" / "runs" / "pets-fleet" / "report.html").exists()
+    refused = terminal.run(deploy, status=1)  # the run has the name of the one before
+    assert re.search(r"run \d+ did not complete \(finished:failed\): see its log above", refused), refused
     stopped = terminal.start(f"{deploy} --set name=stopped --set rounds=1000")
     while not (run := started_run(terminal.last_log.read_text())):
         assert stopped.poll() is None, terminal.last_log.read_text()
