@@ -59,13 +59,16 @@ class Controller:
     Raises
     ------
     DataError
-        The scenario is "trials": recorded trials have no planner.
+        The scenario is "trials" or "pedestrians": recordings have no planner.
     """
 
     def __init__(self, forecast: Forecast, seed: int = 0) -> None:
         self.forecast, self.setting, self.options = forecast, forecast.setting, forecast.options
         if self.setting.scenario is None:
-            raise DataError("driving.scenario = 'trials' is recorded: it has no planner; use forecast()")
+            raise DataError(
+                f"driving.scenario = {self.options.scenario!r} is recorded: it has no planner; use forecast() or "
+                "forecast_people()"
+            )
         self.scenario = self.setting.scenario
         self._candidates = candidate_plans(self.options.candidates, max(self.options.horizon, TAU))
         with torch_seed(seed, "driving", "closed-loop"):
@@ -218,12 +221,14 @@ def simulate_world(folder: Path, options: Options, num_drivers: int, seed: int) 
     Raises
     ------
     DataError
-        The scenario is "trials", which is recorded.
+        The scenario is recorded.
     """
     setting = SETTINGS[options.scenario]
     scenario = setting.scenario
     if scenario is None:
-        raise DataError("scenario = 'trials' is recorded, not simulated: set data-dir to the folder of its files")
+        raise DataError(
+            f"driving.scenario = {options.scenario!r} is recorded, not simulated: set data-dir to its folder"
+        )
     drivers = lane_swap_drivers(num_drivers, options.driver_style)
     starts = _starts(scenario, *options.sessions(), seed)
     predictor = HoldLastControl(setting)

@@ -183,6 +183,12 @@ class Options:
     horizon: int = option(20, "Future steps to forecast and to plan (H)", minimum=1, data=True)
     latent: int = option(8, "Dimension of the latent variable z", minimum=1)
     hidden: int = option(32, "Units of each LSTM", minimum=1)
+    loss: str = option(
+        "controls",
+        "Error of a forecast in the loss: controls, the mean squared error of standardised controls, as in the paper; "
+        "path, the mean distance of the forecast positions in m",
+        choices=("controls", "path"),
+    )
     kl_weight: float = option(0.05, "Weight of the KL term in the loss; 0 = reconstruction only", minimum=0.0)
     window_stride: int = option(3, "Steps between consecutive windows of a session", minimum=1)
     samples: int = option(8, "Samples of z per forecast (K)", minimum=1)

@@ -14,6 +14,7 @@ one has somebody 10 m ahead who walks alike. Forecasts do not see the future of 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -74,8 +75,14 @@ def file_of(folder: Path, name: str) -> Path:
     return paths[0]
 
 
-def windows(path: Path, options: Options, split: str) -> Iterator[Session]:
-    """Yield every window of a file, by person and time."""
+def read_tracks(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids ``[P]`` of all people of a file, and their positions ``[T, P, 2]``, NaN where one is not seen.
+
+    Raises
+    ------
+    DataError
+        The file is malformed.
+    """
     with open_text(path) as file:
         try:
             rows = np.loadtxt(file, ndmin=2)
@@ -87,17 +94,37 @@ def windows(path: Path, options: Options, split: str) -> Iterator[Session]:
     people, numbers = np.unique(rows[:, 1], return_inverse=True)
     places = np.full((steps.max() + 1, len(people), 2), np.nan)
     places[steps, numbers] = rows[:, 2:]
+    return people, places
+
+
+def windows(path: Path, options: Options, split: str) -> Iterator[Session]:
+    """Yield every window of a file, by person and time."""
+    people, places = read_tracks(path)
     length, seen = options.history + options.horizon, options.history
     for person in range(len(people)):
         present = np.flatnonzero(np.isfinite(places[:, person, 0]))
         for first in present[: len(present) - length + 1]:
             way = places[first : first + length, person]
             if np.isfinite(way).all() and len(way) == length:
-                yield Session(0, split, *_turned(way, places[first : first + seen], person, seen))
+                view = turned(way, places[first : first + seen], person)
+                yield Session(0, split, view.states, view.controls)
 
 
-def _turned(way: np.ndarray, around: np.ndarray, person: int, seen: int) -> tuple[np.ndarray, np.ndarray]:
-    """The states and controls of a window, from the person's way ``[T, 2]`` and all people ``[seen, people, 2]``."""
+class View(NamedTuple):
+    """A person and the nearest other as the forecaster sees them: ``states [T, 2, 4]`` and ``controls [T, 2, 2]``.
+
+    A point p of the recording is ``turn @ (p - origin)`` in these.
+    """
+
+    states: np.ndarray
+    controls: np.ndarray
+    origin: np.ndarray
+    turn: np.ndarray
+
+
+def turned(way: np.ndarray, around: np.ndarray, person: int) -> View:
+    """The view of a person from its way ``[T, 2]`` and all people ``[seen, P, 2]`` in the first steps of it."""
+    seen = len(around)
     now, walked = way[seen - 1], way[seen - 1] - way[0]
     distances = np.linalg.norm(around[-1] - now, axis=1)
     distances[~np.isfinite(around).all(axis=(0, 2))] = np.inf
@@ -114,7 +141,7 @@ def _turned(way: np.ndarray, around: np.ndarray, person: int, seen: int) -> tupl
     velocity = np.concatenate([velocity[:1], velocity])
     controls = np.diff(velocity, axis=0, prepend=velocity[:1]) / WALKING_STEP
     controls[seen:, 0] = 0  # the future of the other person is not known
-    return np.concatenate([position, velocity], axis=2), controls
+    return View(np.concatenate([position, velocity], axis=2), controls, now, turn)
 
 
 def batch_of(setting: Setting, options: Options, sessions: Sequence[Session]) -> dict[str, Tensor]:
@@ -144,7 +171,7 @@ def scores(model: Forecaster, setting: Setting, options: Options, batch: Batch, 
     """
     device = next(model.parameters()).device
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
-    reconstruction, kl = (part.mean().item() for part in elbo_parts(model, batch))
+    reconstruction, kl = (part.mean().item() for part in elbo_parts(model, setting, options, batch))
     human, plans = batch["current"][:, 1], batch["robot_future"][:, None]
     noise = torch.randn(len(human), options.samples, model.latent, device=device)
     metrics: Metrics = {f"{split}.elbo": reconstruction + options.kl_weight * kl, f"{split}.kl": kl}

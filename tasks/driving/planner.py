@@ -107,10 +107,11 @@ class Forecaster(nn.Module):
     def forward(
         self, history: Tensor, robot_future: Tensor, human_future: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the two parts of the negative ELBO for each of N windows, both ``[N]``.
+        """Return the human's standardised controls ``[N, H, 2]`` for each of N windows, and the KL divergence ``[N]``
+        in nats.
 
-        The first is the mean squared error of the standardised controls at the sample of z given by the standard normal
-        ``noise [N, latent]``, the second the KL divergence in nats.
+        The controls are those at the sample of z that is given by the standard normal ``noise [N, latent]``. In
+        training, z may be inferred from the human's future.
         """
         summary = self.read_past(history)
         if self.posterior == "cvae":
@@ -121,8 +122,7 @@ class Forecaster(nn.Module):
         else:
             q = self.infer(summary, robot_future)
             divergence = kl_divergence(q)
-        predicted = self.decode(q.at(noise), robot_future, history[:, -1])
-        return ((predicted - human_future) ** 2).mean(dim=(1, 2)), divergence
+        return self.decode(q.at(noise), robot_future, history[:, -1]), divergence
 
     def forecast(self, history: Tensor, plans: Tensor, noise: Tensor) -> Tensor:
         """Return the human's standardised controls ``[S, C, K, H, 2]`` for every plan and every sample.
@@ -157,14 +157,26 @@ def _gaussian(layer: nn.Linear, *summaries: Tensor) -> Gaussian:
     return Gaussian(mean, log_variance.clamp(-10.0, 10.0))
 
 
-def elbo_parts(model: Forecaster, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the reconstruction error and KL of each window, ``[N]`` each, at one sample of z from torch's global
-    generator.
+def elbo_parts(model: Forecaster, setting: Setting, options: Options, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the :func:`reconstruction` error and KL of each window, ``[N]`` each, at one sample of z from torch's
+    global generator.
     """
     history = batch["history"]
     noise = torch.randn(len(history), model.latent, device=history.device)
-    parts: tuple[Tensor, Tensor] = model(history, batch["robot_future"], batch["human_future"], noise)
-    return parts
+    controls, divergence = model(history, batch["robot_future"], batch["human_future"], noise)
+    return reconstruction(setting, options, batch, controls), divergence
+
+
+def reconstruction(setting: Setting, options: Options, batch: Batch, controls: Tensor) -> Tensor:
+    """Return the error ``[N]`` of the human's standardised ``controls [N, H, 2]`` of N windows, by ``driving.loss``.
+
+    ``"controls"`` is their mean squared error (APFL, Section IV-B), ``"path"`` the mean distance in m between the
+    positions to which they lead and the human's.
+    """
+    if options.loss == "controls":
+        return ((controls - batch["human_future"]) ** 2).mean(dim=(1, 2))
+    path = setting.roll_out(batch["current"][:, HUMAN], controls)[..., :2]
+    return torch.linalg.vector_norm(path - batch["human_path"], dim=-1).mean(dim=-1)
 
 
 @torch.no_grad()
@@ -180,15 +192,15 @@ def scores(model: Forecaster, setting: Setting, options: Options, windows: Batch
         return {}
     device = next(model.parameters()).device
     batch = {name: tensor.to(device) for name, tensor in windows.items()}
-    draws = [torch.stack([part.mean() for part in elbo_parts(model, batch)]) for _ in range(options.samples)]
-    reconstruction, kl = torch.stack(draws).mean(dim=0).tolist()
+    parts = [elbo_parts(model, setting, options, batch) for _ in range(options.samples)]
+    error, kl = torch.stack([torch.stack([part.mean() for part in draw]) for draw in parts]).mean(dim=0).tolist()
     metrics: Metrics = {
-        f"{split}.elbo": reconstruction + options.kl_weight * kl,
-        f"{split}.reconstruction": reconstruction,
+        f"{split}.elbo": error + options.kl_weight * kl,
+        f"{split}.reconstruction": error,
         f"{split}.kl": kl,
     }
     human = batch["current"][:, 1]
-    straight = constant_velocity(batch, options, split)
+    straight = constant_velocity(setting, options, batch, split)
     noise = torch.randn(len(human), options.samples, model.latent, device=device)
     controls = model.forecast(batch["history"], batch["robot_future"][:, None], noise)[:, 0]
     ahead = setting.roll_out(human[:, None], controls)[..., 1].mean(dim=1)
@@ -200,12 +212,12 @@ def scores(model: Forecaster, setting: Setting, options: Options, windows: Batch
     return metrics
 
 
-def constant_velocity(windows: Batch, options: Options, split: str) -> dict[str, float]:
+def constant_velocity(setting: Setting, options: Options, windows: Batch, split: str) -> dict[str, float]:
     """Return the metrics ``<split>.*`` of :func:`scores` for a human that keeps its velocity.
 
     Its controls are zero, and they are certain: ``elbo`` is the reconstruction error.
     """
-    error = float((windows["human_future"] ** 2).mean())
+    error = float(reconstruction(setting, options, windows, torch.zeros_like(windows["human_future"])).mean())
     metrics = {f"{split}.elbo": error, f"{split}.reconstruction": error}
     for steps in TIMES:
         if steps <= options.horizon:

@@ -196,9 +196,9 @@ class DrivingTask(Task):
         return self._node(folder, recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.planner.Forecaster`)."""
-        reconstruction, divergence = planner.elbo_parts(_forecaster(model), batch)
-        return reconstruction.mean() + self.options.kl_weight * divergence.mean()
+        """The :func:`~fedapps.tasks.driving.planner.reconstruction` error + ``kl_weight`` x KL."""
+        error, divergence = planner.elbo_parts(_forecaster(model), self.setting, self.options, batch)
+        return error.mean() + self.options.kl_weight * divergence.mean()
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
@@ -215,7 +215,11 @@ class DrivingTask(Task):
 
         def ahead(car: str) -> Secret:
             def fill(batch: Batch, unknown: Tensor) -> Batch:
-                return {**batch, f"{car}_future": 2 * unknown - 1}
+                controls = 2 * unknown - 1
+                if car == "robot":
+                    return {**batch, "robot_future": controls}
+                way = setting.roll_out(batch["current"][:, HUMAN], controls)[..., :2]
+                return {**batch, "human_future": controls, "human_path": way}
 
             def path(batch: Batch) -> Tensor:
                 controls = batch[f"{car}_future"]
@@ -269,7 +273,7 @@ class DrivingTask(Task):
             return {CONSTANT_VELOCITY: [self._unmoved(data) for data in self.nodes_in(folder, num_nodes)]}
         tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
         floor: list[Metrics] = [
-            {**planner.constant_velocity(test, self.options, "test")} if test else {} for test in tested
+            {**planner.constant_velocity(self.setting, self.options, test, "test")} if test else {} for test in tested
         ]
         return {CONSTANT_VELOCITY: floor}
 

@@ -20,7 +20,8 @@ from fedapps.base.seeding import torch_seed
 
 from .closed_loop import Controller
 from .data import STEP, Session, past, read_file, read_sessions
-from .options import Options, Setting
+from .options import WALKING_STEP, Options, Setting
+from .pedestrians import read_tracks, turned
 from .planner import Forecast, Forecaster
 from .task import DrivingTask
 
@@ -123,6 +124,50 @@ class DrivingTrained(TrainedModel):
         finite_answer(human[..., :2] - seen[:, -1:, HUMAN, :2][:, None].float().numpy(), "movement", limit)
         return human[0] if single else human
 
+    def forecast_people(
+        self, positions: ArrayLike, *, samples: int | None = None, seed: int = 0, limit: float = np.inf
+    ) -> np.ndarray:
+        """Return K sampled paths of each person in the next H steps of 0.4 s, of a model of pedestrians.
+
+        Parameters
+        ----------
+        positions : array-like [T, P, 2]
+            Where P people were in the last steps, in metres; NaN where one was not seen. The last ``driving.history``
+            steps count.
+        samples, seed, limit
+            As of :meth:`forecast`.
+
+        Returns
+        -------
+        float32 ndarray [P, K, H, 2]
+            Positions after each step; NaN for people who were not seen in all of the steps that count.
+
+        Raises
+        ------
+        DataError
+            The model is not one of pedestrians, the shape is wrong, there are fewer steps, or a position is infinite.
+        """
+        options = self._options
+        if options.scenario != "pedestrians":
+            raise DataError(f"the model forecasts drivers (driving.scenario = {options.scenario!r}); call forecast")
+        tracks = np.asarray(positions, dtype=float)
+        if tracks.ndim != 3 or tracks.shape[2] != 2 or len(tracks) < options.history or np.isinf(tracks).any():
+            raise DataError(
+                f"positions of shape {list(tracks.shape)}, or infinite; expected [T, P, 2] with T of at least "
+                f"{options.history} (driving.history), and NaN where somebody was not seen"
+            )
+        tracks = tracks[-options.history :]
+        seen = np.flatnonzero(np.isfinite(tracks).all(axis=(0, 2)))
+        draws = options.samples if samples is None else samples
+        paths = np.full((tracks.shape[1], draws, options.horizon, 2), np.nan, dtype=np.float32)
+        if len(seen):
+            views = [turned(tracks[:, person], tracks, person) for person in seen]
+            motions, controls = (np.stack([getattr(view, name) for view in views]) for name in ("states", "controls"))
+            ahead = self.forecast(motions, controls, samples=samples, seed=seed, limit=limit)[..., :2]
+            for person, view, path in zip(seen, views, ahead, strict=True):
+                paths[person] = path @ view.turn + view.origin
+        return paths
+
     def controller(self, seed: int = 0) -> Controller:
         """Return a controller of the robot that plans with the forecast, for one encounter or several at once.
 
@@ -134,7 +179,7 @@ class DrivingTrained(TrainedModel):
         Raises
         ------
         DataError
-            The scenario is "trials", which has no planner.
+            The scenario is "trials" or "pedestrians", which have no planner.
         """
         return Controller(self.predictor(), seed)
 
@@ -146,7 +191,9 @@ class DrivingTrained(TrainedModel):
         """Yield the forecast after the last row of each session.
 
         An input is a file of sessions in the format of a node's data (:mod:`fedapps.tasks.driving.data`), or a folder
-        of them. The robot coasts.
+        of them. The robot coasts. A file of pedestrians (:mod:`fedapps.tasks.driving.pedestrians`) has a row for each
+        person who is seen in its last steps, with ``person``, ``x`` and ``y`` in place of ``block``, ``session``,
+        ``along`` and ``lateral``.
 
         Yields
         ------
@@ -159,7 +206,11 @@ class DrivingTrained(TrainedModel):
         road = cast(DrivingTask, self.task).road
         for source in inputs:
             if not isinstance(source, Path):
-                raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
+                raise DataError("task 'driving' reads sessions from files: name a file or a folder")
+            if cast(DrivingTask, self.task).walking:
+                for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+                    yield from self._people(path)
+                continue
             read = read_sessions(source, road) if source.is_dir() else read_file(source, road)
             recording = cast(DrivingTask, self.task).checked(source, read)
             sessions_read = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
@@ -212,6 +263,19 @@ class DrivingTrained(TrainedModel):
             motions = np.stack([session.states[-seen:] for session in some])
             controls = np.stack([session.controls[-seen:] for session in some])
             yield from self.forecast(motions, controls, noise=noise.expand(len(some), -1, -1))[..., :2]
+
+    def _people(self, path: Path) -> Iterator[dict[str, Any]]:
+        people, tracks = read_tracks(path)
+        history = self._options.history
+        seen = np.flatnonzero(np.isfinite(tracks[-history:]).all(axis=(0, 2)))
+        if len(tracks) < history or not len(seen):
+            raise DataError(f"{path}: nobody is seen in all of the last {history} steps (driving.history)")
+        samples = self.forecast_people(tracks)
+        for person in seen:
+            x, y = samples[person].mean(axis=0).T.tolist()
+            seconds = [round(WALKING_STEP * (step + 1), 1) for step in range(len(x))]
+            row = {"file": str(path), "person": int(people[person]), "seconds": seconds, "x": x, "y": y}
+            yield {**row, "samples": samples[person].tolist()}
 
     def _noise(self, noise: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
         latent = self._options.latent

@@ -15,6 +15,7 @@ from fedapps.tasks.driving.planner import (
     candidate_plans,
     kl_divergence,
     mpc_policy,
+    reconstruction,
 )
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.world.sessions import Observation
@@ -58,10 +59,25 @@ def test_an_encoder_that_says_nothing_costs_nothing():
     torch.nn.init.zeros_(model.encoder.weight)
     torch.nn.init.zeros_(model.encoder.bias)
     history, robot, human, noise = windows(7)
-    reconstruction, divergence = model(history, robot, human, noise)
+    controls, divergence = model(history, robot, human, noise)
     assert not divergence.any()
-    expected = ((model.decode(noise, robot, history[:, -1]) - human) ** 2).mean(dim=(1, 2))
-    torch.testing.assert_close(reconstruction, expected)
+    torch.testing.assert_close(controls, model.decode(noise, robot, history[:, -1]))
+
+
+def test_the_error_of_controls_and_of_the_path_by_hand():
+    """A person at rest who walks to (3, 4) and stays there; no control leaves the forecast at rest."""
+    walking, still = SETTINGS["pedestrians"], torch.zeros(1, 2, 2)
+    to, back = torch.tensor([3.0, 4.0]) / 0.16 / 1.5, -torch.tensor([3.0, 4.0]) / 0.16 / 1.5
+    human = torch.stack((to, back))[None]
+    batch = {
+        "current": torch.zeros(1, 2, 4),
+        "human_future": human,
+        "human_path": torch.tensor([[[3.0, 4.0], [3.0, 4.0]]]),
+    }
+    for loss, expected in (("controls", float((human**2).mean())), ("path", 5.0)):
+        options = Options(scenario="pedestrians", history=3, min_history=3, horizon=2, loss=loss)
+        assert reconstruction(walking, options, batch, still).tolist() == pytest.approx([expected])
+        assert reconstruction(walking, options, batch, human).tolist() == pytest.approx([0.0], abs=1e-6)
 
 
 def test_the_literal_posterior_sees_no_human_future_and_the_other_does():
@@ -105,8 +121,8 @@ def test_without_context_the_newest_state_reaches_the_decoder_only_through_z():
 
 
 def test_no_windows():
-    reconstruction, divergence = forecaster()(*windows(0))
-    assert reconstruction.shape == divergence.shape == (0,)
+    controls, divergence = forecaster()(*windows(0))
+    assert (controls.shape, divergence.shape) == ((0, 5, 2), (0,))
 
 
 SETTING = SETTINGS["lane-swap"]

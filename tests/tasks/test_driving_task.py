@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.driving import planner
 from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.task import DrivingTask
 from report_pages import node_line, page, save_traces, section_names, write_finished_run, write_lines
@@ -68,16 +69,17 @@ def test_learning_lowers_the_loss_and_beats_constant_velocity(world):
     assert after["test.elbo"] == pytest.approx(elbo)
 
 
-def test_without_a_weight_on_kl_the_loss_is_the_reconstruction(world):
-    task = DrivingTask(replace(SMALL, kl_weight=0.0))
+@pytest.mark.parametrize("error", ["controls", "path"])
+def test_without_a_weight_on_kl_the_loss_is_the_error(world, error):
+    task = DrivingTask(replace(SMALL, kl_weight=0.0, loss=error))
     data, model = task.load_node(world, 0, 3), model_of(task)
     batch = data.splits["train"]
     torch.manual_seed(3)
     loss = task.loss(model, batch)
     torch.manual_seed(3)
     noise = torch.randn(len(batch["history"]), 2)
-    reconstruction, _ = model(batch["history"], batch["robot_future"], batch["human_future"], noise)
-    assert loss.item() == reconstruction.mean().item()
+    controls, _ = model(batch["history"], batch["robot_future"], batch["human_future"], noise)
+    assert loss.item() == planner.reconstruction(task.setting, task.options, batch, controls).mean().item()
 
 
 @pytest.mark.parametrize("posterior", ["literal", "cvae"])

@@ -10,7 +10,7 @@ import torch
 from fedapps.tasks.base import DataError, evaluated
 from fedapps.tasks.driving.closed_loop import session_metrics
 from fedapps.tasks.driving.data import read_folder
-from fedapps.tasks.driving.options import Options, to_motion
+from fedapps.tasks.driving.options import SETTINGS, Options, to_motion
 from fedapps.tasks.driving.planner import TAU, elbo_parts
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.trained import DrivingTrained
@@ -74,7 +74,7 @@ def test_forecasts_have_the_error_of_the_evaluation(worlds):
     count, horizon = len(windows["history"]), SMALL.horizon
     with torch_seed(derive_seed(3, "evaluate", data.key), "driving", "test"), torch.no_grad():
         for _ in range(SMALL.samples):
-            elbo_parts(trained.module, windows)
+            elbo_parts(trained.module, SETTINGS[SMALL.scenario], SMALL, windows)
         noise = torch.randn(count, SMALL.samples, SMALL.latent)
     sessions = [
         session
@@ -263,3 +263,71 @@ def test_recorded_trials_are_forecast_from_their_file():
     row = next(trained.rows([file]))
     assert np.shape(row["samples"]) == (2, 20, 2)
     assert np.isfinite(row["samples"]).all()
+
+
+# -- people ----------------------------------------------------------------------------------------------------
+
+PEOPLE = Options(scenario="pedestrians", history=3, min_history=3, horizon=2, hidden=4, latent=2, samples=3)
+
+
+def tracks(angle=0.0, shift=(0.0, 0.0)):
+    """Two people who walk side by side and a third who is seen too late, turned by ``angle`` and moved."""
+    steps = np.arange(4.0)
+    way = np.stack([0.5 * steps, 0.1 * steps**2], axis=1)
+    late = np.where(steps[:, None] > 2, way + 5, np.nan)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return np.stack([way, way[:, ::-1], late], axis=1) @ turn.T + shift
+
+
+def test_people_who_expect_no_control_repeat_their_last_step():
+    trained = trained_on(PEOPLE, spread=0.0)
+    seen = tracks()
+    paths = trained.forecast_people(seen)
+    assert (paths.shape, paths.dtype) == ((3, 3, 2, 2), np.float32)
+    step = seen[-1, :2] - seen[-2, :2]
+    for ahead in (1, 2):
+        expected = np.repeat((seen[-1, :2] + ahead * step)[:, None], 3, axis=1)
+        np.testing.assert_allclose(paths[:2, :, ahead - 1], expected, atol=1e-5)
+    assert np.isnan(paths[2]).all()  # was not seen in all of the last three steps
+
+
+def test_people_are_forecast_alike_wherever_they_walk():
+    trained = trained_on(PEOPLE, spread=3.0)
+    here, there = trained.forecast_people(tracks()), trained.forecast_people(tracks(2.0, (7.0, -3.0)))
+    turn = np.array([[np.cos(2.0), -np.sin(2.0)], [np.sin(2.0), np.cos(2.0)]])
+    np.testing.assert_allclose(there[:2], here[:2] @ turn.T + [7.0, -3.0], atol=1e-4)
+    assert np.abs(here[:2] - trained_on(PEOPLE, spread=0.0).forecast_people(tracks())[:2]).max() > 0.01
+
+
+def test_predictions_of_a_file_of_people(tmp_path):
+    path = tmp_path / "hall.txt"
+    seen = tracks()
+    rows = [
+        f"{780 + 10 * step} {person + 4} {x} {y}\n"
+        for step, places in enumerate(seen)
+        for person, (x, y) in enumerate(places)
+        if np.isfinite(x)
+    ]
+    path.write_text("".join(rows))
+    trained = trained_on(PEOPLE)
+    expected = trained.forecast_people(seen)
+    first, second = trained.rows([tmp_path])
+    assert (first["person"], second["person"], first["seconds"]) == (4, 5, [0.4, 0.8])
+    np.testing.assert_allclose(first["samples"], expected[0], atol=1e-5)
+    np.testing.assert_allclose(second["y"], expected[1].mean(axis=0)[:, 1], atol=1e-5)
+    path.write_text("".join(rows[:2]))
+    with pytest.raises(DataError, match=r"hall\.txt: nobody is seen in all of the last 3 steps"):
+        list(trained.rows([path]))
+
+
+@pytest.mark.parametrize("positions", [np.zeros((2, 1, 2)), np.zeros((3, 2)), np.full((3, 1, 2), np.inf)])
+def test_people_of_a_wrong_shape_are_refused(positions):
+    with pytest.raises(DataError, match=r"expected \[T, P, 2\] with T of at least 3 \(driving\.history\)"):
+        trained_on(PEOPLE).forecast_people(positions)
+
+
+def test_only_a_model_of_pedestrians_forecasts_people():
+    with pytest.raises(DataError, match=r"forecasts drivers \(driving\.scenario = 'lane-swap'\); call forecast"):
+        trained_on(SMALL).forecast_people(tracks())
+    with pytest.raises(DataError, match=r"'pedestrians' is recorded: it has no planner"):
+        trained_on(PEOPLE).controller()
