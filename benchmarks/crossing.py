@@ -115,11 +115,9 @@ def rolled(position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
 def costs(plans: np.ndarray, goal: np.ndarray, people: np.ndarray) -> np.ndarray:
     """The cost ``[C]`` of each of ``plans [C, H, 2]`` beside sampled paths ``people [P, K, H, 2]``."""
     way = np.minimum.accumulate(np.linalg.norm(plans - goal, axis=2), axis=1).mean(axis=1)  # it may stop at the goal
-    near = people[np.nan_to_num(np.linalg.norm(people - plans[0, 0], axis=3), nan=np.inf).min(axis=(1, 2)) < 2 * HORIZON]
-    if not len(near):
-        return np.asarray(way)
-    gaps = np.linalg.norm(plans[:, None, None] - near[None], axis=4)
-    missing = np.maximum(0.0, ROOM - np.nan_to_num(gaps, nan=np.inf)) ** 2
+    seen = people[np.isfinite(people).any(axis=(1, 2, 3))]
+    gaps = np.nan_to_num(np.linalg.norm(plans[:, None, None] - seen[None], axis=4), nan=np.inf)
+    missing = np.maximum(0.0, ROOM - gaps) ** 2
     return np.asarray(way + RISK * missing.mean(axis=2).sum(axis=(1, 2)))
 
 

@@ -27,8 +27,8 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_function
 def measured(name: str) -> bool:
-    """Whether an experiment has a result."""
-    return name in experiments() and (FOLDER / f"{name}.json").exists()
+    """Whether an experiment has a result; of several, separated by commas, all."""
+    return all(one in experiments() and (FOLDER / f"{one}.json").exists() for one in name.split(","))
 
 
 @_function

@@ -7,6 +7,7 @@ follow from the matches that VPR-Bench stores (M. Zaffar et al., IJCV 2021).
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate
@@ -46,6 +47,16 @@ CORRIDOR: Mapping[str, float] = {
     "HOG": 0.477,
     "RegionVLAD": 0.432,
     "CALC": 0.324,
+}
+
+#: Mean distance in m of forecasts of pedestrians at ETH, HOTEL, UNIV, ZARA1 and ZARA2; of the last two, the best of 20.
+#: From the repository of Trajectron++ (its issue 53 has its own, corrected numbers) and A. Gupta et al., CVPR 2018.
+PEDESTRIANS: Mapping[str, Sequence[float]] = {
+    "linear": (1.33, 0.39, 0.82, 0.62, 0.77),
+    "LSTM": (1.09, 0.86, 0.61, 0.41, 0.52),
+    "Social LSTM": (1.09, 0.79, 0.67, 0.47, 0.56),
+    "Social GAN": (0.81, 0.72, 0.60, 0.34, 0.42),
+    "Trajectron++": (0.67, 0.18, 0.30, 0.25, 0.18),
 }
 
 
@@ -121,6 +132,15 @@ def corridor_published() -> str:
     return ", ".join(f"{method} {shown(recall)}" for method, recall in CORRIDOR.items())
 
 
+def pedestrians_published(method: str, place: int | None = None) -> str:
+    """The distance at a place, or the mean over all places."""
+    errors = PEDESTRIANS[method]
+    return shown(fmean(errors) if place is None else errors[place], 2)
+
+
 FUNCTIONS.update(
-    {function.__name__: function for function in (argument, corridor, corridor_published, gains, ordered, silos)}
+    {
+        function.__name__: function
+        for function in (argument, corridor, corridor_published, gains, ordered, pedestrians_published, silos)
+    }
 )

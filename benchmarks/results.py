@@ -9,9 +9,10 @@ method: ``fedavg at random``. What is not known is left out.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedapps.base.report.numbers import Estimate, half_width
@@ -83,6 +84,21 @@ class Result:
         half = half_width(left.sd + right.sd, seeds)
         return Estimate(mean, seeds, low=mean - half, high=mean + half, widest=True)
 
+    def mean_with(self, others: Sequence["Result"]) -> "Result":
+        """The result whose values are the means of those of this one and others, seed by seed.
+
+        It has the methods and metrics that all of them have for as many seeds.
+        """
+        methods: dict[str, dict[str, Estimate]] = {}
+        for method, metrics in self.methods.items():
+            for metric, known in metrics.items():
+                every = [known, *(one.methods.get(method, {}).get(metric) for one in others)]
+                values = [one.values for one in every if one and len(one.values) == len(known.values) > 0]
+                if len(values) == len(every):
+                    means = [fmean(of_seed) for of_seed in zip(*values, strict=True)]
+                    methods.setdefault(method, {})[metric] = Estimate.of(means)
+        return replace(self, methods=methods, differences=())
+
     def _label(self, method: str) -> str:
         return method if method in self.methods else stored_label(method)
 
@@ -113,8 +129,9 @@ _ESTIMATE = {one.name for one in fields(Estimate)}
 
 @cache
 def result(name: str, folder: Path = FOLDER) -> Result:
-    """The result of an experiment. Raises ``FileNotFoundError`` if it has none."""
-    return Result.read(folder / f"{name}.json")
+    """The result of an experiment; of several, separated by commas, the mean. Raises ``FileNotFoundError`` without."""
+    first, *others = [Result.read(folder / f"{one}.json") for one in name.split(",")]
+    return first.mean_with(others) if others else first
 
 
 def _rounded(content: Any) -> Any:

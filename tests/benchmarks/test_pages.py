@@ -132,6 +132,17 @@ def test_differences_are_paired_where_the_values_are_known_and_else_as_wide_as_t
         TWO.difference("gone", "a", "b")
 
 
+def test_the_mean_of_results_is_taken_seed_by_seed() -> None:
+    one, other = (
+        Result("places", "", methods={"a": {"loss": Estimate.of(values), "one": Estimate(3.0, 2)}, **more})
+        for values, more in (([1.0, 2.0], {"b": {"loss": Estimate.of([1.0])}}), ([3.0, 6.0], {}))
+    )
+    both = one.mean_with([other])
+    assert both.methods.keys() == {"a"}
+    assert both.methods["a"] == {"loss": Estimate.of([2.0, 4.0])}  # values of "one" are not known
+    assert one.mean_with([one]).methods["b"]["loss"].mean == 1.0
+
+
 def test_methods_of_two_results_are_compared_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"one": [4.0, 9.0], "other": [2.0, 3.0]}
     monkeypatch.setattr(
