@@ -59,6 +59,12 @@ PEDESTRIANS: Mapping[str, Sequence[float]] = {
     "Trajectron++": (0.67, 0.18, 0.30, 0.25, 0.18),
 }
 
+#: Means and variances of lengths and numbers of sentences of instructions, of people and a speaker (FedVLN, Table 1).
+DESCRIPTIONS: Mapping[str, Sequence[float]] = {
+    "people": (29.58, 155.70, 2.44, 1.21),
+    "speaker": (21.89, 20.88, 2.42, 0.47),
+}
+
 
 def gains() -> str:
     """Rows of a table: gains in accuracy on own data over FedAvg, in PFLlib, on digits and on CIFAR-10.
@@ -77,14 +83,14 @@ def gains() -> str:
 
 
 def silos(name: str) -> str:
-    """Rows of a table: each method's published accuracy on CIFAR-10, that of a result, and the gain over FedAvg."""
+    """Each method's accuracy on CIFAR-10 in a result, the published one in brackets, and the gain over FedAvg."""
     content = result(name)
-    rows = []
+    said = []
     for method, accuracy in NIID_BENCH.items():
         label = _label(content, method)
-        gain = "" if method == "fedavg" else change(name, COMMON, label, "fedavg")
-        rows.append(f"| `{method}` | {shown(accuracy)} | {with_half(content.of(label, COMMON), 3)} | {gain} |")
-    return "\n".join(rows)
+        gain = "" if method == "fedavg" else f", gain {change(name, COMMON, label, 'fedavg')}"
+        said.append(f"`{method}` {with_half(content.of(label, COMMON), 3)} [{shown(accuracy)}]{gain}")
+    return "; ".join(said)
 
 
 def _gain(content: Result, method: str, over: str = "fedavg") -> str:
@@ -132,6 +138,18 @@ def corridor_published() -> str:
     return ", ".join(f"{method} {shown(recall)}" for method, recall in CORRIDOR.items())
 
 
+def described(name: str) -> str:
+    """Rows of a table: what people and a speaker say in a result, the published numbers in brackets."""
+    lines = []
+    for row in result(name).rows:
+        known = [Estimate.of(row[of]) for of in ("length", "length_variance", "sentences", "sentences_variance")]
+        published = zip(known, DESCRIPTIONS[row["who"]], strict=True)
+        cells = [f"{with_half(one, 2)} [{shown(that, 2)}]" for one, that in published]
+        far = with_half(Estimate.of(row["apart"]), 2) if row["who"] != "people" else ""
+        lines.append(f"| {row['who']} | {' | '.join(cells)} | {far} |")
+    return "\n".join(lines)
+
+
 def pedestrians_published(method: str, place: int | None = None) -> str:
     """The distance at a place, or the mean over all places."""
     errors = PEDESTRIANS[method]
@@ -141,6 +159,15 @@ def pedestrians_published(method: str, place: int | None = None) -> str:
 FUNCTIONS.update(
     {
         function.__name__: function
-        for function in (argument, corridor, corridor_published, gains, ordered, pedestrians_published, silos)
+        for function in (
+            argument,
+            corridor,
+            corridor_published,
+            described,
+            gains,
+            ordered,
+            pedestrians_published,
+            silos,
+        )
     }
 )

@@ -97,12 +97,25 @@ def test_the_accuracy_in_silos_stands_beside_the_published_one(monkeypatch):
     known = Result("s", "", methods={name: {"global_accuracy": Estimate.of(of)} for name, of in values.items()})
     monkeypatch.setattr(published, "result", {"s": known}.get)
     monkeypatch.setattr(numbers, "result", {"s": known}.get)
-    assert published.silos("s").splitlines() == [
-        "| `fedavg` | .625 | .550 ± .635 |  |",
-        "| `fedprox` | .656 | .650 ± .635 | +.100 ± .000 |",
-        "| `scaffold` | .681 | .450 ± .635 | −.100 ± .000 |",
-        "| `fednova` | .639 | .600 ± 1.271 | +.050 ± .635 |",
+    assert published.silos("s").split("; ") == [
+        "`fedavg` .550 ± .635 [.625]",
+        "`fedprox` .650 ± .635 [.656], gain +.100 ± .000",
+        "`scaffold` .450 ± .635 [.681], gain −.100 ± .000",
+        "`fednova` .600 ± 1.271 [.639], gain +.050 ± .635",
     ]
+
+
+def test_what_a_speaker_says_stands_beside_the_published_statistics(monkeypatch):
+    names = ("length", "length_variance", "sentences", "sentences_variance", "apart")
+    values = {
+        "people": [[29.0], [150.0], [2.4], [1.2], [0.0]],
+        "speaker": [[20.0, 22.0], [9.0, 9.0], [2.0] * 2, [0.5] * 2, [0.3] * 2],
+    }
+    rows = [{"who": who, **dict(zip(names, of, strict=True))} for who, of in values.items()]
+    monkeypatch.setattr(published, "result", {"d": Result("d", "", rows=rows)}.get)
+    people, speaker = published.described("d").splitlines()
+    assert people == "| people | 29.00 [29.58] | 150.00 [155.70] | 2.40 [2.44] | 1.20 [1.21] |  |"
+    assert speaker == "| speaker | 21.00 ± 12.71 [21.89] | 9.00 [20.88] | 2.00 [2.42] | .50 [.47] | .30 |"
 
 
 def test_the_argument_of_a_tuned_method(monkeypatch):
