@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from fedapps.tasks.driving.options import WALKING_STEP
@@ -129,7 +129,7 @@ def still(places: np.ndarray, now: int) -> np.ndarray:
 def constant_velocity(places: np.ndarray, now: int) -> np.ndarray:
     """Everybody repeats the last step; who has just come stands still."""
     step = np.nan_to_num(places[now] - places[max(now - 1, 0)])
-    return still(places, now) + step[:, None, None] * np.arange(1.0, HORIZON + 1)[:, None]
+    return np.asarray(still(places, now) + step[:, None, None] * np.arange(1.0, HORIZON + 1)[:, None])
 
 
 def recorded(places: np.ndarray, now: int) -> np.ndarray:
@@ -185,7 +185,7 @@ def _run(options: argparse.Namespace) -> None:
     for method in split_names(options.methods):
         models = [fedapps.load(options.comparison / f"{method}-{seed}", method) for seed in range(options.seeds)]
         predictors[method] = [of_model(model) for model in models if isinstance(model, DrivingTrained)]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, of_seeds in predictors.items():
         driven = [[cross(places, encounter, predict) for encounter in met] for predict in of_seeds]
         rows.append(
@@ -198,7 +198,7 @@ def _run(options: argparse.Namespace) -> None:
             }
         )
     measures = ("distance", "near", "seconds")
-    cells = [[str(row["predictor"]), *(number(fmean(row[name])) for name in measures)] for row in rows]
+    cells = [[row["predictor"], *(number(fmean(row[name])) for name in measures)] for row in rows]
     print(text_table(["forecast", "smallest distance [m]", f"nearer than {NEAR:g} m", "goal after [s]"], cells))
     if options.json:
         Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -161,7 +161,7 @@ class DrivingTrained(TrainedModel):
         draws = options.samples if samples is None else samples
         paths = np.full((tracks.shape[1], draws, options.horizon, 2), np.nan, dtype=np.float32)
         if len(seen):
-            views = [turned(tracks[:, person], tracks, person) for person in seen]
+            views = [turned(tracks[:, person], tracks, int(person)) for person in seen]
             motions, controls = (np.stack([getattr(view, name) for view in views]) for name in ("states", "controls"))
             ahead = self.forecast(motions, controls, samples=samples, seed=seed, limit=limit)[..., :2]
             for person, view, path in zip(seen, views, ahead, strict=True):
