@@ -44,6 +44,12 @@ def estimate(name: str, method: str, metric: str, digits: int = 3) -> str:
 
 
 @_function
+def over_seeds(values: Sequence[float], digits: int = 3) -> str:
+    """The mean of one value per seed with half the width of its interval."""
+    return with_half(Estimate.of(values), digits)
+
+
+@_function
 def survived(name: str, condition: str, metric: str, digits: int = 2) -> str:
     """The estimate over the runs of a condition that reached their end, and how many did if some did not."""
     of_condition = result(name).methods[condition]

@@ -10,10 +10,9 @@ from itertools import pairwise
 from statistics import fmean
 
 from fedapps.base.report.metrics import describe
-from fedapps.base.report.numbers import Estimate
 from fedapps.registry.expressions import read_expression
 
-from .numbers import FUNCTIONS, change, shown, verdict, with_half
+from .numbers import FUNCTIONS, change, over_seeds, shown, verdict, with_half
 from .ranks import DATA_SETS, name_of
 from .results import Result, result
 
@@ -130,7 +129,7 @@ def argument(name: str, method: str, key: str) -> str:
 
 def corridor(name: str) -> str:
     """Recall at 1 of each method of an experiment on the corridor."""
-    return ", ".join(f"`{row['method']}` {with_half(Estimate.of(row['recall_at_1']), 3)}" for row in result(name).rows)
+    return ", ".join(f"`{row['method']}` {over_seeds(row['recall_at_1'])}" for row in result(name).rows)
 
 
 def corridor_published() -> str:
@@ -142,10 +141,10 @@ def described(name: str) -> str:
     """Rows of a table: what people and a speaker say in a result, the published numbers in brackets."""
     lines = []
     for row in result(name).rows:
-        known = [Estimate.of(row[of]) for of in ("length", "length_variance", "sentences", "sentences_variance")]
-        published = zip(known, DESCRIPTIONS[row["who"]], strict=True)
-        cells = [f"{with_half(one, 2)} [{shown(that, 2)}]" for one, that in published]
-        far = with_half(Estimate.of(row["apart"]), 2) if row["who"] != "people" else ""
+        measures = ("length", "length_variance", "sentences", "sentences_variance")
+        published = zip(measures, DESCRIPTIONS[row["who"]], strict=True)
+        cells = [f"{over_seeds(row[name], 2)} [{shown(theirs, 2)}]" for name, theirs in published]
+        far = over_seeds(row["apart"], 2) if row["who"] != "people" else ""
         lines.append(f"| {row['who']} | {' | '.join(cells)} | {far} |")
     return "\n".join(lines)
 

@@ -189,9 +189,10 @@ class Ranks:
 def method_table(data_sets: Sequence[DataSet]) -> str:
     """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
 
-    Methods stand in the order of the first data set. Means that are not below the best have a star, but those of new
-    nodes. A mean that is unknown is left out, with a dash, and common data where there are none, without one. Cells of
-    methods of which runs failed say how many seeds they have.
+    Methods stand in the order of the first data set, and references, which take no steps, in one row at the end. Means
+    that are not below the best have a star, but those of new nodes. A mean that is unknown is left out, with a dash,
+    and common data where there are none, without one. Cells of methods of which runs failed say how many seeds they
+    have.
     """
     rows = [data.rows() for data in data_sets]
     best = [
@@ -199,7 +200,7 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
         for data in data_sets
     ]
     lines = [["", *(data.name for data in data_sets)]]
-    for method in dict.fromkeys(method for of in rows for method in of):
+    for method in dict.fromkeys(method for of in rows for method in of if "steps" in of[method]):
         columns = [[column for column in _SHOWN if column != "common" or data.common] for data in data_sets]
         cells = [
             " ".join(_cell(of[method].get(column), starred=(method, column) in best_of) for column in has)
@@ -211,7 +212,11 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
             if method in data.lacking() & of.keys():
                 cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
-    return markdown(lines)
+    references = [
+        "; ".join(f"{name} {' '.join(map(_cell, of[name].values()))}" for name in of if "steps" not in of[name])
+        for of in rows
+    ]
+    return markdown([*lines, ["reference", *references]] if any(references) else lines)
 
 
 def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:
@@ -287,7 +292,7 @@ def _above(content: Result, metric: str, method: str, others: Sequence[str], sig
     return [other for other, low in lows.items() if low is not None and low > 0]
 
 
-def _cell(known: Estimate | None, *, starred: bool) -> str:
+def _cell(known: Estimate | None, *, starred: bool = False) -> str:
     mean = "-" if known is None else shown(known.mean)
     return f"{mean}*" if starred else mean
 

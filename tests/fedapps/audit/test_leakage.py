@@ -159,6 +159,11 @@ def test_what_a_driver_does_is_compared_in_metres():
     views = [ahead.view({"human_future": one.double()}) for one in (straight, faster)]
     assert views[0][0, -1].tolist() == pytest.approx([0.0, 2.0 * task.setting.cruise], rel=0.01)  # in 2 s
     assert float(errors(ahead, *views)) > 0.1
+    # what is tried for the controls is also where they lead, which the loss of a path reads
+    current = torch.tensor([[[0.0, 0.0, 0.0, 9.0], [1.0, 2.0, 0.0, 8.0]]])
+    tried = ahead.fill({"current": current}, (faster + 1) / 2)
+    assert torch.equal(tried["human_future"], faster)
+    assert torch.equal(tried["human_path"], task.setting.roll_out(current[:, 1], faster)[..., :2])
     history = torch.zeros(1, 2, task.setting.features)
     history[0, 1, -1] = 1
     seen = past.fill({"history": history}, torch.full_like(history, 0.75))["history"]
