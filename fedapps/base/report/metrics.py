@@ -36,7 +36,7 @@ _SPELLED = {"elbo": "ELBO loss"} | {
         *("NE", "SR", "OSR", "SPL", "CLS", "nDTW", "sDTW", "BLEU"),
     )
 }
-_LOSSES = {"loss", "elbo", "nll", "kl", "cost", "error", "err", "mse", "mae", "rmse", "reconstruction", "perplexity"}
+_LOSSES = {"loss", "elbo", "nll", "cost", "error", "err", "mse", "mae", "rmse", "reconstruction", "perplexity"}
 _OTHER_LOWER = {
     *("time", "seconds", "target", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence", "ne")
 }
@@ -65,7 +65,7 @@ _COUNTS = frozenset({"num-examples", "num_examples", "count"})
 
 @dataclass(frozen=True)
 class PlotStyle:
-    """How to draw a method: its colour, marker and dash pattern. Dash patterns vary once all colours are used."""
+    """How to draw a method: its colour, marker and dash pattern. A colour comes back with another marker and dash."""
 
     colour: str
     marker: str
@@ -84,7 +84,7 @@ def plot_styles(methods: Sequence[str]) -> dict[str, PlotStyle]:
     return {
         method: PlotStyle(
             _COLOURS[index % len(_COLOURS)],
-            _MARKERS[index % len(_MARKERS)],
+            _MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)],
             _DASHES[index // len(_COLOURS) % len(_DASHES)],
         )
         for index, method in enumerate(methods)
@@ -155,9 +155,11 @@ def measures(names: Iterable[str]) -> list[str]:
     return [n for n in dict.fromkeys(names) if re.split(r"[./]", n)[-1] not in _COUNTS and not is_on_stage(n)]
 
 
-def columns(names: Iterable[str]) -> list[str]:
-    """The :func:`measures` in the order of table columns: continual learning first, validation and shared last."""
-    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+def columns(names: Iterable[str], main: Iterable[str] = ()) -> list[str]:
+    """The :func:`measures` in the order of table columns: continual learning, the ``main`` ones, validation and shared
+    last.
+    """
+    ranks = {bare(name): rank for rank, name in enumerate([*_FIRST, *main])}
     return sorted(measures(names), key=lambda n: (ranks.get(bare(n), len(ranks)), n.startswith(_LAST)))
 
 

@@ -147,7 +147,7 @@ def comparison(run: RunData) -> Markup | None:
 
 def _part(run: RunData, title: str, compared: Compared) -> _Part:
     leading = run.leading_metric()
-    names = columns(name for row in compared.table.values() for name in row)
+    names = columns((name for row in compared.table.values() for name in row), run.headline)
     names.sort(key=lambda name: leading is None or name != leading.name)
     budget = [name for name in names if name == STEPS_PER_NODE]
     others = [name for name in names if name != STEPS_PER_NODE]

@@ -84,12 +84,12 @@ def _values(record: RoundRecord, phase: str) -> dict[str, float]:
 def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> tuple[Markup, list[str]] | None:
     """The curves of a metric, and notes on changes of the evaluated nodes.
 
-    None if there are no curves or, unless the metric is ``kept``, if they never change.
+    None if there is no curve of two rounds or, unless the metric is ``kept``, if none changes.
     """
     metric = describe(name)
     curves = {method: run.curve(method, lambda r: _values(r, phase).get(name)) for method in run.methods}
     curves = {method: points for method, points in curves.items() if any(map(math.isfinite, points[1]))}
-    if not curves:
+    if not any(len(rounds) > 1 for rounds, *_ in curves.values()):
         return None
     finite = [y for _, points in curves.values() for y in points if math.isfinite(y)]
     if not kept and len(finite) > 1 and min(finite) == max(finite):
@@ -192,7 +192,7 @@ def metric_against(
     unit_of: Callable[[float], tuple[str, float]],
     words: tuple[str, str, str],
 ) -> Markup | None:
-    """A figure of a metric against what was spent until the end of each round, by method; None if nothing was.
+    """A figure of a metric against what was spent until the end of each round, by method; None for a single point.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def metric_against(
         points = [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
         if points and points[-1][0] > 0:
             curves[method] = points
-    if not curves:
+    if sum(map(len, curves.values())) < 2:
         return None
     unit, scale = unit_of(max(points[-1][0] for points in curves.values()))
     with drawing(f"Line chart of {metric.axis} against {words[0]}, by method") as figure:

@@ -24,6 +24,7 @@ from .curves import metric_against
 
 _PER_NODE = "bytes_per_client_round"
 _UNEQUAL, _WIDE_RANGE = 1.1, 10.0
+_WITHOUT_ARRAYS = 100  # bytes of a reply with metrics alone
 #: The phases of the server, in the order in which they are drawn, as are those of ``NODE_PHASES``.
 SERVER_PHASES = ("prepare", "wait", "decode", "fold", "step", "save", "other")
 _COLOURS = {
@@ -96,7 +97,7 @@ def _by_method(comparison: Comparison, methods: Sequence[str], metric: Metric) -
     points = {
         method: (row[_PER_NODE].mean, row[metric.name])
         for method, row in rows.items()
-        if metric.name in row and _PER_NODE in row and row[_PER_NODE].mean > 0
+        if metric.name in row and _PER_NODE in row and row[_PER_NODE].mean > _WITHOUT_ARRAYS
     }
     sent = [number for number, _ in points.values()]
     if not sent or max(sent) < _UNEQUAL * min(sent):

@@ -58,16 +58,21 @@ def test_one_seed_shows_no_order(tmp_path: Path) -> None:
 
 def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     spread = estimate(5.0)
-    table = {m: {"num-examples": spread, "kl": spread, "elbo": estimate(v, 0.0012)} for m, v in FINAL.items()}
+    table = {
+        m: {"num-examples": spread, "mae": spread, "unseen.ade": spread, "elbo": estimate(v, 0.0012)}
+        for m, v in FINAL.items()
+    }
     rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
-    tests = [paired_test("test.elbo", "apfl", "local", (4, 1)), paired_test("test.kl", "apfl", "local")]
-    comparison = {"recipe": "lane-swap", "rows": rows, "table": table, "tests": tests}
+    tests = [paired_test("test.elbo", "apfl", "local", (4, 1)), paired_test("test.mae", "apfl", "local")]
+    comparison = {"recipe": "lane-swap", "task": "driving", "rows": rows, "table": table, "tests": tests}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     text = page(tmp_path)
     assert section_names(text) == ["result", "comparison"]
     assert headline(text).endswith("0.04000), the mean of 5 seeds; better on 4 of 5 nodes.")
     assert "The difference is −1.250 to 0.2500 (95\N{NO-BREAK SPACE}% interval). It is not significant" in text
-    assert text.index("ELBO loss<small>") < text.index("KL<small>")
+    # the task's main metrics in their order, then the others
+    places = [text.index(f"{name}<small>") for name in ("ELBO loss", "unseen ADE", "MAE")]
+    assert places == sorted(places)
     assert "num examples" not in text
     assert ">4 : 1<" in text
     assert text.index("apfl against local") < text.index("Tests on other metrics")
@@ -89,7 +94,7 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
 
 
 def test_a_comparison_shows_results_against_what_a_node_sends(tmp_path: Path) -> None:
-    sent = {"apfl": 2e6, "sfl": 4e4, "local": 0.0}
+    sent = {"apfl": 2e6, "sfl": 4e4, "local": 45.0}
     table = {
         m: {"elbo": estimate(v, 0.001), "bytes_per_client_round": estimate(sent[m])}
         for m, v in {"apfl": 0.02, "sfl": 0.03, "local": 0.04}.items()

@@ -30,9 +30,10 @@ def test_a_large_figure_is_stored_as_png() -> None:
     assert figure.markup.startswith('<figure><img alt="forty thousand points" src="data:image/png;base64,')
 
 
-def test_methods_with_the_same_colour_have_different_swatches() -> None:
+def test_methods_with_the_same_colour_have_different_swatches_and_markers() -> None:
     found = plot_styles([f"method-{place}" for place in range(28)])
     assert len({style.background for style in found.values()}) == 28
+    assert len({(style.colour, style.marker) for style in found.values()}) == 28
 
 
 @pytest.mark.parametrize(("metres", "bar"), [(1.0, 1), (4.9, 2), (5.0, 5), (99.0, 50), (1000.0, 1000), (0.3, 0.2)])
