@@ -12,8 +12,8 @@ from .experiments import DATA, Experiment
 from .pretrained import PACKAGES
 from .results import Result
 
-#: The commands of fedapps that can resume, and the file that they write at the end.
-_RESUMABLE = {"compare": "compare.json", "tune": "tune.json"}
+#: The commands of fedapps that can resume.
+_RESUMABLE = {"compare", "tune"}
 
 
 def matching(table: Mapping[str, Experiment], only: str) -> list[Experiment]:
@@ -115,9 +115,8 @@ def _command(one: Experiment, output: Path, data: str) -> list[str]:
         rows = folder / "rows.json"
         rows.unlink(missing_ok=True)  # benchmarks add lines to it
         return [python, m, module, *words, "--json", str(rows)]
-    end = _RESUMABLE.get(words[0])
     begun = sorted(path.parent for path in folder.glob("*/plan.json"))
-    if end and begun and not (begun[-1] / end).exists():
+    if words[0] in _RESUMABLE and begun and not finished(folder):
         return [python, m, module, words[0], "--resume", str(begun[-1])]
     return [python, m, module, *words, "--output-dir", str(folder)]
 

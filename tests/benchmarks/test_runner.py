@@ -10,7 +10,7 @@ from benchmarks import __main__ as command_line
 from benchmarks.collected import of_folder
 from benchmarks.experiments import Experiment, experiments
 from benchmarks.results import Result
-from benchmarks.runner import matching, run_all
+from benchmarks.runner import _command, matching, run_all
 from fedapps.base.report.numbers import Estimate
 from fedapps.runs.comparisons import ComparedRun, Comparison, PairedTest, VariedPart
 
@@ -195,3 +195,15 @@ def test_the_result_of_an_audit_of_leakage(tmp_path: Path) -> None:
     found = Result("audit-lqr", "", **of_folder(tmp_path))
     assert found.of("positions, 1 example", "error").values == (0, 1)
     assert found.of("positions, 1 example", "read").mean == 0.5
+
+
+def test_a_comparison_without_a_result_is_resumed_and_one_with_a_result_is_not(tmp_path: Path) -> None:
+    one = Experiment("study", "?", "fedapps compare lqr", 1, "results/driving")
+    assert "--resume" not in _command(one, tmp_path, "")
+    run = tmp_path / "study" / "compare-lqr-1"
+    run.mkdir()
+    (run / "plan.json").touch()
+    (run / "compare.json").touch()  # all runs have finished, but the report could not be written
+    assert _command(one, tmp_path, "")[-2:] == ["--resume", str(run)]
+    (tmp_path / "study" / "result.json").touch()
+    assert "--resume" not in _command(one, tmp_path, "")
