@@ -76,6 +76,8 @@ class Result:
                 return stored if known["a"] == a else stored.negated()
         left, right = self.of(a, metric), self.of(b, metric)
         paired = not self.lacks_seeds(a) and not self.lacks_seeds(b)
+        if paired and len(right.values) == 1 < len(left.values):  # a reference, which has no random draws
+            right = Estimate.of(right.values * len(left.values))
         if paired and len(left.values) == len(right.values) > 0:
             return left.minus(right)
         mean, seeds = left.mean - right.mean, min(left.seeds, right.seeds)

@@ -132,6 +132,14 @@ def test_differences_are_paired_where_the_values_are_known_and_else_as_wide_as_t
         TWO.difference("gone", "a", "b")
 
 
+def test_a_reference_without_random_draws_has_its_value_under_every_seed() -> None:
+    values = {"a": [1.0, 2.0, 3.0], "floor": [4.0]}
+    known = Result("x", "", methods={name: {"loss": Estimate.of(of)} for name, of in values.items()})
+    gap = known.difference("loss", "a", "floor")
+    assert (gap.mean, gap.seeds, gap.widest) == (-2, 3, False)
+    assert gap.half == pytest.approx(t.ppf(0.975, 2) / 3**0.5)
+
+
 def test_the_mean_of_results_is_taken_seed_by_seed() -> None:
     one, other = (
         Result("places", "", methods={"a": {"loss": Estimate.of(values), "one": Estimate(3.0, 2)}, **more})
