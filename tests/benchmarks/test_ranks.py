@@ -36,7 +36,7 @@ def data(tmp_path, monkeypatch):
     """A data set with three methods and two seeds; ``close`` is below ``best`` in one of them."""
     values = {"close(run.learning-rate=1)": (0.8, 0.7), "worst": (0.1, 0.2), "best": (0.7, 0.9)}
     methods = {label: {"own": Estimate.of(of), "steps_per_node": Estimate.of([9])} for label, of in values.items()}
-    methods["guess"] = {"own": Estimate.of([0.1])}
+    methods["a guess"] = {"own": Estimate.of([0.0, 0.0])}
     methods["best"] |= {"worst_tenth.own": Estimate.of([0.5]), "bytes_per_client_round": Estimate.of([12_345])}
     methods["best: adapted"] = {"own": Estimate.of([0.6])}
     (tmp_path / "methods-toy.json").write_text(Result("methods-toy", "toys", methods=methods).text())
@@ -53,7 +53,7 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
         "| `best` | .800* .500* .600 |",
         "| `close` | .750* - - |",
         "| `worst` | .150 - - |",
-        "| reference | guess .100 |",
+        "| reference | a guess .000 |",
     ]
     assert data.rows()["best"]["bytes"].mean == 12_345
 
