@@ -77,7 +77,7 @@ class Result:
         left, right = self.of(a, metric), self.of(b, metric)
         paired = not self.lacks_seeds(a) and not self.lacks_seeds(b)
         if paired and len(right.values) == 1 < len(left.values):  # a reference, which has no random draws
-            right = Estimate.of(right.values * len(left.values))
+            right = Estimate.of([right.values[0]] * len(left.values))
         if paired and len(left.values) == len(right.values) > 0:
             return left.minus(right)
         mean, seeds = left.mean - right.mean, min(left.seeds, right.seeds)
