@@ -31,7 +31,7 @@ from fedapps.base.options import split_names
 from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 
-from .recipe_runs import exit_status
+from .recipe_runs import comparison_parser, exit_status
 
 HISTORY, HORIZON = 8, 12
 MEETING = 8  # steps until the person is where the robot wants to cross
@@ -162,13 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crossing", description=__doc__.partition("\n")[0])
-    parser.add_argument("comparison", type=Path, help="folder of a comparison with the recipe pedestrians")
+    parser = comparison_parser("crossing", __doc__.partition("\n")[0])
     parser.add_argument("--people", type=Path, required=True, help="file of the recording of the place left out")
     parser.add_argument("--methods", required=True, help="those whose shared models forecast")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     parser.add_argument("--encounters", type=int, default=100, help="at most (default 100)")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
     return parser
 
 

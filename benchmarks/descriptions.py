@@ -26,7 +26,7 @@ import fedapps
 from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
 
-from .recipe_runs import exit_status
+from .recipe_runs import comparison_parser, exit_status
 
 SPLIT = "val_seen"
 VERBS = (
@@ -66,12 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.descriptions", description=__doc__.partition("\n")[0])
-    parser.add_argument("comparison", type=Path, help="folder of a comparison that trained speakers")
+    parser = comparison_parser("descriptions", __doc__.partition("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of houses and instructions")
     parser.add_argument("--method", default="centralized", help="the method that trained (default centralized)")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
     return parser
 
 

@@ -81,13 +81,14 @@ class DataSet:
         """1 if higher is better on the own data, -1 if lower is."""
         return describe(self.own).better or 1
 
-    def as_good(self, column: str) -> tuple[str, list[str]]:
-        """The best method in a column, and those whose paired difference to it may be 0 (95 % interval).
+    def floors(self) -> set[str]:
+        """References without training, whose names are words."""
+        return {name for name in self.rows() if " " in name.removesuffix(" (SGD)")}
 
-        Floors, whose names are words, are no methods.
-        """
+    def as_good(self, column: str) -> tuple[str, list[str]]:
+        """The best method in a column, and those whose paired difference to it may be 0 (95 % interval)."""
         rows = {method: row[column] for method, row in self.rows().items() if column in row}
-        rows = {m: one for m, one in rows.items() if m not in self.lacking() and " " not in m.removesuffix(" (SGD)")}
+        rows = {method: one for method, one in rows.items() if method not in self.lacking() | self.floors()}
         best = max(rows, key=lambda method: self.better * rows[method].mean)
         paired = Result("", "", methods={method: {column: one} for method, one in rows.items()})
         near = []
@@ -189,7 +190,7 @@ class Ranks:
 def method_table(data_sets: Sequence[DataSet]) -> str:
     """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
 
-    Methods stand in the order of the first data set, and references, which take no steps, in one row at the end. Means
+    Methods stand in the order of the first data set, and floors in one row at the end. Means
     that are not below the best have a star, but those of new nodes. A mean that is unknown is left out, with a dash,
     and common data where there are none, without one. Cells of methods of which runs failed say how many seeds they
     have.
@@ -200,7 +201,8 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
         for data in data_sets
     ]
     lines = [["", *(data.name for data in data_sets)]]
-    for method in dict.fromkeys(method for of in rows for method in of if "steps" in of[method]):
+    floors = [data.floors() for data in data_sets]
+    for method in dict.fromkeys(method for of in rows for method in of if method not in set().union(*floors)):
         columns = [[column for column in _SHOWN if column != "common" or data.common] for data in data_sets]
         cells = [
             " ".join(_cell(of[method].get(column), starred=(method, column) in best_of) for column in has)
@@ -213,8 +215,8 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
                 cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
     references = [
-        "; ".join(f"{name} {' '.join(map(_cell, of[name].values()))}" for name in of if "steps" not in of[name])
-        for of in rows
+        "; ".join(f"{name} {' '.join(map(_cell, of[name].values()))}" for name in of if name in of_floors)
+        for of, of_floors in zip(rows, floors, strict=True)
     ]
     return markdown([*lines, ["reference", *references]] if any(references) else lines)
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -27,6 +28,15 @@ def recipe_parser(name: str, line: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=line)
     parser.add_argument("--recipe", required=True, help="name of a recipe or path of a run-config file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
+    parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
+    return parser
+
+
+def comparison_parser(name: str, line: str) -> argparse.ArgumentParser:
+    """A parser with the arguments of all benchmarks that use the models of a comparison."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=line)
+    parser.add_argument("comparison", type=Path, help="folder of a comparison")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
     return parser
 

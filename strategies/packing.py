@@ -71,7 +71,7 @@ def _unpack_in(content: RecordDict) -> bool:
 
 
 def packing_mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Unpack the records of a message. If there were any, pack those of the reply.
+    """Unpack the packed records of a message. The reply to a message with packed records is packed, too.
 
     It must be the first mod that looks at arrays.
 

@@ -35,7 +35,7 @@ def test_ranks_need_three_methods_on_two_data_sets(scores):
 def data(tmp_path, monkeypatch):
     """A data set with three methods and two seeds; ``close`` is below ``best`` in one of them."""
     values = {"close(run.learning-rate=1)": (0.8, 0.7), "worst": (0.1, 0.2), "best": (0.7, 0.9)}
-    methods = {label: {"own": Estimate.of(of), "steps_per_node": Estimate.of([9])} for label, of in values.items()}
+    methods = {label: {"own": Estimate.of(of)} for label, of in values.items()}
     methods["a guess"] = {"own": Estimate.of([0.0, 0.0])}
     methods["best"] |= {"worst_tenth.own": Estimate.of([0.5]), "bytes_per_client_round": Estimate.of([12_345])}
     methods["best: adapted"] = {"own": Estimate.of([0.6])}
@@ -64,7 +64,7 @@ def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(
     kept = {
         "worst": methods["worst"],
         "close": methods["close"],
-        "best": {"own": Estimate.of([0.9, 0.9]), "steps_per_node": Estimate.of([9])},
+        "best": {"own": Estimate.of([0.9, 0.9])},
     }
     text = Result("methods-toy", "toys", seeds=(0, 1, 2), methods=kept, failed=failed).text()
     (tmp_path / "methods-toy.json").write_text(text)
