@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -248,6 +249,20 @@ def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with half of its interval."""
     gap = result(name).difference(metric, a, b)
     return shown(gap.mean, digits, sign=True) + ("" if gap.half is None else f" ± {shown(gap.half, digits)}")
+
+
+@_function
+def effect(name: str, metric: str, method: str, option: str, grid: Mapping[str, Sequence[str]], digits: int = 3) -> str:
+    """The change of a metric from the last to the first value of an option, over all settings of the grid's others."""
+
+    def at(setting: Mapping[str, str]) -> float:
+        chosen = ",".join(f"{key}={setting[key]}" for key in grid)
+        return result(name).of(f"{method}({chosen})", metric).mean
+
+    first, last, rest = grid[option][0], grid[option][-1], {key: grid[key] for key in grid if key != option}
+    settings = [dict(zip(rest, values, strict=True)) for values in product(*rest.values())]
+    changes = [at({**setting, option: first}) - at({**setting, option: last}) for setting in settings]
+    return _with_limits(Estimate.of(changes), digits)
 
 
 @_function

@@ -12,7 +12,7 @@ In this package, as in the paper, x is lateral and y longitudinal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -72,11 +72,14 @@ class Recording:
         The sessions of each block (driver), in the order of the files.
     world : World or None
         How to simulate the drivers again; None for recorded trials.
+    names : mapping of int to str
+        The names of blocks that have one.
     """
 
     dynamics: str
     blocks: Mapping[int, tuple[Session, ...]]
     world: "World | None" = None
+    names: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def cars(self) -> int:

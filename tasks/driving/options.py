@@ -116,6 +116,7 @@ PLACES = {
     "univ": ("students001", "students003"),
     "zara1": ("crowds_zara01",),
     "zara2": ("crowds_zara02",),
+    "none": (),
 }
 
 
@@ -142,7 +143,7 @@ class Options:
     scenario: str = option(
         "lane-swap",
         "lane-swap: simulated, two cars swap lanes; three-cars: simulated, with a third car that drives straight "
-        "ahead; trials: recorded trials of people with a robot; pedestrians: recorded people of ETH and UCY",
+        "ahead; trials: recorded trials of people with a robot; pedestrians: recorded people, as in ETH and UCY",
         choices=tuple(SETTINGS),
         data=True,
     )
@@ -172,7 +173,8 @@ class Options:
     )
     left_out: str = option(
         "eth",
-        "Place of the recorded pedestrians on which all models are tested, and none is trained",
+        "Place of the recorded pedestrians on which all models are tested, and none is trained; none: for recordings "
+        "of one's own",
         choices=tuple(PLACES),
         data=True,
     )

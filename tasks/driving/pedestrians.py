@@ -1,11 +1,15 @@
-"""Reads recorded pedestrians, ETH [1]_ and UCY [2]_, as the literature does: eight recordings of five places, one of
-which is left out of training.
+"""Reads recorded pedestrians: those of ETH [1]_ and UCY [2]_ as the literature does, eight recordings of five places,
+one of which is left out of training, or one's own.
 
-The folders ``all``, ``train`` and ``val`` have files ``RECORDING[_SPLIT].txt`` with rows ``frame id x y``: metres, a
-row for each person and 0.4 s, in which frames step by 10. A window is a person at ``history + horizon`` consecutive
-steps. It is moved and turned so that the person is at the origin at the last step of the history and has walked along
-the road; the robot's place is taken by the nearest other person who is seen during the whole history. A window without
-one has somebody 10 m ahead who walks alike. Forecasts do not see the future of that person.
+A recording is a node. Its file ``NAME.txt`` has rows ``frame id x y``: metres, a row for each person and 0.4 s, in
+which frames step by 10; the last fifth is the test. Or ``NAME_train.txt`` and ``NAME_val.txt`` have the two parts. They
+lie in the folder, or below it in ``train`` and ``val``; whole recordings of the place that is left out lie in the
+folder or in ``all``.
+
+A window is a person at ``history + horizon`` consecutive steps. It is moved and turned so that the person is at the
+origin at the last step of the history and has walked along the road; the robot's place is taken by the nearest other
+person who is seen during the whole history. A window without one has somebody 10 m ahead who walks alike. Forecasts do
+not see the future of that person.
 
 .. [1] S. Pellegrini, A. Ess, K. Schindler, L. van Gool, You'll Never Walk Alone, ICCV 2009.
 .. [2] A. Lerner, Y. Chrysanthou, D. Lischinski, Crowds by Example, Computer Graphics Forum 26(3), 2007.
@@ -13,6 +17,7 @@ one has somebody 10 m ahead who walks alike. Forecasts do not see the future of 
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +27,7 @@ from fedapps.tasks.base import Batch, Metrics
 from torch import Tensor
 
 from fedapps.base.errors import DataError
-from fedapps.base.text_files import COMPRESSIONS, open_text
+from fedapps.base.text_files import COMPRESSIONS, found_in, open_text, refuse_copies
 
 from .data import Recording, Session, cut
 from .options import PLACES, SETTINGS, WALKING_STEP, Options, Setting
@@ -30,49 +35,86 @@ from .planner import Forecaster, elbo_parts
 
 _FRAMES = 10  # of a step
 _AHEAD = 10.0  # metres
-#: The recordings in the order of the numbers of nodes.
-RECORDINGS = tuple(sorted([*(name for names in PLACES.values() for name in names), "crowds_zara03", "uni_examples"]))
+_LARGEST = 50_000_000  # places of a recording, 16 bytes each
+_PARTS = {"_train": "train", "_val": "test"}
+_TEST_SHARE = 0.2  # of a recording without parts
 
 
-@lru_cache(maxsize=2)
 def read_pedestrians(folder: Path, options: Options) -> Recording:
-    """Read all recordings but those of the place that is left out; ``val`` is their test.
+    """Read all recordings but those of the place that is left out.
 
     Raises
     ------
     DataError
-        A file is missing or malformed.
+        There is none, a part of one is missing, a file is there twice, or one is malformed.
     """
-    left_out = PLACES[options.left_out]
-    blocks = {
-        number: tuple(
-            session
-            for split, name in (("train", "train"), ("val", "test"))
-            for session in windows(file_of(folder / split, f"{recording}_{split}"), options, name)
-        )
-        for number, recording in enumerate(RECORDINGS)
-        if recording not in left_out
-    }
-    return Recording("point", blocks)
+    names, blocks = {}, {}
+    for number, (name, parts) in enumerate(files_of_recordings(folder, options).items()):
+        names[number] = name
+        read = [_sessions(path, path.stat().st_mtime_ns, options, split) for split, path in parts.items()]
+        blocks[number] = tuple(chain.from_iterable(read))
+    return Recording("point", blocks, names=names)
+
+
+def left_out(folder: Path, options: Options) -> dict[str, Batch]:
+    """Return all windows of the place that is left out, as the split ``unseen``; none if no place is."""
+    files = files_left_out(folder, options)
+    return {"unseen": _unseen(tuple((path, path.stat().st_mtime_ns) for path in files), options)} if files else {}
 
 
 @lru_cache(maxsize=2)  # all nodes of a process test on it
-def left_out(folder: Path, options: Options) -> Batch:
-    """Return all windows of the place that is left out."""
-    sessions = [
-        session
-        for recording in PLACES[options.left_out]
-        for session in windows(file_of(folder / "all", recording), options, "unseen")
-    ]
+def _unseen(stamped: tuple[tuple[Path, int], ...], options: Options) -> Batch:
+    sessions = [session for path, _ in stamped for session in windows(read_tracks(path)[1], options, "unseen")]
     return batch_of(SETTINGS[options.scenario], options, sessions)
 
 
-def file_of(folder: Path, name: str) -> Path:
-    """Return the file of a recording. Raise :class:`DataError` if there is none."""
-    paths = [path for ending in COMPRESSIONS if (path := folder / f"{name}.txt{ending}").exists()]
-    if len(paths) != 1:
-        raise DataError(f"{folder}: {len(paths)} files {name}.txt, .txt.gz or .txt.xz; expected one")
-    return paths[0]
+def files_of_recordings(folder: Path, options: Options) -> dict[str, dict[str, Path]]:
+    """Return the files of each recording that is trained on, by their split; "" stands for all splits.
+
+    Raises
+    ------
+    DataError
+        There is none, a part of one is missing, or a file is there twice.
+    """
+    files = found_in(folder, *(f"{below}*.txt{end}" for below in ("", "train/", "val/") for end in COMPRESSIONS))
+    refuse_copies(files)
+    recordings: dict[str, dict[str, Path]] = {}
+    for path in files:
+        name = path.name.split(".txt")[0]
+        ending = next((ending for ending in _PARTS if name.endswith(ending)), "")
+        name = name.removesuffix(ending)
+        if name in PLACES[options.left_out]:
+            continue
+        parts = recordings.setdefault(name, {})
+        if (other := parts.setdefault(_PARTS.get(ending, ""), path)) != path:
+            raise DataError(f"{path}: the recording {name} is also in {other}; keep one of them")
+    for name, parts in recordings.items():
+        if set(parts) not in ({""}, {"train", "test"}):
+            found = ", ".join(path.name for path in parts.values())
+            raise DataError(
+                f"{folder}: the recording {name} has {found}; expected {name}.txt, or {name}_train.txt and "
+                f"{name}_val.txt"
+            )
+    if not recordings:
+        raise DataError(
+            f"{folder}: no recordings of pedestrians; expected files NAME.txt, or NAME_train.txt and NAME_val.txt, "
+            "also in the folders train and val"
+        )
+    return dict(sorted(recordings.items()))
+
+
+def files_left_out(folder: Path, options: Options) -> list[Path]:
+    """Return the files of the place that is left out. Raise :class:`DataError` if one is missing or there twice."""
+    files = []
+    for name in PLACES[options.left_out]:
+        found = found_in(folder, *(f"{below}{name}.txt{end}" for below in ("", "all/") for end in COMPRESSIONS))
+        if len(found) != 1:
+            raise DataError(
+                f"{folder}: {len(found)} files {name}.txt, .txt.gz or .txt.xz, here or in the folder all; expected "
+                f"one, of the place that is left out (driving.left-out = {options.left_out!r}, or 'none')"
+            )
+        files += found
+    return files
 
 
 def read_tracks(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -90,18 +132,39 @@ def read_tracks(path: Path) -> tuple[np.ndarray, np.ndarray]:
             raise DataError(f"{path}: {error}; expected rows of frame, id, x and y") from error
     if rows.shape[1] != 4 or not np.isfinite(rows).all():
         raise DataError(f"{path}: rows with {rows.shape[1]} columns, or not finite; expected frame, id, x and y")
-    steps = np.round((rows[:, 0] - rows[:, 0].min()) / _FRAMES).astype(int)
+    since = rows[:, 0] - rows[:, 0].min()
+    steps = np.round(since / _FRAMES).astype(int)
     people, numbers = np.unique(rows[:, 1], return_inverse=True)
+    if len(off := np.flatnonzero(since != _FRAMES * steps)):
+        raise DataError(f"{path}: frame {rows[off[0], 0]:g} lies between two steps; expected steps of 10 frames, 0.4 s")
+    if len(np.unique(np.stack([steps, numbers]), axis=1).T) < len(rows):
+        raise DataError(f"{path}: a person is twice in one frame; keep one row")
+    if (size := (int(steps.max()) + 1) * len(people)) > _LARGEST:
+        raise DataError(
+            f"{path}: {len(people)} people in {steps.max() + 1} steps are {size} places, at most {_LARGEST} fit; split "
+            "it into several files"
+        )
     places = np.full((steps.max() + 1, len(people), 2), np.nan)
     places[steps, numbers] = rows[:, 2:]
     return people, places
 
 
-def windows(path: Path, options: Options, split: str) -> Iterator[Session]:
-    """Yield every window of a file, by person and time."""
-    people, places = read_tracks(path)
+@lru_cache(maxsize=32)
+def _sessions(path: Path, modified: int, options: Options, split: str) -> tuple[Session, ...]:
+    """The windows of a file with one split, or of a whole recording, whose splits have no step in common.
+
+    ``modified`` is the file's time stamp.
+    """
+    places = read_tracks(path)[1]
+    first = round(len(places) * (1 - _TEST_SHARE))
+    parts = {split: places} if split else {"train": places[:first], "test": places[first:]}
+    return tuple(session for name, part in parts.items() for session in windows(part, options, name))
+
+
+def windows(places: np.ndarray, options: Options, split: str) -> Iterator[Session]:
+    """Yield every window of people at ``places [T, P, 2]``, by person and time."""
     length, seen = options.history + options.horizon, options.history
-    for person in range(len(people)):
+    for person in range(places.shape[1]):
         present = np.flatnonzero(np.isfinite(places[:, person, 0]))
         for first in present[: len(present) - length + 1]:
             way = places[first : first + length, person]

@@ -20,7 +20,7 @@ from .closed_loop import Encounters, as_sessions, drive, encounters, session_met
 from .data import SPLITS, Recording, cut, files_of, read_folder, read_sessions, with_validation
 from .options import SETTINGS
 from .options import Options as DrivingOptions
-from .pedestrians import batch_of, left_out, read_pedestrians
+from .pedestrians import batch_of, files_left_out, files_of_recordings, left_out, read_pedestrians
 from .pedestrians import constant_velocity as same_step
 from .pedestrians import scores as walking_scores
 
@@ -61,7 +61,10 @@ class DrivingTask(Task):
             "`trial, block, step, t` (a block is a node), robot `xr yr vxr vyr axr ayr` and human `xh` to "
             "`ayh` (m and s; x along the road)"
         ),
-        "`{all,train,val}/RECORDING*.txt`": '`frame id x y` (m), as in ETH and UCY; `driving.scenario = "pedestrians"`',
+        "`NAME.txt`, or `NAME_{train,val}.txt`": (
+            "`frame id x y` (m), a recording of pedestrians each 0.4 s, frames step by 10; "
+            '`driving.scenario = "pedestrians"`'
+        ),
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
     #: The robot without a forecaster.
@@ -113,7 +116,8 @@ class DrivingTask(Task):
         sessions = [session for of_block in recording.blocks.values() for session in of_block]
         counts = ", ".join(f"{sum(s.split == split for s in sessions)} {split}" for split in SPLITS)
         if self.walking:
-            return f"{len(recording.blocks)} recordings, windows: {counts}; left out: {self.options.left_out}"
+            names = ", ".join(recording.names.values())
+            return f"recordings: {names}; windows: {counts}; left out: {self.options.left_out}"
         line = f"{len(recording.blocks)} drivers (column block), sessions: {counts}; m and m/s, x along the road"
         if recording.dynamics == "bicycle":
             return line
@@ -121,9 +125,12 @@ class DrivingTask(Task):
         return f"{line}; line between the lanes at y = {self.road.lane_line:g} m; blocks left out: {left_out}"
 
     def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
-        """A simulated node also has ``world.json``, with which it can simulate its driver again."""
+        """A simulated node also has ``world.json``, with which it can simulate its driver again, and one of pedestrians
+        the place that is left out."""
         if self.walking:
-            return []
+            (number,) = block_of(folder, self._recording(folder), partition, num_partitions)
+            recordings = list(files_of_recordings(folder, self.options).values())
+            return [*recordings[number].values(), *files_left_out(folder, self.options)]
         (block,) = block_of(folder, read_sessions(folder, self.road), partition, num_partitions)
         files, world = files_of(folder, block, self.road), folder / WORLD_FILE
         return [*files, world] if files and world.exists() else files
@@ -163,7 +170,7 @@ class DrivingTask(Task):
         styles = styles_of(read_world(folder))
         lengths = [len(s.states) for block in blocks for s in recording.blocks[block] if s.split == "train"]
         windows = sum(len(self.options.moments(length)) for length in lengths)
-        return NodeProfile(key_of(blocks), windows, groups_of(blocks, styles))
+        return NodeProfile(key_of(recording, blocks), windows, groups_of(blocks, styles))
 
     @property
     def validation_metric(self) -> str:
@@ -192,6 +199,9 @@ class DrivingTask(Task):
         return self._node(folder, recording, block_of(folder, recording, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
+        return replace(self.load_own(folder), key="pooled")
+
+    def load_own(self, folder: Path) -> NodeData:
         recording = self._recording(folder)
         return self._node(folder, recording, list(recording.blocks))
 
@@ -316,10 +326,10 @@ class DrivingTask(Task):
                 if block in world.drivers
             )
         return NodeData(
-            key=key_of(blocks),
+            key=key_of(recording, blocks),
             splits={split: windows for split, windows in splits.items() if len(windows["history"])},
             groups=groups_of(blocks, styles_of(world)),
-            extra={"encounters": met, "unseen": {"unseen": left_out(folder, self.options)} if self.walking else {}},
+            extra={"encounters": met, "unseen": left_out(folder, self.options) if self.walking else {}},
         )
 
 
@@ -342,9 +352,9 @@ def block_of(folder: Path, recording: Recording, partition: int, num_partitions:
     return blocks[partition : partition + 1]
 
 
-def key_of(blocks: Sequence[int]) -> str:
+def key_of(recording: Recording, blocks: Sequence[int]) -> str:
     """Return the key of a node that has these blocks."""
-    return f"driver-{blocks[0]:02d}" if len(blocks) == 1 else "pooled"
+    return "+".join(recording.names.get(block, f"driver-{block:02d}") for block in blocks)
 
 
 def styles_of(world: World | None) -> dict[int, float]:

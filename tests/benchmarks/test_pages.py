@@ -11,6 +11,7 @@ from benchmarks.numbers import (
     between,
     claim,
     command,
+    effect,
     gap,
     held_out,
     in_order,
@@ -193,6 +194,18 @@ def test_the_signed_rank_test_of_five_pairs_by_hand(monkeypatch: pytest.MonkeyPa
     assert wilcoxon("one", "cost", "a", "b", 4) == ".0625"  # all signs alike: 2 of 2^5
     assert wilcoxon("one", "cost", "a", "c", 3) == ".125"  # the smallest rank has another sign: 4 of 2^5
     assert wilcoxon("one", "cost", "a", "a", 1) == "1.0"
+
+
+def test_the_effect_of_an_option_is_its_mean_change_over_the_settings_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    losses = {("0.5", "1"): 4.0, ("0.5", "0"): 2.0, ("0", "1"): 3.0, ("0", "0"): 1.5}
+    methods = {f"m(a={a},b={b})": {"loss": Estimate.of([loss])} for (a, b), loss in losses.items()}
+    monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "c", methods=methods))
+    grid = {"a": ["0.5", "0"], "b": ["1", "0"]}
+    half = t.ppf(0.975, 1) * 0.25  # of 1 and .5 the standard deviation is .5 / √2
+    assert effect("x", "loss", "m", "a", grid, 2) == f"+.75 ({shown(0.75 - half, 2)} to {shown(0.75 + half, 2)})"
+    assert effect("x", "loss", "m", "b", grid, 2).startswith("+1.75 (")
 
 
 def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
