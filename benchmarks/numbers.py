@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from math import isfinite
+from statistics import fmean
 from typing import Any
 
 from fedapps.strategies.privacy import epsilon as budget
@@ -253,16 +254,22 @@ def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
 
 @_function
 def effect(name: str, metric: str, method: str, option: str, grid: Mapping[str, Sequence[str]], digits: int = 3) -> str:
-    """The change of a metric from the last to the first value of an option, over all settings of the grid's others."""
+    """The change of a metric from the last to the first value of an option, over all settings of the grid's others.
 
-    def at(setting: Mapping[str, str]) -> float:
-        chosen = ",".join(f"{key}={setting[key]}" for key in grid)
-        return result(name).of(f"{method}({chosen})", metric).mean
+    The mean change in the paper's numbers follows in brackets.
+    """
+
+    def label(setting: Mapping[str, str]) -> str:
+        return f"{method}({','.join(f'{key}={setting[key]}' for key in grid)})"
 
     first, last, rest = grid[option][0], grid[option][-1], {key: grid[key] for key in grid if key != option}
     settings = [dict(zip(rest, values, strict=True)) for values in product(*rest.values())]
-    changes = [at({**setting, option: first}) - at({**setting, option: last}) for setting in settings]
-    return _with_limits(Estimate.of(changes), digits)
+    pairs = [(label({**setting, option: first}), label({**setting, option: last})) for setting in settings]
+    content = result(name)
+    ours = Estimate.of([content.of(a, metric).mean - content.of(b, metric).mean for a, b in pairs])
+    paper = paper_of(content.recipe, [one for pair in pairs for one in pair])
+    theirs = fmean(paper[a][metric] - paper[b][metric] for a, b in pairs)
+    return f"{_with_limits(ours, digits)} [{shown(theirs, digits, sign=True)}]"
 
 
 @_function

@@ -202,9 +202,13 @@ def test_the_effect_of_an_option_is_its_mean_change_over_the_settings_of_the_oth
     losses = {("0.5", "1"): 4.0, ("0.5", "0"): 2.0, ("0", "1"): 3.0, ("0", "0"): 1.5}
     methods = {f"m(a={a},b={b})": {"loss": Estimate.of([loss])} for (a, b), loss in losses.items()}
     monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "c", methods=methods))
+    published = {label: {"loss": 10 * of["loss"].mean} for label, of in methods.items()}
+    monkeypatch.setattr("benchmarks.numbers.paper_of", lambda recipe, labels: published)
     grid = {"a": ["0.5", "0"], "b": ["1", "0"]}
     half = t.ppf(0.975, 1) * 0.25  # of 1 and .5 the standard deviation is .5 / √2
-    assert effect("x", "loss", "m", "a", grid, 2) == f"+.75 ({shown(0.75 - half, 2)} to {shown(0.75 + half, 2)})"
+    assert (
+        effect("x", "loss", "m", "a", grid, 2) == f"+.75 ({shown(0.75 - half, 2)} to {shown(0.75 + half, 2)}) [+7.50]"
+    )
     assert effect("x", "loss", "m", "b", grid, 2).startswith("+1.75 (")
 
 
