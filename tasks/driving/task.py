@@ -62,8 +62,8 @@ class DrivingTask(Task):
             "`ayh` (m and s; x along the road)"
         ),
         "`NAME.txt`, or `NAME_{train,val}.txt`": (
-            "`frame id x y` (m), a recording of pedestrians each 0.4 s, frames step by 10; "
-            '`driving.scenario = "pedestrians"`'
+            "`frame id x y` (m), a recording of pedestrians each 0.4 s, frames step by 10; the last fifth of "
+            '`NAME.txt` is the test; `driving.scenario = "pedestrians"`'
         ),
     }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
