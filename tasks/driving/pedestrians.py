@@ -41,7 +41,7 @@ _TEST_SHARE = 0.2  # of a recording without parts
 
 
 def read_pedestrians(folder: Path, options: Options) -> Recording:
-    """Read all recordings but those of the place that is left out.
+    """Read the recordings of all places except the one that is left out.
 
     Raises
     ------

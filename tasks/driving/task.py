@@ -1,6 +1,6 @@
 """The task "driving": forecast a human driver given the robot's plan, and plan with the forecast."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar, cast
@@ -109,7 +109,7 @@ class DrivingTask(Task):
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         recording = self._recording(folder)
-        return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
+        return self._profile(folder, recording, block_of(folder, recording.blocks, partition, num_partitions))
 
     def describe_data(self, folder: Path, *, own: bool = False) -> str:
         recording = self._recording(folder)
@@ -128,10 +128,10 @@ class DrivingTask(Task):
         """A simulated node also has ``world.json``, with which it can simulate its driver again, and one of pedestrians
         the place that is left out."""
         if self.walking:
-            (number,) = block_of(folder, self._recording(folder), partition, num_partitions)
             recordings = list(files_of_recordings(folder, self.options).values())
+            (number,) = block_of(folder, range(len(recordings)), partition, num_partitions)
             return [*recordings[number].values(), *files_left_out(folder, self.options)]
-        (block,) = block_of(folder, read_sessions(folder, self.road), partition, num_partitions)
+        (block,) = block_of(folder, read_sessions(folder, self.road).blocks, partition, num_partitions)
         files, world = files_of(folder, block, self.road), folder / WORLD_FILE
         return [*files, world] if files and world.exists() else files
 
@@ -196,7 +196,7 @@ class DrivingTask(Task):
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         recording = self._recording(folder)
-        return self._node(folder, recording, block_of(folder, recording, partition, num_partitions))
+        return self._node(folder, recording, block_of(folder, recording.blocks, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
         return replace(self.load_own(folder), key="pooled")
@@ -341,13 +341,13 @@ def _encounters(data: NodeData) -> tuple[Encounters, ...]:
     return cast(tuple[Encounters, ...], data.extra.get("encounters", ()))
 
 
-def block_of(folder: Path, recording: Recording, partition: int, num_partitions: int) -> list[int]:
+def block_of(folder: Path, known: Iterable[int], partition: int, num_partitions: int) -> list[int]:
     """Return the block of node ``partition``. Raise :class:`DataError` if there are fewer blocks than nodes."""
-    blocks = list(recording.blocks)
+    blocks = list(known)
     if num_partitions > len(blocks):
         raise DataError(
-            f"{folder}: holds {len(blocks)} blocks (drivers), but num-nodes is {num_partitions}; expected at least one "
-            "block per node"
+            f"{folder}: holds {len(blocks)} nodes (a block or recording each), but num-nodes is {num_partitions}; set "
+            f"num-nodes = {len(blocks)} or fewer"
         )
     return blocks[partition : partition + 1]
 
