@@ -346,8 +346,8 @@ def block_of(folder: Path, known: Iterable[int], partition: int, num_partitions:
     blocks = list(known)
     if num_partitions > len(blocks):
         raise DataError(
-            f"{folder}: holds {len(blocks)} nodes (a block or recording each), but num-nodes is {num_partitions}; set "
-            f"num-nodes = {len(blocks)} or fewer"
+            f"{folder}: holds {len(blocks)} blocks (drivers or recordings), one for a node, but num-nodes is "
+            f"{num_partitions}; set num-nodes = {len(blocks)} or fewer"
         )
     return blocks[partition : partition + 1]
 
