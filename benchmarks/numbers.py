@@ -258,18 +258,32 @@ def effect(name: str, metric: str, method: str, option: str, grid: Mapping[str, 
 
     The mean change in the paper's numbers follows in brackets.
     """
-
-    def label(setting: Mapping[str, str]) -> str:
-        return f"{method}({','.join(f'{key}={setting[key]}' for key in grid)})"
-
     first, last, rest = grid[option][0], grid[option][-1], {key: grid[key] for key in grid if key != option}
     settings = [dict(zip(rest, values, strict=True)) for values in product(*rest.values())]
-    pairs = [(label({**setting, option: first}), label({**setting, option: last})) for setting in settings]
+    pairs = [
+        (_setting(method, grid, setting | {option: first}), _setting(method, grid, setting | {option: last}))
+        for setting in settings
+    ]
     content = result(name)
     ours = Estimate.of([content.of(a, metric).mean - content.of(b, metric).mean for a, b in pairs])
     paper = paper_of(content.recipe, [one for pair in pairs for one in pair])
     theirs = fmean(paper[a][metric] - paper[b][metric] for a, b in pairs)
     return f"{_with_limits(ours, digits)} [{shown(theirs, digits, sign=True)}]"
+
+
+@_function
+def span(name: str, metric: str, method: str, grid: Mapping[str, Sequence[str]], digits: int = 3) -> str:
+    """The lowest and the highest mean of a metric over the settings of a grid, with the paper's in brackets."""
+    labels = [_setting(method, grid, dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
+    content = result(name)
+    ours = [content.of(label, metric).mean for label in labels]
+    theirs = [of[metric] for of in paper_of(content.recipe, labels).values()]
+    low, high = (f"{shown(limit(ours), digits)} [{shown(limit(theirs), digits)}]" for limit in (min, max))
+    return f"{low} to {high}"
+
+
+def _setting(method: str, grid: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> str:
+    return f"{method}({','.join(f'{key}={values[key]}' for key in grid)})"
 
 
 @_function

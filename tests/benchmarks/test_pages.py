@@ -17,6 +17,7 @@ from benchmarks.numbers import (
     in_order,
     quotient,
     shown,
+    span,
     survived,
     table,
     verdict,
@@ -210,6 +211,7 @@ def test_the_effect_of_an_option_is_its_mean_change_over_the_settings_of_the_oth
         effect("x", "loss", "m", "a", grid, 2) == f"+.75 ({shown(0.75 - half, 2)} to {shown(0.75 + half, 2)}) [+7.50]"
     )
     assert effect("x", "loss", "m", "b", grid, 2).startswith("+1.75 (")
+    assert span("x", "loss", "m", grid, 1) == "1.5 [15.0] to 4.0 [40.0]"
 
 
 def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.MonkeyPatch) -> None:

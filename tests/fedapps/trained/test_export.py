@@ -77,7 +77,7 @@ def run_onnx(path, names, inputs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["lqr", "text", "driving", "social", "vln", "vpr", "images"])
+@pytest.mark.parametrize("task", ["lqr", "text", "driving", "social", "vln", "vpr"])
 def test_the_shared_network_of_a_run_comes_back(runs, tmp_path, task):
     """Of another number of examples than the check's, and of more steps, nodes or words."""
     model = fedapps.load(runs(task).path, "fedavg")
@@ -101,13 +101,8 @@ def test_the_shared_network_of_a_run_comes_back(runs, tmp_path, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "method"),
-    [
-        ("lqr", "apfl"), ("lqr", "local"), ("text", "fedrecon"), ("text", "fedvocab"), ("driving", "apfl"),
-        ("driving", "local"), ("social", "fedweit"), ("social", "local-apd"), ("vln", "local"), ("vpr", "spfl"),
-        ("vpr", "local"),
-    ],
-)  # fmt: skip
+    ("task", "method"), [("lqr", "apfl"), ("text", "fedvocab"), ("social", "fedweit"), ("vpr", "local")]
+)
 def test_the_personal_network_of_a_node_comes_back(runs, tmp_path, task, method):
     node = min(last_evaluation(runs(task), method))
     model = fedapps.load(runs(task).path, method, node)
@@ -117,7 +112,7 @@ def test_the_personal_network_of_a_node_comes_back(runs, tmp_path, task, method)
 NETWORKS = {
     "images": {"model": "resnet8", "norm": "batch", "normalise": "image"},
     "driving": {"hidden": 4, "latent": 2, "samples": 2, "posterior": "cvae", "context": "none"},
-    "social": {"hidden": 4, "graph": "relational"},
+    "social": {"hidden": 4, "layers": 1, "graph": "relational"},
     "vln": {"hidden": 8, "word_width": 4, "action_width": 4, "vocabulary_size": 20, "stage": "speaker"},
 }
 
@@ -130,8 +125,7 @@ def test_other_networks_of_a_task_come_back(tmp_path, task):
     chosen = kind(kind.Options(**NETWORKS[task]))
     torch.manual_seed(0)
     model = trained_class(chosen)(chosen, chosen.build_model(), {})
-    for format in ("onnx", "torch"):
-        assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
+    assert fedapps.export(model, "onnx", tmp_path / "model").written.difference.absolute < 1e-5
 
 
 @pytest.mark.slow
