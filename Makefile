@@ -13,8 +13,9 @@ DOCS_KEY := $(shell cat pyproject.toml constraints.txt constraints-docs.txt | sh
 DOCS_STAMP := .venv-docs/.built-$(DOCS_KEY)
 # Tests of behaviour that may differ between versions of Flower; they run with both.
 BOTH_FLOWERS := tests/conformance tests/sim/test_inprocess.py
-# The cores that this process may use; `taskset` or a container can reduce them.
-CORES := $(shell nproc)
+# The cores that this process may use; `taskset` or a container can reduce them. OMP_NUM_THREADS, which nproc heeds, is not
+# their number.
+CORES := $(shell env -u OMP_NUM_THREADS nproc)
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
