@@ -307,30 +307,37 @@ def strongest(name: str, defence: str) -> str:
     read = {metric.removeprefix("words, "): one.mean for metric, one in result(name).methods[defence].items()
             if metric.startswith("words, ") and not metric.endswith("frequency")}  # fmt: skip
     attack = max(read, key=read.__getitem__)
-    return shown(read[attack], 3)
+    return shown(read[attack], 2)
 
 
 @_function
-def largest(name: str, metric: str, label: str, fill: Sequence[str]) -> str:
+def largest(name: str, metric: str, label: str, fill: Sequence[str], digits: int = 3) -> str:
     """The largest mean of a metric among the methods that the result has of those that ``label % one`` names."""
     methods = result(name).methods
-    return shown(max(methods[label % one][metric].mean for one in fill if label % one in methods), 3)
+    return shown(max(methods[label % one][metric].mean for one in fill if label % one in methods), digits)
 
 
 @_function
-def at_values(name: str, metric: str, key: str = "", method: str = "", digits: int = 3) -> str:
-    """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``."""
+def at_values(
+    name: str,
+    metric: str,
+    key: str = "",
+    method: str = "",
+    digits: int = 3,
+    theirs: Mapping[str, Any] | None = None,
+) -> str:
+    """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``.
+
+    ``theirs`` has the paper's values in place of ours, where they differ in number or type.
+    """
     content, parts = result(name), []
+    several = not method and len({label.partition(" at ")[0] for label in content.methods}) > 1
     for label, of_method in content.methods.items():
         method_name, _, value = label.partition(" at ")
         if method_name == (method or method_name):
-            printed = (
-                paper_of(content.recipe, [method_name], key, value).get(method_name, {}).get(metric) if key else None
-            )
-            name_of = (
-                f"{method_name} " if not method and len({m.partition(" at ")[0] for m in content.methods}) > 1 else ""
-            )
-            parts.append(f"{name_of}{value} {_cell(of_method[metric], printed, digits)}")
+            of_paper = paper_of(content.recipe, [method_name], key, (theirs or {}).get(value, value)) if key else {}
+            printed = of_paper.get(method_name, {}).get(metric)
+            parts.append(f"{f'{method_name} ' if several else ''}{value} {_cell(of_method[metric], printed, digits)}")
     return ", ".join(parts)
 
 
