@@ -75,7 +75,8 @@ def gains() -> str:
     digits = Result("", "", methods=tuned)
     rows = [f"| `local` | – | {_gain(digits, 'local')} | {_gain(cifar, 'local')} | |"]
     for method, published in list(PFLLIB.items())[1:]:
-        theirs = [shown((one - base) / 100, sign=True) for one, base in zip(published, PFLLIB["fedavg"], strict=True)]
+        pairs = zip(published, PFLLIB["fedavg"], strict=True)
+        theirs = [shown((one - base) / 100, 2, sign=True) for one, base in pairs]
         ours = _gain(digits, method), _gain(cifar, method), _gain(cifar, method, "local")
         rows.append(f"| `{method}` | {', '.join(theirs)} | {' | '.join(ours)} |")
     return "\n".join(rows)
@@ -98,7 +99,7 @@ def _gain(content: Result, method: str, over: str = "fedavg") -> str:
     if not all(labels):
         return "–"
     gain = content.difference(OWN, *labels)
-    return shown(gain.mean, sign=True) + ("" if gain.half is None else f" ± {shown(gain.half)}")
+    return shown(gain.mean, 2, sign=True) + ("" if gain.half is None else f" ± {shown(gain.half, 2)}")
 
 
 def _label(content: Result, method: str) -> str:
