@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon as scipy_wilcoxon
 
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate
-from fedapps.comparison.papers import paper_exhibits, paper_of
+from fedapps.comparison.papers import paper_exhibits, paper_of, paper_tables
 from fedapps.comparison.significance import MODELS
 
 from .experiments import experiments
@@ -260,10 +260,7 @@ def effect(name: str, metric: str, method: str, option: str, grid: Mapping[str, 
     """
     first, last, rest = grid[option][0], grid[option][-1], {key: grid[key] for key in grid if key != option}
     settings = [dict(zip(rest, values, strict=True)) for values in product(*rest.values())]
-    pairs = [
-        (_setting(method, grid, setting | {option: first}), _setting(method, grid, setting | {option: last}))
-        for setting in settings
-    ]
+    pairs = [[_setting(method, grid, one | {option: value}) for value in (first, last)] for one in settings]
     content = result(name)
     ours = Estimate.of([content.of(a, metric).mean - content.of(b, metric).mean for a, b in pairs])
     paper = paper_of(content.recipe, [one for pair in pairs for one in pair])
@@ -311,33 +308,29 @@ def strongest(name: str, defence: str) -> str:
 
 
 @_function
-def largest(name: str, metric: str, label: str, fill: Sequence[str], digits: int = 3) -> str:
+def largest(name: str, metric: str, label: str, fill: Sequence[str]) -> str:
     """The largest mean of a metric among the methods that the result has of those that ``label % one`` names."""
     methods = result(name).methods
-    return shown(max(methods[label % one][metric].mean for one in fill if label % one in methods), digits)
+    return shown(max(methods[label % one][metric].mean for one in fill if label % one in methods), 2)
 
 
 @_function
-def at_values(
-    name: str,
-    metric: str,
-    key: str = "",
-    method: str = "",
-    digits: int = 3,
-    theirs: Mapping[str, Any] | None = None,
-) -> str:
+def at_values(name: str, metric: str, key: str = "", method: str = "", theirs: Mapping[str, str] | None = None) -> str:
     """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``.
 
-    ``theirs`` has the paper's values in place of ours, where they differ in number or type.
+    A paper's numbers of a method stand beside the method with any options; ``theirs`` has the paper's values where they
+    differ from ours.
     """
     content, parts = result(name), []
+    printed_at = {str(table.value): table.value for table in paper_tables() if table.key == key}
     several = not method and len({label.partition(" at ")[0] for label in content.methods}) > 1
     for label, of_method in content.methods.items():
         method_name, _, value = label.partition(" at ")
         if method_name == (method or method_name):
-            of_paper = paper_of(content.recipe, [method_name], key, (theirs or {}).get(value, value)) if key else {}
-            printed = of_paper.get(method_name, {}).get(metric)
-            parts.append(f"{f'{method_name} ' if several else ''}{value} {_cell(of_method[metric], printed, digits)}")
+            at, bare = (theirs or {}).get(value, value), method_name.partition("(")[0]
+            printed = paper_of(content.recipe, [bare], key, printed_at[at]) if at in printed_at else {}
+            cell = _cell(of_method[metric], printed.get(bare, {}).get(metric), 3)
+            parts.append(f"{f'{method_name} ' if several else ''}{value} {cell}")
     return ", ".join(parts)
 
 

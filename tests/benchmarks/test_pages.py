@@ -8,6 +8,7 @@ from scipy.stats import t
 
 from benchmarks.experiments import experiments
 from benchmarks.numbers import (
+    at_values,
     between,
     claim,
     command,
@@ -212,6 +213,19 @@ def test_the_effect_of_an_option_is_its_mean_change_over_the_settings_of_the_oth
     )
     assert effect("x", "loss", "m", "b", grid, 2).startswith("+1.75 (")
     assert span("x", "loss", "m", grid, 1) == "1.5 [15.0] to 4.0 [40.0]"
+
+
+def test_the_papers_numbers_stand_at_its_own_values_beside_a_method_with_any_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recalls = {"fedavg at 2": 0.4, "fedavg at 7": 0.3, "fedvc(draws=without-replacement) at 2": 0.5}
+    methods = {label: {"recall_at_1": Estimate.of([recall])} for label, recall in recalls.items()}
+    monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "c", "fedvpr-steps", methods=methods))
+    theirs = {"2": "125"}
+    assert at_values("x", "recall_at_1", "steps", "fedavg", theirs) == "2 .400 [.666], 7 .300"
+    options = "fedvc(draws=without-replacement)"
+    assert at_values("x", "recall_at_1", "steps", options, theirs) == "2 .500 [.623]"
+    assert at_values("x", "recall_at_1") == f"fedavg 2 .400, fedavg 7 .300, {options} 2 .500"
 
 
 def test_a_condition_says_how_many_runs_reached_their_end(monkeypatch: pytest.MonkeyPatch) -> None:

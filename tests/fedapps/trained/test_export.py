@@ -125,7 +125,8 @@ def test_other_networks_of_a_task_come_back(tmp_path, task):
     chosen = kind(kind.Options(**NETWORKS[task]))
     torch.manual_seed(0)
     model = trained_class(chosen)(chosen, chosen.build_model(), {})
-    assert fedapps.export(model, "onnx", tmp_path / "model").written.difference.absolute < 1e-5
+    for format in ("onnx", "torch"):
+        assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
 
 
 @pytest.mark.slow
