@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon as scipy_wilcoxon
 
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate
-from fedapps.comparison.papers import paper_exhibits, paper_of, paper_tables
+from fedapps.comparison.papers import paper_of, paper_tables
 from fedapps.comparison.significance import MODELS
 
 from .experiments import experiments
@@ -65,7 +65,7 @@ def survived(name: str, condition: str, metric: str, digits: int = 2) -> str:
 @_function
 def difference(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with its interval."""
-    return _with_limits(result(name).difference(metric, a, b), digits)
+    return with_limits(result(name).difference(metric, a, b), digits)
 
 
 @_function
@@ -80,13 +80,13 @@ def quotient(metric: str, name: str, a: str, other: str, b: str, digits: int = 1
 @_function
 def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3) -> str:
     """The difference of ``a`` in a result and ``b`` in another one, paired by seed, with its interval."""
-    return _with_limits(result(name).of(a, metric).minus(result(other).of(b, metric)), digits)
+    return with_limits(result(name).of(a, metric).minus(result(other).of(b, metric)), digits)
 
 
 @_function
 def gap(name: str, method: str, metric: str, other: str, digits: int = 3) -> str:
     """How far a metric of a method is above another one of its metrics, paired by seed, with its interval."""
-    return _with_limits(result(name).of(method, metric).minus(result(name).of(method, other)), digits)
+    return with_limits(result(name).of(method, metric).minus(result(name).of(method, other)), digits)
 
 
 @_function
@@ -143,7 +143,7 @@ def table(
         The value of a varied key.
     """
     content = result(name)
-    printed = {} if paper == "-" else paper_of(paper or content.recipe, [m for m in methods if _is_method(m)])
+    printed = {} if paper == "-" else paper_of(paper or content.recipe, [m for m in methods if is_method(m)])
     lines = [[head, *metrics.values()]]
     for method in methods:
         cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
@@ -175,80 +175,18 @@ def held_out(rows: Mapping[str, str], metric: str, digits: int = 3) -> str:
         shared, adapted, local = (f"{method}: {model}" for model in MODELS)
         cells = [mean(name, model, metric, digits) for model in (shared, adapted, local)]
         differences = [difference(name, metric, adapted, other, digits) for other in (shared, local)]
-        lines.append(_row(text, *cells, *differences))
+        lines.append(row(text, *cells, *differences))
     return "\n".join(lines)
-
-
-@_function
-def claim(
-    text: str, name: str, metric: str, better: str, worse: str, by: float = 0, paper: str = "", because: str = "",
-    digits: int = 3, other: str = "",
-) -> str:  # fmt: skip
-    """A row of a table of claims: in ``metric``, ``better`` is better than ``worse`` by more than ``by``.
-
-    ``worse`` is in the result ``other`` if that is given. The cells are the claim, the paper's difference, ours, our
-    seeds and the verdict, which follows from the 95 % interval of the difference. ``because`` is added to the verdict.
-    """
-    content, sign = result(name), describe(metric).better or 1
-    if other:
-        ours = content.of(better, metric).minus(result(other).of(worse, metric))
-    else:
-        ours = content.difference(metric, better, worse)
-    printed = paper_of(paper or content.recipe, [one for one in (better, worse) if _is_method(one)])
-    theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
-    differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else ""
-    verdicts = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
-    return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(verdicts))
-
-
-@_function
-def exhibits(paper: str) -> str:
-    """A table of a paper's tables and figures: ours beside each, the verdict on its claim, what is missing, and why.
-
-    ``paper_numbers/PAPER.toml`` has the list. The hours say how long the experiments take that are not run yet.
-    """
-    lines = [["paper", "ours", "verdict; what is missing"]]
-    for one in paper_exhibits(paper):
-        stored = [name for name in one.experiments if measured(name)]
-        said = [f"{one.claim}: {_verdict_on(*one.compared)}"] if one.compared and measured(one.compared[0]) else []
-        said += [f"{name} not run ({hours(name)})" for name in one.experiments if name not in stored]
-        if one.missing:
-            said.append(one.missing + (f" ({hours(*one.rerun)})" if one.rerun else ""))
-        lines.append([f"{_short(one.of)}: {one.what}", ", ".join(f"`{name}`" for name in stored), "; ".join(said)])
-    return markdown(lines)
-
-
-def _verdict_on(name: str, metric: str, better: str, worse: str) -> str:
-    ours = result(name).difference(metric, better, worse)
-    return verdict(ours if (describe(metric).better or 1) > 0 else ours.negated(), 0)
-
-
-@_function
-def hours(*names: str) -> str:
-    """The time that experiments take together; empty if there are none."""
-    minutes = sum(experiments()[name].minutes for name in names)
-    return f"{shown(minutes / 60, 0 if minutes >= 600 else 1)} h" if names else ""
-
-
-def _short(names: Sequence[str]) -> str:
-    """``Figures 1, 2; Table 3`` for ``Figure 1``, ``Figure 2``, ``Table 3``."""
-    by_kind: dict[str, list[str]] = {}
-    for name in names:
-        kind, _, number = name.partition(" ")
-        by_kind.setdefault(kind, []).append(number)
-    return "; ".join(f"{kind}{'s' * (len(of) > 1)} {', '.join(of)}" for kind, of in by_kind.items())
-
-
-@_function
-def claims_head() -> str:
-    """The head of a table of claims."""
-    return _row("claim", "paper", "here", "seeds", "verdict") + "\n" + "|---" * 5 + "|"
 
 
 @_function
 def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
     """The difference a - b with half of its interval."""
-    gap = result(name).difference(metric, a, b)
+    return change_with_half(result(name).difference(metric, a, b), digits)
+
+
+def change_with_half(gap: Estimate, digits: int = 3) -> str:
+    """A difference with its sign and half of its interval."""
     return shown(gap.mean, digits, sign=True) + ("" if gap.half is None else f" ± {shown(gap.half, digits)}")
 
 
@@ -265,7 +203,7 @@ def effect(name: str, metric: str, method: str, option: str, grid: Mapping[str, 
     ours = Estimate.of([content.of(a, metric).mean - content.of(b, metric).mean for a, b in pairs])
     paper = paper_of(content.recipe, [one for pair in pairs for one in pair])
     theirs = fmean(paper[a][metric] - paper[b][metric] for a, b in pairs)
-    return f"{_with_limits(ours, digits)} [{shown(theirs, digits, sign=True)}]"
+    return f"{with_limits(ours, digits)} [{shown(theirs, digits, sign=True)}]"
 
 
 @_function
@@ -389,21 +327,6 @@ def printed(recipe: str, method: str, metric: str, digits: int = 3) -> str:
     return shown(paper_of(recipe, [method])[method][metric], digits)
 
 
-def verdict(better: Estimate, by: float) -> str:
-    """What the interval of a difference says about a claim that it is above ``by``."""
-    if better.seeds < 2:
-        return "not tested: one seed"
-    if better.low is None or better.high is None:
-        if better.p is not None and better.p <= 0.05 and better.mean > by == 0:
-            return f"holds (p = {shown(better.p, 3)})"
-        return f"not tested ({'so' if better.mean > by else 'not so'} in the mean)"
-    if better.low > by:
-        return "holds"
-    if better.high < by:
-        return "does not hold"
-    return "within noise" if not better.widest else "not tested"
-
-
 def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
     """A number without the zero before its point, with a real minus sign; thousands are grouped."""
     text = f"{abs(value):,.{digits}f}"
@@ -421,7 +344,7 @@ def with_half(known: Estimate, digits: int) -> str:
     return shown(known.mean, digits) + (f" ± {shown(known.half, digits)}" if known.half else "")
 
 
-def _with_limits(known: Estimate, digits: int) -> str:
+def with_limits(known: Estimate, digits: int) -> str:
     if known.low is None or known.high is None:
         return shown(known.mean, digits, sign=True)
     least = "at most " if known.widest else ""
@@ -432,7 +355,7 @@ def _ratio(value: float) -> str:
     return shown(value, 2 if value >= 0.1 else 3)
 
 
-def _is_method(label: str) -> bool:
+def is_method(label: str) -> bool:
     try:
         paper_of("", [label])
     except ValueError:
@@ -440,11 +363,11 @@ def _is_method(label: str) -> bool:
     return True
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """A table of rows of cells, the head first."""
     head, *rest = lines
-    return "\n".join([_row(*head), "|---" * len(head) + "|", *(_row(*line) for line in rest)])
+    return "\n".join([row(*head), "|---" * len(head) + "|", *(row(*line) for line in rest)])

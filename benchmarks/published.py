@@ -12,7 +12,8 @@ from statistics import fmean
 from fedapps.base.report.metrics import describe
 from fedapps.registry.expressions import read_expression
 
-from .numbers import FUNCTIONS, change, over_seeds, shown, verdict, with_half
+from .claims import verdict
+from .numbers import FUNCTIONS, change, change_with_half, over_seeds, shown, with_half
 from .ranks import DATA_SETS, name_of
 from .results import Result, result
 
@@ -98,8 +99,7 @@ def _gain(content: Result, method: str, over: str = "fedavg") -> str:
     labels = _label(content, method), _label(content, over)
     if not all(labels):
         return "–"
-    gain = content.difference(OWN, *labels)
-    return shown(gain.mean, 2, sign=True) + ("" if gain.half is None else f" ± {shown(gain.half, 2)}")
+    return change_with_half(content.difference(OWN, *labels), 2)
 
 
 def _label(content: Result, method: str) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from scipy.stats import t
 
+from benchmarks.claims import claim, verdict
 from benchmarks.experiments import experiments
 from benchmarks.numbers import (
     at_values,
     between,
-    claim,
     command,
     effect,
     gap,
@@ -21,7 +21,6 @@ from benchmarks.numbers import (
     span,
     survived,
     table,
-    verdict,
     wilcoxon,
 )  # fmt: skip
 from benchmarks.pages import ROOT, pages, stale
@@ -254,7 +253,8 @@ def test_a_table_has_ours_and_the_papers_number_and_a_claim_its_verdict(monkeypa
         "seeds": 2,
     }
     known = Result("lqr", "", recipe="lqr", methods=losses, differences=[difference | {"seeds": 2}])
-    monkeypatch.setattr("benchmarks.numbers.result", lambda name: known)
+    for module in ("numbers", "claims"):
+        monkeypatch.setattr(f"benchmarks.{module}.result", lambda name: known)
     shown = table("lqr", ["apfl", "spfl", "local"], {"total_loss:2": "loss"}, head="by").splitlines()
     head, _, apfl, spfl, not_run = shown
     assert head == "| by | loss |"
