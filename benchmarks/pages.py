@@ -1,7 +1,7 @@
 """Pages of ``docs/`` from results and code: ``pages/NAME.md.jinja`` becomes ``docs/NAME.md``.
 
-A template calls the functions of :mod:`benchmarks.numbers`, ``claims``, ``published`` and ``ranks``, and holds no number
-of a result itself; that of strategies calls :func:`call`, and holds no argument of a constructor itself.
+A template calls the functions of :mod:`benchmarks.numbers`, ``claims``, ``published`` and ``ranks``, and holds no
+number of a result itself; that of strategies calls :func:`call`, and holds no argument of a constructor itself.
 Those of :data:`_PARTS` are written between two marks of the page.
 """
 
