@@ -93,11 +93,16 @@ class FaultyRun(FaultyFleet):
 
 
 @contextmanager
-def faulty(folder: Path, nodes: int, given: dict[str, Any], *own: NodeConfig) -> Iterator[FaultyRun]:
-    """A fleet for a run with this config, with ``own`` node configs or the parts of a world; it ends on the way out."""
+def faulty(
+    folder: Path, nodes: int, given: dict[str, Any], *own: NodeConfig, keys: bool = False
+) -> Iterator[FaultyRun]:
+    """A fleet for a run with this config, with ``own`` node configs or the parts of a world; it ends on the way out.
+
+    With ``keys``, it has TLS and authenticates nodes by their keys.
+    """
     config = parse(resolve(given | {"name": "run", "cache-dir": str(folder / "worlds")}, str(folder)))
     configs = own or [{"partition-id": i, "num-partitions": nodes, "keep-model": True} for i in range(nodes)]
-    with deployment(folder / "fleet") as deployed:
+    with deployment(folder / "fleet", tls=keys, auth=keys) as deployed:
         yield FaultyRun(deployed, config, configs)
 
 
@@ -169,7 +174,7 @@ def test_a_node_that_is_killed_between_two_exchanges_of_a_secure_sum_is_not_in_i
     given = LQR | {"methods": "fedavg", "num-nodes": 3, "rounds": 1, "deadline": 12.0}
     secure = {"secure-aggregation": True, "secure-aggregation-threshold": 0.5}  # 2 of 3 must stay
     own = [{"partition-id": i, "num-partitions": 3, "secagg-min-threshold": 0.5} for i in range(3)]
-    with faulty(tmp_path, 3, given | secure, *own) as fleet:
+    with faulty(tmp_path, 3, given | secure, *own, keys=True) as fleet:
         fleet.start()
         fleet.submit()
         log = fleet.deployed.node_folder(0) / "supernode.log"
