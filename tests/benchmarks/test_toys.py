@@ -81,10 +81,10 @@ def test_the_gains_over_fedavg_stand_beside_the_published_ones(monkeypatch):
     further = Result("own", "", methods={name: {"local_accuracy": Estimate.of(of)} for name, of in small.items()})
     monkeypatch.setattr(published, "result", {"cifar10-own": further}.get)
     rows = {row.split("`")[1]: row for row in published.gains().splitlines()}
-    assert rows["local"] == "| `local` | – | – | +.100 ± .000 | |"
-    assert rows["ditto"] == "| `ditto` | +.116, +.210 | +.200 ± .000 | +.050 ± 1.906 | −.050 ± 1.906 |"
-    assert rows["fedala"] == "| `fedala` | +.118, +.240 | −.100 ± .000 | – | – |"
-    assert rows["fedper"] == "| `fedper` | +.116, +.177 | – | +.150 ± .635 | +.050 ± .635 |"
+    assert rows["local"] == "| `local` | – | – | +.10 ± .00 | |"
+    assert rows["ditto"] == "| `ditto` | +.12, +.21 | +.20 ± .00 | +.05 ± 1.91 | −.05 ± 1.91 |"
+    assert rows["fedala"] == "| `fedala` | +.12, +.24 | −.10 ± .00 | – | – |"
+    assert rows["fedper"] == "| `fedper` | +.12, +.18 | – | +.15 ± .64 | +.05 ± .64 |"
 
 
 def test_the_accuracy_in_silos_stands_beside_the_published_one(monkeypatch):
