@@ -37,36 +37,26 @@ TRAINING = {
     "batch-size": 32,
     "collect-after": 0,
 }
-TEXT = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
-#: A method with private parameters for each task.
-TASKS: dict[str, dict[str, Any]] = {
-    "lqr": {"methods": "apfl", "spfl.epochs": 1, "apfl.epochs": 1, "in-flight": 1},
-    "text": {"methods": "fedvocab", **TEXT},
-}
+#: A method with private parameters.
+LQR: dict[str, Any] = {"task": "lqr", "methods": "apfl", "spfl.epochs": 1, "apfl.epochs": 1, "in-flight": 1}
 
 
-@pytest.mark.parametrize("task", ["lqr", pytest.param("text", marks=pytest.mark.slow)])
-def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, task: str, tmp_path: Path) -> None:
+def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, tmp_path: Path) -> None:
     nodes = len(federation.nodes)
-    given = (
-        TRAINING | TASKS[task] | {"task": task, "name": task, "num-nodes": nodes, "cache-dir": str(tmp_path / "worlds")}
-    )
+    given = TRAINING | LQR | {"name": "run", "num-nodes": nodes, "cache-dir": str(tmp_path / "worlds")}
     method = given["methods"]
     lines: list[str] = []
     federation.run(APP, parse(resolve(given, str(tmp_path))).flat(), lines.append)
     log = "\n".join(lines)
     assert f"round {ROUNDS}/{ROUNDS} took" in log
-    assert (tmp_path / task / "report.html").exists(), log
+    assert (tmp_path / "run" / "report.html").exists(), log
 
     inline = tmp_path / "inline"
     execute(parse(resolve(given, str(inline))), "inline")
-    last = Path(task) / "checkpoints" / method / f"round-{ROUNDS:06d}.safetensors"
+    last = Path("run") / "checkpoints" / method / f"round-{ROUNDS:06d}.safetensors"
     ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
     assert same_bits(ours.arrays, theirs.arrays)
-    if task == "text":
-        shared = ("shared.encoder.", "shared.classifier.", "state.")
-        assert all(name.startswith(shared) for name in theirs.arrays), "what is private stays on its node"
-    states = sorted((inline / task / "nodes").glob(f"*/{method}/*/"))
+    states = sorted((inline / "run" / "nodes").glob(f"*/{method}/*/"))
     assert len(states) == nodes, "what is private stays on its node"
     for index, own in enumerate(states):
         mine = {path.name: load_file(path) for path in own.glob("*.safetensors")}
@@ -74,9 +64,9 @@ def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, task: 
         deployed = {path.name: load_file(path) for path in state.glob(f"*/{method}/*/*.safetensors")}
         assert mine.keys() == deployed.keys()
         assert all(same_bits(arrays, deployed[name]) for name, arrays in mine.items())
-    evaluated = [row for row in RunFolder(tmp_path / task, "").lines("nodes.jsonl") if row["phase"] == "evaluate"]
+    evaluated = [row for row in RunFolder(tmp_path / "run", "").lines("nodes.jsonl") if row["phase"] == "evaluate"]
     for index, row in enumerate(sorted(evaluated, key=lambda row: row["node"])):
-        kept = federation.node_folder(index) / "state" / "models" / task / method / row["node"] / "current"
+        kept = federation.node_folder(index) / "state" / "models" / "run" / method / row["node"] / "current"
         origin = TrainedModel.read(kept, task_class).origin
         assert (origin.round, origin.metrics) == (ROUNDS, row["metrics"]), "for other programs of the machine"
 
