@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from textwrap import wrap
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -183,6 +184,14 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotSty
     few = len(x) <= 30
     (line,) = axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)
     mark(line, name)
+
+
+def in_lines(name: str, letters: int) -> list[str]:
+    """A method's name in lines of at most so many letters, which end before an argument where they can."""
+    if len(name) <= letters:
+        return [name]
+    lines = wrap(re.sub(r"([(,])", r"\1 ", name), letters, break_on_hyphens=False)
+    return [line.replace("( ", "(") for line in lines]
 
 
 def limit_bands(axes: Axes, values: Sequence[float]) -> None:

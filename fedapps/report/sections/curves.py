@@ -8,9 +8,7 @@ the round is marked, and a dotted line is the mean over the nodes of every evalu
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from textwrap import wrap
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedapps.base.report.figures import draw_line, drawing, limit_bands, mark
+from fedapps.base.report.figures import draw_line, drawing, in_lines, limit_bands, mark
 from fedapps.base.report.metrics import NEUTRAL, Metric, PlotStyle, columns, describe, plot_styles
 from fedapps.base.report.numbers import counted
 from fedapps.report.evaluated import notes, paired_curve
@@ -277,14 +275,10 @@ def spread(run: RunData) -> Markup | None:
 
 
 def _tick_labels(names: Sequence[str], letters: int) -> tuple[list[list[str]], bool]:
-    """The lines of each name below an axis with room for so many letters side by side, and whether they stand upright.
-
-    A line ends before an argument where it can.
-    """
+    """The lines of each name below an axis with room for so many letters a line, and whether they stand upright."""
     is_upright = letters < _SHORTEST and max(map(len, names)) > letters
     room = _UPRIGHT if is_upright else letters
-    lines = [wrap(re.sub(r"([(,])", r"\1 ", name), room) if len(name) > room else [name] for name in names]
-    return [[line.replace("( ", "(") for line in of_name] for of_name in lines], is_upright
+    return [in_lines(name, room) for name in names], is_upright
 
 
 def _of_comparison(comparison: Comparison, leading: str) -> list[tuple[Metric, dict[str, dict[str, float]]]]:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from fedapps.base.errors import headline_of
-from fedapps.base.report.figures import drawing, mark
+from fedapps.base.report.figures import drawing, in_lines, mark
 from fedapps.base.report.metrics import NEUTRAL, Metric, plot_styles
 from fedapps.base.report.numbers import BYTE_UNITS, format_bytes, format_duration
 from fedapps.base.report.tables import Table, text_columns
@@ -35,6 +35,7 @@ _COLOURS = {
 #: Phases whose part is smaller in every bar count as other.
 _LEAST_PART = 0.01
 _MOST = 50
+_LETTERS = 28  # of a method's name in a line beside a bar
 
 
 def traffic(run: RunData) -> Markup | None:
@@ -78,14 +79,14 @@ def _per_round(run: RunData, most: float) -> Markup:
                     bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
                     bars[0].set(color=style.colour, alpha=alpha)
         _name_bars(axes, list(styles))
-        axes.set_title(f"{unit} per round  (upper: to nodes, lower: from nodes)")
-        axes.set_xlabel(f"mean over rounds [{unit}]; thin lines: minimum to maximum")
+        axes.set_title(f"{unit} per round to and from nodes")
+        axes.set_xlabel("mean; lines: minimum to maximum")
     return figure.markup
 
 
 def _name_bars(axes: Axes, names: Sequence[str]) -> None:
     """The axes of horizontal bars, from the top to the bottom."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), ["\n".join(in_lines(name, _LETTERS)) for name in names])
     axes.invert_yaxis()
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")

@@ -7,14 +7,13 @@ Fig. 5; :mod:`fedapps.runs.continual` computes them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from textwrap import fill
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.base.report.figures import drawing, panels_per_row, small_multiples
+from fedapps.base.report.figures import drawing, in_lines, panels_per_row, small_multiples
 from fedapps.base.report.metrics import INK, bare, describe
 from fedapps.base.report.numbers import format_number
 from fedapps.report.run_data import RunData
@@ -80,7 +79,7 @@ def _figure(matrices: Mapping[str, Matrix], metric: str) -> Markup:
     with small_multiples(alt, len(matrices), height=1.95) as figure:
         for axes, (method, matrix) in zip(figure.axes, matrices.items(), strict=True):
             _draw(axes, matrix, scale)
-            axes.set_title(fill(method, 17), fontsize=8.5)
+            axes.set_title("\n".join(in_lines(method, 17)), fontsize=8.5)
         figure.figure.supxlabel("tested on stage", fontsize=9)
         figure.figure.supylabel("trained up to stage", fontsize=9)
     return figure.markup

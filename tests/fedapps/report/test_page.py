@@ -106,6 +106,14 @@ def test_one_method_without_nodes(folder: Path) -> None:
     assert "has not finished" in text
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_long_name_leaves_room_for_the_bars_beside_it(folder: Path) -> None:
+    label = "fedavg(run.epochs=2,logit-adjustment=1,run.learning-rate=0.0001019)"
+    write_lines(folder / "metrics.jsonl", [round_line(label, 1)])
+    traffic = section(page(folder), "traffic")
+    assert label in "".join(re.findall(r">([^<>\n]+)</t(?:ext|span)>", traffic))
+
+
 def test_an_interrupted_run_is_marked_and_its_incomplete_line_is_skipped(folder: Path) -> None:
     (folder / "summary.json").unlink()
     with (folder / "metrics.jsonl").open("a") as stream:

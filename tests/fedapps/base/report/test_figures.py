@@ -10,7 +10,7 @@ import pytest
 from browser_pages import dom_of, in_a_browser
 from report_pages import page, section, write_finished_run
 
-from fedapps.base.report.figures import drawing, limit_bands, mark, panels_per_row, scale_bar, small_multiples
+from fedapps.base.report.figures import drawing, in_lines, limit_bands, mark, panels_per_row, scale_bar, small_multiples
 from fedapps.base.report.metrics import plot_styles
 
 
@@ -21,6 +21,12 @@ def test_small_axes_are_laid_out_in_rows(count: int, columns: int) -> None:
     with small_multiples("what is shown", count, height=1.0) as figure:
         assert len(figure.axes) == count
         assert len({axes.get_position().y0 for axes in figure.axes}) == math.ceil(count / columns)
+
+
+def test_a_name_ends_its_lines_before_arguments() -> None:
+    assert in_lines("scaffold(run.steps=10,run.clip-norm=1)", 28) == ["scaffold(run.steps=10,", "run.clip-norm=1)"]
+    assert in_lines("fedavg(run.epochs=2)", 13) == ["fedavg(", "run.epochs=2)"]
+    assert in_lines("fedavg(mu=1)", 12) == ["fedavg(mu=1)"]
 
 
 @pytest.mark.slow
