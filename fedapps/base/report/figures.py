@@ -190,7 +190,8 @@ def in_lines(name: str, letters: int) -> list[str]:
     """A method's name in lines of at most so many letters, which end before an argument where they can."""
     if len(name) <= letters:
         return [name]
-    lines = wrap(re.sub(r"([(,])", r"\1 ", name), letters, break_on_hyphens=False)
+    words = re.sub(r"([(,])", r"\1 ", name)
+    lines = wrap(words, letters, break_on_hyphens=max(map(len, words.split())) > letters)
     return [line.replace("( ", "(") for line in lines]
 
 
