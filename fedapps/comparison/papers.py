@@ -192,8 +192,13 @@ def paper_tables() -> Sequence[PaperTable]:
 
 @cache
 def paper_claims() -> Sequence[Claim]:
-    """All claims of all papers."""
-    return [Claim(**claim) for paper in _files() for claim in paper.get("claims", [])]
+    """All claims of all papers; one that the file makes for several metrics is several claims."""
+    return [
+        Claim(**{name: value for name, value in claim.items() if name != "metrics"}, metric=metric)
+        for paper in _files()
+        for claim in paper.get("claims", [])
+        for metric in claim["metrics"]
+    ]
 
 
 def paper_exhibits(paper: str) -> Sequence[Exhibit]:
