@@ -18,8 +18,9 @@ from fedapps.clients.data import DataSource
 from fedapps.config.clock import devices_of
 from fedapps.config.keys import generated, path_keys
 from fedapps.config.parsing import Config
-from fedapps.config.run_config import RunConfig
+from fedapps.config.run_config import RunConfig, held_out_of
 from fedapps.registry.tasks import task_class, task_names
+from fedapps.strategies.checks import truncate
 from fedapps.tasks.base import DataError, NodeData, Task
 
 from .plan import timed_name
@@ -127,11 +128,15 @@ Load = Callable[[DataSource, Task], NodeData]
 def check_data(config: Config, load: Load = DataSource.load) -> None:
     """Read the data of all nodes once, except those of a simulated world, and print what they were taken for.
 
-    Raises ``DataError`` if data are missing or invalid, or can be read in two ways.
+    Raises ``DataError`` if data are missing or invalid, or can be read in two ways, or if a held-out node has none.
     """
     if config.run.data_dir:
-        for _ in read_nodes(config, config.task, load):
-            pass
+        known = [data.key for data in read_nodes(config, config.task, load)]
+        if missing := sorted(set(held_out_of(config.run).keys).difference(known)):
+            raise DataError(
+                f"held-out-nodes = {config.run.held_out_nodes!r}: no node has the key {', '.join(missing)}; "
+                f"the nodes are {truncate(', '.join(sorted(known)))}"
+            )
     else:
         _check_inputs(config)
 

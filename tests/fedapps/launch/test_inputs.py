@@ -34,6 +34,17 @@ def test_a_plateau_without_validation_examples_is_said_before_the_run(tmp_path):
         launch(given, Simulation("inline"), str(tmp_path / "runs"))
 
 
+def test_a_held_out_node_that_does_not_exist_is_said_before_the_run(tmp_path):
+    LqrTask(LqrOptions(trajectories=2, horizon=2)).make_world(tmp_path / "data", 2, 0)
+    given = LQR | {"data-dir": str(tmp_path / "data"), "held-out-nodes": "robot-07,"}
+    said = r"held-out-nodes = 'robot-07,': no node has the key robot-07; the nodes are robot-00, robot-01"
+    with pytest.raises(DataError, match=said):
+        launch(given, Simulation("inline"), str(tmp_path / "runs"))
+    with pytest.raises(DataError, match=said):
+        compare_recipe(Path("lqr"), overrides=given, methods=["fedavg"], seeds=1, output_dir=str(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
 # The app that an installed wheel submits: its modules and keys are those of the repository's app.
 
 
