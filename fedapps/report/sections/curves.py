@@ -271,7 +271,9 @@ def spread(run: RunData) -> Markup | None:
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.title)
     seeds = run.comparison.seeds if run.comparison else 0
-    return section_of("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds, wide=width > _NARROW)
+    return section_of(
+        "spread", nodes=len(nodes), figure=figure.markup, methods=len(methods), seeds=seeds, wide=width > _NARROW
+    )
 
 
 def _tick_labels(names: Sequence[str], letters: int) -> tuple[list[list[str]], bool]:
