@@ -78,12 +78,6 @@ def quotient(metric: str, name: str, a: str, other: str, b: str, digits: int = 1
 
 
 @_function
-def between(metric: str, name: str, a: str, other: str, b: str, digits: int = 3) -> str:
-    """The difference of ``a`` in a result and ``b`` in another one, paired by seed, with its interval."""
-    return with_limits(result(name).of(a, metric).minus(result(other).of(b, metric)), digits)
-
-
-@_function
 def gap(name: str, method: str, metric: str, other: str, digits: int = 3) -> str:
     """How far a metric of a method is above another one of its metrics, paired by seed, with its interval."""
     return with_limits(result(name).of(method, metric).minus(result(name).of(method, other)), digits)

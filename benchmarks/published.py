@@ -144,7 +144,7 @@ def described(name: str) -> str:
     for row in result(name).rows:
         measures = ("length", "length_variance", "sentences", "sentences_variance")
         published = zip(measures, DESCRIPTIONS[row["who"]], strict=True)
-        cells = [f"{over_seeds(row[name], 2)} [{shown(theirs, 2)}]" for name, theirs in published]
+        cells = [f"{over_seeds(row[name], 1)} [{shown(theirs, 1)}]" for name, theirs in published]
         far = over_seeds(row["apart"], 2) if row["who"] != "people" else ""
         lines.append(f"| {row['who']} | {' | '.join(cells)} | {far} |")
     return "\n".join(lines)

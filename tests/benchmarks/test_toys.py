@@ -114,8 +114,8 @@ def test_what_a_speaker_says_stands_beside_the_published_statistics(monkeypatch)
     rows = [{"who": who, **dict(zip(names, of, strict=True))} for who, of in values.items()]
     monkeypatch.setattr(published, "result", {"d": Result("d", "", rows=rows)}.get)
     people, speaker = published.described("d").splitlines()
-    assert people == "| people | 29.00 [29.58] | 150.00 [155.70] | 2.40 [2.44] | 1.20 [1.21] |  |"
-    assert speaker == "| speaker | 21.00 ± 12.71 [21.89] | 9.00 [20.88] | 2.00 [2.42] | .50 [.47] | .30 |"
+    assert people == "| people | 29.0 [29.6] | 150.0 [155.7] | 2.4 [2.4] | 1.2 [1.2] |  |"
+    assert speaker == "| speaker | 21.0 ± 12.7 [21.9] | 9.0 [20.9] | 2.0 [2.4] | .5 [.5] | .30 |"
 
 
 def test_the_argument_of_a_tuned_method(monkeypatch):
