@@ -110,7 +110,7 @@ def limited(pids: Sequence[int], most: int) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, hard))
 
 
-def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
+def test_nodes_that_are_killed_hang_join_late_or_return_and_a_server_that_is_killed(tmp_path: Path) -> None:
     # It is cut off when all have taken part again, however long that takes.
     with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 60.0}) as fleet:
         fleet.start(3)
@@ -131,7 +131,15 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         assert robot.is_alive()
         robot.stop()
         fleet.kill_server()
+        done = fleet.ended().round
+        fleet.deployed.start_superlink()
+        fleet.deployed.wait_until_connected()
+        fleet.submit(resume=True)
+        fleet.wait_for_round(done + 2)
+        fleet.kill_server()
 
+        assert f"resuming after round {done}" in "\n".join(fleet.log_lines)
+        assert [row for row in fleet.refused() if row[0] > done] == [], "the server's end costs no reply"
         fleet.assert_every_round_once()
         rounds = range(1, fleet.ended().round + 1)
         told = fleet.refused()
