@@ -187,7 +187,7 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotSty
 
 
 def in_lines(name: str, letters: int) -> list[str]:
-    """A method's name in lines of at most so many letters, which end before an argument where they can."""
+    """Split a method's name into lines of at most ``letters`` characters, before an argument where possible."""
     if len(name) <= letters:
         return [name]
     words = re.sub(r"([(,])", r"\1 ", name)

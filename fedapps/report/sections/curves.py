@@ -277,7 +277,10 @@ def spread(run: RunData) -> Markup | None:
 
 
 def _tick_labels(names: Sequence[str], letters: int) -> tuple[list[list[str]], bool]:
-    """The lines of each name below an axis with room for so many letters a line, and whether they stand upright."""
+    """Split names into lines for the ticks of an axis; also return whether the labels must be upright.
+
+    A label that is not upright has room for ``letters`` characters a line.
+    """
     is_upright = letters < _SHORTEST and max(map(len, names)) > letters
     room = _UPRIGHT if is_upright else letters
     return [in_lines(name, room) for name in names], is_upright
