@@ -68,7 +68,7 @@ def _per_round(run: RunData, most: float) -> Markup:
     styles = plot_styles(run.methods)
     totals = ", ".join(f"{m} {format_bytes(sum(r.bytes_down + r.bytes_up for r in run.of(m)))}" for m in run.methods)
     alt = f"Bar chart of the bytes per round, to and from the nodes, by method; totals: {totals}"
-    with drawing(alt, height=1.0 + 0.5 * len(styles)) as figure:
+    with drawing(alt, height=1.2 + 0.5 * len(styles)) as figure:
         axes = figure.axes[0]
         for index, (method, style) in enumerate(styles.items()):
             for offset, alpha, way in ((-0.2, 1.0, "bytes_down"), (0.2, 0.55, "bytes_up")):
@@ -79,8 +79,8 @@ def _per_round(run: RunData, most: float) -> Markup:
                     bars = axes.barh(index + offset, sent.mean(), 0.36, xerr=errors, ecolor=NEUTRAL)
                     bars[0].set(color=style.colour, alpha=alpha)
         _name_bars(axes, list(styles))
-        axes.set_title(f"{unit} per round to and from nodes")
-        axes.set_xlabel("mean; lines: minimum to maximum")
+        axes.set_title(f"{unit} per round")
+        axes.set_xlabel("upper: to nodes, lower: from nodes\nmean over rounds; lines: minimum to maximum")
     return figure.markup
 
 
