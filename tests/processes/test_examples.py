@@ -134,18 +134,6 @@ def test_the_numpy_example_in_ray(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert losses[-1] < 0.1 * losses[0]
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which pip has installed the packages of methods and tasks."""
-    return install_examples(tmp_path_factory.mktemp("packages"))
-
-
-@pytest.fixture(scope="module")
-def inline(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of the methods and the task of other packages in one process."""
-    return run_extended(["run", "--engine", "inline"], packages, tmp_path_factory.mktemp("inline"))
-
-
 def run_extended(command: list[str], packages: Path, folder: Path) -> Path:
     """Run a command of fedapps on methods and a task of other packages; the run's folder."""
     methods = ["fedsam(radius=0.1)", "scaffold(global-learning-rate=0.9)", "fedbn"]
@@ -163,11 +151,10 @@ def run_extended(command: list[str], packages: Path, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("command", [["run", "--engine", "ray"], ["fleet"]], ids=["ray", "fleet"])
-def test_methods_and_tasks_of_other_packages_give_the_same_bits_on_every_engine(
-    command: list[str], packages: Path, inline: Path, tmp_path: Path
-) -> None:
-    run = run_extended(command, packages, tmp_path)
+def test_methods_and_tasks_of_other_packages_give_the_same_bits_on_a_fleet(tmp_path: Path) -> None:
+    packages = install_examples(tmp_path / "packages")
+    run = run_extended(["fleet"], packages, tmp_path / "fleet")
+    inline = run_extended(["run", "--engine", "inline"], packages, tmp_path / "inline")
     for method in json.loads((inline / "summary.json").read_text())["methods"]:
         name = Path("checkpoints") / method / "round-000002.safetensors"
         found, expected = (read_snapshot(folder / name).arrays for folder in (run, inline))
