@@ -136,7 +136,7 @@ def test_the_numpy_example_in_ray(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 def run_extended(command: list[str], packages: Path, folder: Path) -> Path:
     """Run a command of fedapps on methods and a task of other packages; the run's folder."""
-    methods = ["fedsam(radius=0.1)", "scaffold(global-learning-rate=0.9)", "fedbn"]
+    methods = ["fedsam(radius=0.1)", "fedbn"]
     given = {"methods": ",".join(methods), "num-nodes": 2, "rounds": 2, "epochs": 1, "evaluate-every": 2, "name": "run"}
     given |= {"tabular.dataset": "breast-cancer", "tabular.alpha": 5.0, "tabular.batch-norm": True}
     pairs = [f"--set={key}={json.dumps(value)}" for key, value in given.items()]
