@@ -221,27 +221,6 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
     return markdown([*lines, ["reference", *references]] if any(references) else lines)
 
 
-def better_than(method: str, *, apart_from: Sequence[str] = ()) -> str:
-    """On each data set, the methods that are better than one on a node's own data (95 % interval of the difference).
-
-    Parameters
-    ----------
-    method : str
-    apart_from : sequence of str
-        Methods that are left out.
-    """
-    parts = []
-    for data in known_data_sets():
-        own = {name: row["own"] for name, row in data.rows().items() if name not in {*data.lacking(), *apart_from}}
-        if method not in own:
-            continue
-        paired = Result("", "", methods={name: {"own": one} for name, one in own.items()})
-        names = _above(paired, "own", method, [name for name in own if name != method], data.better)
-        parts.append(f"{data.name}: {', '.join(f'`{name}`' for name in names)}" if names else "")
-    known = [part for part in parts if part]
-    return "; ".join(known + ["elsewhere none" if known else "none"] * ("" in parts))
-
-
 def beaten_by(name: str, metric: str, method: str, others: Mapping[str, str]) -> str:
     """The methods that are better than one in an experiment (95 % interval of the difference), or "none".
 
@@ -253,8 +232,10 @@ def beaten_by(name: str, metric: str, method: str, others: Mapping[str, str]) ->
     others : mapping
         The other methods, with their names for readers.
     """
-    above = _above(result(name), metric, method, list(others), describe(metric).better or 1)
-    return ", ".join(f"`{others[other]}`" for other in above) or "none"
+    sign = describe(metric).better or 1
+    gaps = {other: result(name).difference(metric, other, method) for other in others}
+    lows = {other: gap.low if sign > 0 else gap.negated().low for other, gap in gaps.items()}
+    return ", ".join(f"`{others[other]}`" for other, low in lows.items() if low is not None and low > 0) or "none"
 
 
 def leaders(column: str) -> list[tuple[str, int]]:
@@ -287,24 +268,12 @@ def advice() -> str:
     return f"{first} {second} {third}"
 
 
-def _above(content: Result, metric: str, method: str, others: Sequence[str], sign: int) -> list[str]:
-    """The methods of ``others`` whose paired difference to ``method`` has an interval on the better side of 0."""
-    gaps = {other: content.difference(metric, other, method) for other in others}
-    lows = {other: gap.low if sign > 0 else gap.negated().low for other, gap in gaps.items()}
-    return [other for other, low in lows.items() if low is not None and low > 0]
-
-
 def _cell(known: Estimate | None, *, starred: bool = False) -> str:
     mean = "-" if known is None else shown(known.mean)
     return f"{mean}*" if starred else mean
 
 
-FUNCTIONS.update(
-    {
-        function.__name__: function
-        for function in (advice, beaten_by, better_than, known_data_sets, has_ranks, method_table)
-    }
-)
+FUNCTIONS.update({each.__name__: each for each in (advice, beaten_by, known_data_sets, has_ranks, method_table)})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -73,14 +73,6 @@ def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(
     assert data.as_good("own")[0] == "close"
 
 
-def test_the_methods_that_are_better_than_one(data, monkeypatch):
-    """``close`` is above ``worst`` by .7 and .5: .6 ± 12.7 · .1; ``best`` by .6 and .7: .65 ± 12.7 · .05."""
-    monkeypatch.setattr(ranks, "DATA_SETS", (data,))
-    assert ranks.better_than("worst") == "Toys: `best`"
-    assert ranks.better_than("worst", apart_from=["best"]) == "none"
-    assert ranks.better_than("unknown") == ""
-
-
 def test_the_best_method_and_those_that_may_be_as_good(data):
     assert data.as_good("own") == ("best", ["close"])
     assert data.not_below_best("own") == ["best", "close"]
@@ -88,6 +80,7 @@ def test_the_best_method_and_those_that_may_be_as_good(data):
 
 
 def test_the_methods_that_are_better_in_an_experiment(data):
+    """``close`` is above ``worst`` by .7 and .5: .6 ± 12.7 · .1; ``best`` by .6 and .7: .65 ± 12.7 · .05."""
     assert ranks.beaten_by(
         "methods-toy", "own", "worst", {"best": "the best", "close(run.learning-rate=1)": "close"}
     ) == ("`the best`")
