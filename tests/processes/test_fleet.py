@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import tomli_w
-from drawn_houses import run_keys, saved, speaking, task_with, write_world
 from safetensors.numpy import load_file
 from toys import same_bits
 
@@ -26,22 +25,14 @@ from fedapps.runs.checkpoints import read_snapshot
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 APP = Path(__file__).parents[2]
-NODES, ROUNDS, METHOD = 3, 2, "apfl"
-#: A standard method for each kind of record that nodes keep or send beside parameters: a control variate, a personal
-#: model, a choice, prototypes. FedBN is in ``test_examples``.
-STANDARD = ("scaffold", "ditto", "ifca", "fedproto")
-
-
-def pre_exploration(folder: Path) -> dict[str, Any]:
-    """Two seen houses and an unseen one, whose nodes share the language encoder of a trained agent."""
-    houses = write_world(folder / "houses")
-    agent = saved(task_with().build_model(), houses / "agent.safetensors")
-    keys = run_keys(houses, stage="pre-exploration", agent_file=agent, **speaking(houses))
-    return keys | {"methods": "fedvln", "fedvln.seen-fraction": 1.0, "fedvln.unseen-fraction": 1.0}
+NODES, ROUNDS = 3, 2
+#: A method for each kind of record that nodes keep or send beside parameters: a control variate, a personal model, a
+#: choice, prototypes. APFL is in ``test_federation``, FedBN in ``test_examples``.
+METHODS = ("scaffold", "ditto", "ifca", "fedproto")
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    given = {"task": "lqr", "methods": METHOD, "num-nodes": NODES, "rounds": ROUNDS, "evaluate-every": ROUNDS}
+    given = {"task": "lqr", "methods": "apfl", "num-nodes": NODES, "rounds": ROUNDS, "evaluate-every": ROUNDS}
     training = {"epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "batch-size": 32, "collect-after": 0}
     return given | training | {"cache-dir": str(folder / "worlds"), "name": "run"}
 
@@ -112,12 +103,13 @@ def mentions(pid: int, needle: bytes) -> bool:
 
 
 def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path) -> None:
-    given = settings(tmp_path) | pre_exploration(tmp_path)
+    images = {"task": "images", "images.dataset": "digits", "images.alpha": 1.0, "optimizer": "sgd", "epochs": 1}
+    given = settings(tmp_path) | images | {"methods": ",".join(METHODS), "learning-rate": 0.1, "num-nodes": 2}
     with fleet(tmp_path, "--tls", "--auth", **given) as process:
         assert process.wait() == 0, said(tmp_path)
     output = said(tmp_path)
     assert "(TLS, node keys)" in output
-    assert f"{NODES} SuperNodes are connected" in output
+    assert "2 SuperNodes are connected" in output
     assert f"round {ROUNDS}/{ROUNDS} took" in output, "the run's progress is streamed"
     assert output.endswith(f"report:  {tmp_path / 'run' / 'report.html'}\n")
     assert (tmp_path / "run" / "report.html").exists()
@@ -125,33 +117,20 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
 
     inline = tmp_path / "inline"
     execute(parse(resolve(given, str(inline))), "inline")
-    last = Path("run") / "checkpoints" / given["methods"] / f"round-{ROUNDS:06d}.safetensors"
-    ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
-    assert same_bits(ours.arrays, theirs.arrays)
-    stays = [name for name in theirs.arrays if not name.startswith(("shared.encoder.", "state."))]
-    assert not stays, "what is private stays on its node"
-    for index, own in enumerate(sorted((inline / "run" / "nodes").glob("*/*/*/"))):
-        state = tmp_path / "run-fleet" / f"node-{index}" / "state"
-        mine = {path.name: load_file(path) for path in own.glob("*.safetensors")}
-        deployed = {path.name: load_file(path) for path in state.glob("*/*/*/*.safetensors")}
-        assert mine.keys() == deployed.keys()
-        assert all(same_bits(arrays, deployed[name]) for name, arrays in mine.items()), "private states"
-        assert mine, "what is private stays on its node"
-
-
-def test_standard_methods_give_the_same_bits_on_a_fleet_as_in_one_process(tmp_path: Path) -> None:
-    images = {"task": "images", "images.dataset": "digits", "images.alpha": 1.0, "optimizer": "sgd", "epochs": 1}
-    given = settings(tmp_path) | images | {"methods": ",".join(STANDARD), "learning-rate": 0.1, "num-nodes": 2}
-    with fleet(tmp_path, **given) as process:
-        assert process.wait() == 0, said(tmp_path)
-    inline = tmp_path / "inline"
-    execute(parse(resolve(given, str(inline))), "inline")
-    for method in STANDARD:
+    for method in METHODS:
         last = Path("run") / "checkpoints" / method / f"round-{ROUNDS:06d}.safetensors"
         ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
         assert same_bits(ours.arrays, theirs.arrays), method
+        states = sorted((inline / "run" / "nodes").glob(f"*/{method}/*/"))
+        assert len(states) == 2 * (method in ("ditto", "fedproto")), "what is private stays on its node"
+        for index, own in enumerate(states):
+            state = tmp_path / "run-fleet" / f"node-{index}" / "state"
+            mine = {path.name: load_file(path) for path in own.glob("*.safetensors")}
+            deployed = {path.name: load_file(path) for path in state.glob(f"*/{method}/*/*.safetensors")}
+            assert mine.keys() == deployed.keys()
+            assert all(same_bits(arrays, deployed[name]) for name, arrays in mine.items()), "private states"
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert {line["method"] for line in lines} == set(STANDARD)
+    assert {line["method"] for line in lines} == set(METHODS)
     assert all(line["train_replies"] == 2 and line["refused"] == [] for line in lines)
 
 
