@@ -255,16 +255,16 @@ def at_values(name: str, metric: str, key: str = "", method: str = "", theirs: M
     """
     content, parts = result(name), []
     printed_at = {str(table.value): table.value for table in paper_tables() if table.key == key}
-    names = {name for name in (label.partition(" at ")[0] for label in content.methods) if is_method(name)}
-    several = not method and len(names) > 1
+    known = (label.partition(" at ")[0] for label in content.methods)
+    names = {method} if method else set(filter(is_method, known))
     for label, of_method in content.methods.items():
         method_name, _, value = label.partition(" at ")
-        if method_name in ({method} if method else names):
+        if method_name in names:
             at, bare = (theirs or {}).get(value, value), method_name.partition("(")[0]
             printed = paper_of(content.recipe, [bare], key, printed_at[at]) if at in printed_at else {}
             ours = of_method[metric]
             cell = _cell(ours, printed.get(bare, {}).get(metric), 3 if ours.half is None else 2)
-            parts.append(f"{f'{method_name} ' if several else ''}{value} {cell}")
+            parts.append(f"{f'{method_name} ' if len(names) > 1 else ''}{value} {cell}")
     return ", ".join(parts)
 
 

@@ -80,9 +80,14 @@ def final_arrays(run: Path) -> dict[str, np.ndarray]:
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    # The messages of a resumed run name one attempt more; the strategy also tells how long its exchanges took.
-    differs = {"seconds", "bytes_down", "train_bytes_down", "strategy"}
-    return [{key: value for key, value in row.items() if key not in differs} for row in rows]
+    for row in rows:
+        # The messages of a resumed run name one attempt more.
+        for name in ("seconds", "bytes_down", "train_bytes_down"):
+            row.pop(name, None)
+        (cohort,) = row["strategy"]["secagg"]
+        for exchange in cohort["exchanges"].values():
+            del exchange["seconds"]
+    return rows
 
 
 def assert_same(run: Path, other: Path) -> None:
@@ -101,7 +106,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def ended_in_a_round(folder: Path, ending: signal.Signals, done: int, **more: Any) -> str:
-    """Start the run, and end it with a signal once so many rounds are done; what it said."""
+    """Start the run, send it a signal after ``done`` rounds, and return its output."""
     process = start(folder, **more)
     with process:
         try:
