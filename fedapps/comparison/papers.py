@@ -187,7 +187,27 @@ def _data_keys(task: str) -> tuple[str, ...]:
 @cache
 def paper_tables() -> Sequence[PaperTable]:
     """All tables of all papers."""
-    return [PaperTable(**table) for paper in _files() for table in paper.get("tables", [])]
+    return [one for paper in _files() for table in paper.get("tables", []) for one in _tables(**table)]
+
+
+def _tables(
+    source: str,
+    recipes: Sequence[str],
+    metrics: Sequence[str],
+    numbers: Mapping[str, Sequence[float | Sequence[float]]],
+    key: str = "",
+    values: Sequence[Value] = ("",),
+) -> list[PaperTable]:
+    """A table for each value of the key; a method has a number for each metric, or a list with one for each value."""
+    return [
+        PaperTable(source, recipes, {method: _row(metrics, cells, at) for method, cells in numbers.items()}, key, value)
+        for at, value in enumerate(values)
+    ]
+
+
+def _row(metrics: Sequence[str], cells: Sequence[float | Sequence[float]], at: int) -> dict[str, float]:
+    chosen = [cell[at] if isinstance(cell, list) else cell for cell in cells]
+    return dict(zip(metrics, chosen, strict=True))
 
 
 @cache
