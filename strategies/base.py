@@ -83,7 +83,8 @@ class BaseStrategy(RoundLoop):
         Limits of the numbers of examples that nodes report; by default none.
     size_bound : float
         Above 1: refuse a train reply whose update, or another part, is larger than this number times the median of
-        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound.
+        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound; neither is one
+        where ``privacy`` clips.
     admission : Admission
         Which nodes may take part, by their groups and keys; by default all.
     held_out : HeldOut
@@ -252,13 +253,16 @@ class BaseStrategy(RoundLoop):
         MetricMean(self.metric_means)  # raises for an unknown rule
         self.server_optimizer = server_optimizer or SGD(1.0)
         self.integers, self.example_limits = integers, example_limits or ExampleLimits()
-        self.size_bound = SizeBound(size_bound)
         self.privacy = privacy or PrivacyMechanism()
+        # A bound relative to the updates of others would let one node decide whether theirs count.
+        self.size_bound = SizeBound(0.0 if self.privacy.bounds_updates else size_bound)
         if aggregation:
             aggregation.check_strategy(self.robustness_gap)
         self.aggregation = aggregation
         no_mean = f"its noise is that of a mean, and aggregation = {aggregation} is none" if aggregation else ""
-        self.privacy.check_strategy(self.privacy_gap or no_mean)
+        learns = type(self.sampler).observe is not Sampler.observe
+        chosen = f"sampler = {self.sampler} chooses nodes by what others report" if learns else ""
+        self.privacy.check_strategy(self.privacy_gap or no_mean or chosen)
         if compression and self.compression_gap:
             raise ValueError(f"compression = {compression}: cannot be used, because {self.compression_gap}")
         self.compression = compression

@@ -25,6 +25,11 @@ from .samplers import Sampler
 
 LateReplies = Literal["drop", "fold"]
 StalenessName = Literal["polynomial", "constant", "hinge"]
+#: Why the noise of differential privacy does not cover a round that closes early.
+REPLACES = (
+    "if a node does not reply, the reply of another can take its place, and noise hides only what one node adds; use "
+    "timeout alone, after which a missing reply is an update of 0"
+)
 
 
 @dataclass(frozen=True)
@@ -125,8 +130,10 @@ class Closing:
             return f"sampler = {sampler} decides by chance how many nodes take part"
         if over and aggregation:
             return f"with aggregation = {aggregation}, Byzantine nodes could be the first to reply"
-        if fold and (aggregation or type(privacy) is not PrivacyMechanism):
-            return f"late = 'fold' needs a mean without privacy, but aggregation = {aggregation}, privacy = {privacy}"
+        if type(privacy) is not PrivacyMechanism:
+            return f"with privacy = {privacy}, {REPLACES}"
+        if fold and aggregation:
+            return f"late = 'fold' needs a mean, but aggregation = {aggregation}"
         if fold and hooks:
             return (
                 "late = 'fold' brings updates of earlier versions, but the strategy expects the current one in "

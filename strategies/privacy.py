@@ -49,6 +49,11 @@ _DROWNED = 5.0
 class PrivacyMechanism:
     """The part of a strategy that protects single replies; this base class protects nothing."""
 
+    @property
+    def bounds_updates(self) -> bool:
+        """Whether it limits the influence of each update, so that no other bound on their sizes is needed."""
+        return False
+
     def check_strategy(self, privacy_gap: str) -> None:
         """Check that the mechanism protects a strategy.
 
@@ -181,6 +186,10 @@ class CentralPrivacy(PrivacyMechanism):
         """Standard deviation of the noise on each value of the mean."""
         # Algorithm 1: σ = z · S_f, with the sensitivity S_f = w_max S / (q W) of the mean
         return self.noise * self.max_weight * self.clip / self.expected_weight if self.noise else 0.0
+
+    @property
+    def bounds_updates(self) -> bool:
+        return self.clip < inf
 
     def train_config(self) -> dict[str, float]:
         return {wire.CLIPPING_NORM: float(self.clip)} if self.clipping == "nodes" else {}

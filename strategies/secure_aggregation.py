@@ -38,6 +38,7 @@ from flwr.serverapp import Grid
 from . import wire
 from .arrays import Arrays, Buffers, views
 from .checks import truncate
+from .closing import REPLACES
 from .mailbox import Arrival
 from .masking import KEY_BYTES, SHARE_BYTES, Cohort, Encoding, agree, combine, mask, new_key, public_key
 from .privacy import PrivacyMechanism
@@ -160,6 +161,7 @@ class SecureAggregation:
             and self.max_weight > 1
             and f"max_weight = {self.max_weight} weighs nodes by their examples",
             "closing = late 'fold'": strategy.closing.late == "fold" and "an update that is late is in no sum",
+            f"closing = {strategy.closing}": self.noise and strategy.closing.early and REPLACES,
             f"evaluate_sampler = {strategy.evaluate_sampler}": evaluates and shows,
             f"held_out = {held_out}": (held_out.share or held_out.keys) and shows,
             "train_metrics_aggr_fn": strategy.train_metrics_aggr_fn and "it reads single replies",

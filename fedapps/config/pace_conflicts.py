@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from fedapps.methods.base import Conflict, Method, StrategyParts
+from fedapps.strategies.closing import REPLACES
 
 from .clock import Pace
 from .run_config import RunConfig
@@ -20,6 +21,7 @@ def pace_conflicts(run: RunConfig, label: str, method: Method, stages: int) -> I
             "collect_after": (run.collect_after > 0, "0", "nodes that are late would not collect data"),
             "in_flight": (run.in_flight > 0, "0", "messages that leave when others have replied are late themselves"),
             "drop_nodes": (run.drop_nodes, "false", "the node that is left out would take the place of a late one"),
+            "dp": (run.dp not in ("none", "local"), "'none' or 'local'", REPLACES),
         }
         yield from refusals(f"{settings}", "over_selection", early)
     if pace.mode == "sync" and pace.over_selection > 1:

@@ -152,7 +152,9 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, over_sel
         ({"closing": Closing(deadline=5.0), "in_flight": 2}, "in_flight = 2 sends"),
         ({"closing": Closing(1.3), "sampler": PoissonSampling(0.5)}, "by chance how many"),
         ({"closing": Closing(1.3), "aggregation": Median()}, "the first to reply"),
-        ({"closing": Closing(1.3, late="fold"), "privacy": CentralPrivacy(1.0, 1.0, 5.0)}, "mean without privacy"),
+        ({"closing": Closing(deadline=5.0, late="fold"), "aggregation": Median()}, "needs a mean"),
+        ({"closing": Closing(1.3), "privacy": CentralPrivacy(1.0, 1.0, 5.0)}, "another can take its place"),
+        ({"closing": Closing(deadline=5.0), "privacy": CentralPrivacy(1.0, 1.0, 5.0)}, "another can take its place"),
     ],
 )
 def test_what_does_not_go_together_is_refused(keywords, message):

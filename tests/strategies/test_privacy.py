@@ -18,6 +18,7 @@ from fedapps.strategies.privacy import CentralPrivacy, clip_update, delta_of, ep
 from fedapps.strategies.profiles import Profile
 from fedapps.strategies.replies import Reply
 from fedapps.strategies.samplers import PoissonSampling, ProportionalToSize
+from fedapps.strategies.speed_samplers import SpeedTiers
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from hypothesis import example, given, settings
@@ -245,6 +246,25 @@ def test_the_noise_comes_before_the_servers_step():
     assert np.abs(result.arrays["w"].numpy() - START["w"]).max() < 1.1
 
 
+@pytest.mark.parametrize("bound", [0.0, 100.0])
+def test_no_node_decides_whether_the_updates_of_others_count(bound):
+    """Relative to the small updates of nodes 0 and 2, those of the others would be too large."""
+
+    def mean_update(*, replies):
+        def train(partition, received, config):
+            if partition == 2 and not replies:
+                raise RuntimeError("no reply")
+            step = 0.01 if partition in (0, 2) else 1.5
+            return {"w": received["w"] + np.array([step, 0], np.float32)}, {"num-examples": 1}
+
+        strategy = uniform(size_bound=bound, privacy=CentralPrivacy(1.0, 0.0, 5))
+        result = federate(strategy, arithmetic_app(train), {"w": np.zeros(2, np.float32)}, num_nodes=5, num_rounds=1)
+        return float(result.arrays["w"].numpy()[0])
+
+    assert mean_update(replies=True) == pytest.approx((0.01 + 1 + 0.01 + 1 + 1) / 5)
+    assert mean_update(replies=False) == pytest.approx((0.01 + 1 + 1 + 1) / 5)
+
+
 # -- what cannot be guarded ----------------------------------------------------------------------------------
 
 
@@ -253,6 +273,11 @@ def test_strategies_whose_result_is_more_than_one_mean_are_refused(cls):
     clusters = {ClusteredFedAvg: {"num_clusters": 2}, HierarchicalFedAvg: {"groups": ("city",), "intervals": (1,)}}
     with pytest.raises(ValueError, match="does not cover this strategy, because"):
         cls(weighting="uniform", privacy=CentralPrivacy(1.0, 1.0, 3), **clusters.get(cls, {}))
+
+
+def test_nodes_that_are_chosen_by_what_others_report_are_refused():
+    with pytest.raises(ValueError, match=r"because sampler = SpeedTiers\(.*chooses nodes by what others report"):
+        uniform(privacy=CentralPrivacy(1.0, 1.0, 2), sampler=SpeedTiers(0.5, 0))
 
 
 def test_a_node_is_drawn_once_a_round_at_most():

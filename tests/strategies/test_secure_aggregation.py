@@ -308,6 +308,10 @@ def test_the_records_have_the_exchanges():
         ({"closing": Closing(deadline=1.0, late="fold")}, "closing = late 'fold'.*in no sum"),
         ({"train_metrics_aggr_fn": lambda *_: None}, "train_metrics_aggr_fn.*reads single replies"),
         ({"fraction_evaluate": 0.5}, "evaluate_sampler = .*a reply shows the metrics of its node"),
+        (
+            {"closing": Closing(1.3), "secure_aggregation": SecureAggregation(noise=1.0)},
+            "closing = .*another can take its place",
+        ),
         ({"held_out": HeldOut(keys=["a"])}, "held_out = .*a reply shows the metrics of its node"),
         ({"arrayrecord_key": "weights"}, "arrayrecord_key.*nodes read 'arrays' and 'config'"),
     ],

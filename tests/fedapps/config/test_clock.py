@@ -173,6 +173,8 @@ def test_samplers_that_learn_from_replies():
         ({"sampling": "tiers", "drop-nodes": True}, "drop-nodes = true: must be false with sampling = 'tiers'"),
         ({"deadline": 9.0, "in-flight": 2}, "in-flight: must be 0 with over-selection = 1, deadline = 9"),
         ({"deadline": 9.0, "collect-after": 6}, "collect-after: must be 0 with over-selection = 1, deadline = 9"),
+        ({"over-selection": 1.3, "dp": "central-server"}, "dp: must be 'none' or 'local' with over-selection = 1.3"),
+        ({"deadline": 9.0, "dp": "distributed"}, "dp: must be 'none' or 'local' with over-selection = 1, deadline = 9"),
         ({"over-selection": 1.3, "drop-nodes": True}, "drop-nodes: must be false with over-selection"),
         ({"deadline": 9.0, "late-replies": "fold", "dp": "local"}, "dp: must be 'none' with late-replies = 'fold'"),
         ({"deadline": 9.0, "late-replies": "fold", "methods": "scaffold"}, "must be 'drop' with 'scaffold'"),
