@@ -404,6 +404,11 @@ class HierarchicalFedAvg(BaseStrategy):
         for path, pairs in sorted(of_cluster.items()):
             yield replace(pairs[0][0], key="/".join(path)), [message for _, message in pairs]
 
+    def size_refusal_reason(self, reply: Reply, start: Arrays) -> str | None:
+        """As in :class:`BaseStrategy`, from the model of the node's cluster."""
+        path = self.cluster_of(reply.profile)
+        return super().size_refusal_reason(reply, self.tiers.model(path) if path else start)
+
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         path = self.cluster_of(reply.profile)
         if path and path not in self._aggregates:

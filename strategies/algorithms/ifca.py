@@ -82,8 +82,12 @@ class IteratedClusters(BaseStrategy):
             return f"metric {IFCA_CHOICE} is {choice}: a client returns the number of a model, 0 to {self.clusters - 1}"
         return None
 
+    def size_refusal_reason(self, reply: Reply, start: Arrays) -> str | None:
+        """As in :class:`BaseStrategy`, from the model that the node has chosen."""
+        return super().size_refusal_reason(reply, self.models[_choice(reply)])
+
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
-        choice = int(cast(float, reply.metrics[IFCA_CHOICE]))
+        choice = _choice(reply)
         if choice not in self._aggregates:
             self._aggregates[choice] = self.new_aggregate(f"model {choice}")
         self._aggregates[choice].add(reply.arrays, reply.weight)
@@ -107,6 +111,10 @@ class IteratedClusters(BaseStrategy):
     def round_info(self) -> dict[str, Any]:
         """Number of replies per model that nodes chose."""
         return {"ifca": {"replies": self._replies}}
+
+
+def _choice(reply: Reply) -> int:
+    return int(cast(float, reply.metrics[IFCA_CHOICE]))
 
 
 def drawn(arrays: Arrays, seed: list[int], spread: float, buffers: Buffers) -> Arrays:

@@ -7,6 +7,7 @@ from fedapps.strategies.algorithms.fednova import FedNova
 from fedapps.strategies.algorithms.fedproto import FedProto
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.flora import Flora
+from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.algorithms.ifca import IteratedClusters
 from fedapps.strategies.algorithms.q_ffl import QFedAvg
 from fedapps.strategies.algorithms.scaffold import Scaffold
@@ -100,6 +101,34 @@ def test_honest_nodes_do_not_feel_the_bound(attack):
     kind, options, _, _ = ATTACKS[attack]
     bounded, free = (Bounded().run(kind(**options, size_bound=bound), rounds=3) for bound in (50.0, 0.0))
     assert same_bits(arrays_of(bounded.arrays), arrays_of(free.arrays))
+
+
+class Apart(Fleet):
+    """Nodes of two groups, whose models are far from each other: each moves the model that it trains by 0.1."""
+
+    def _train(self, partition, message):
+        number, group = message.content["config"]["server-round"], partition % 2
+        record = "ifca.model.1" if group and "ifca.model.1" in message.content else "arrays"
+        step = 0.1 if record != "arrays" or number > 1 or not group else 10.0
+        step += 100.0 if partition == ROGUE and number == 3 else 0.0
+        moved = {n: a + a.dtype.type(step) for n, a in arrays_of(message.content[record]).items()}
+        metrics = MetricRecord({"num-examples": 1, "ifca.choice": float(group)})
+        return RecordDict({"arrays": record_of(moved), "metrics": metrics})
+
+
+@pytest.mark.parametrize("method", ["IFCA", "H-FL"])
+def test_the_size_of_an_update_counts_from_the_model_that_its_node_trains(method):
+    """Only the false update of round 3 is too large, although that of most nodes is as far away as it is."""
+    if method == "IFCA":
+        strategy = IteratedClusters(clusters=2, size_bound=200.0)
+        strategy.models = [START, {name: array + array.dtype.type(100) for name, array in START.items()}]
+    else:
+        strategy = HierarchicalFedAvg(groups=["city"], intervals=[0], size_bound=200.0)
+    fleet = Apart()
+    fleet.run(strategy, [0, 2, 4, ROGUE, 3], rounds=4)
+    (refusal,) = fleet.refusals("train")
+    assert "the update" in refusal.reason
+    assert refusal in fleet.reports[2].refused
 
 
 def test_a_large_loss_does_not_own_the_rounds_of_q_ffl():
