@@ -24,7 +24,7 @@ class FedDyn(BaseStrategy):
 
     A node that moves by D_i in a round changes its linear term g_i, which starts at 0, by −α D_i. The next shared
     parameters are mean y_i − h / α over the nodes of the round, with h = Σ g_i / N. N counts the nodes with examples
-    that have been connected since the server started. Buffers are averaged.
+    that have been connected, also before a restart. Buffers are averaged.
 
     g_i follows from the updates of the node, so the server computes and keeps it, and a TRAIN message brings it as the
     ArrayRecord ``feddyn.gradient``, with the names, shapes and dtypes of the shared parameters. So h is always the mean
@@ -49,7 +49,8 @@ class FedDyn(BaseStrategy):
     privacy_gap: ClassVar[str] = "its server state adds up the noise of all rounds"
     secrecy_gap: ClassVar[str | None] = "it computes the linear term of each node from its update"
     robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
-    kept: ClassVar[tuple[str, ...]] = ("_sum", "_terms")
+    kept: ClassVar[tuple[str, ...]] = ("_sum", "_nodes", "_terms")
+    needs_profiles: bool = True
 
     def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
         super().__init__(**base)

@@ -34,7 +34,7 @@ class Scaffold(BaseStrategy):
     node's gradients, whatever c_i was.
 
     The server keeps Σ c_i in float64 and divides by the number N of nodes, so that c ← c + (1/N) Σ (c_i⁺ − c_i) also
-    holds when nodes join later. N counts the nodes with examples that have been connected since the server started.
+    holds when nodes join later. N counts the nodes with examples that have been connected, also before a restart.
     Memory and checkpoints have an array record for each node, under its stable key, as large as the model.
 
     The global step size η_g of the paper is the learning rate of the ``server_optimizer`` SGD.
@@ -54,7 +54,8 @@ class Scaffold(BaseStrategy):
     privacy_gap: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
     robustness_gap: ClassVar[str] = "it also averages the changes of the nodes' control variates"
     compression_gap: ClassVar[str] = "it computes the nodes' control variates from their exact updates"
-    kept: ClassVar[tuple[str, ...]] = ("_sum", "_controls")
+    kept: ClassVar[tuple[str, ...]] = ("_sum", "_nodes", "_controls")
+    needs_profiles: bool = True
 
     def __init__(self, **base: Any) -> None:
         super().__init__(**base)

@@ -81,9 +81,17 @@ def test_what_a_false_reply_has_done_to_the_linear_terms_ends():
 
     curvatures, optima = [0.2, 1.0, 3.0, 1.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0], [1.0, 5.0]]
     task, part = QuadraticTask(curvatures, optima), FedDynPart(FedDynOptions(alpha=1.0))
-    strategy = Damaged(alpha=1.0, profiles=True, weighting="uniform")
+    strategy = Damaged(alpha=1.0, weighting="uniform")
     result = Federation(task, [part], steps=20, learning_rate=0.05).run(strategy, 24)
     assert np.abs(result - np.average(optima, axis=0, weights=curvatures)).max() < 1e-3
+
+
+def test_a_restarted_server_counts_nodes_that_are_away():
+    task, part = QuadraticTask([1.0, 2.0], [[4.0], [-1.0]]), FedDynPart(FedDynOptions(alpha=1.0))
+    strategy, restarted = FedDyn(alpha=1.0, weighting="uniform"), FedDyn(alpha=1.0, weighting="uniform")
+    Federation(task, [part], steps=1, learning_rate=0.25).run(strategy, 1)
+    restarted.load_state(strategy.state())
+    assert restarted.h["theta"] == [(-1.0 + 0.5) / 2], "the nodes have moved by 1 and -0.5"
 
 
 def test_without_regularisation_it_is_fedavg():

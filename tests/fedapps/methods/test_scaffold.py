@@ -27,7 +27,7 @@ def scaffold(task=TWO, *, steps=2, learning_rate=0.25):
 
 
 def server(**base):
-    return ScaffoldStrategy(profiles=True, **base)  # for the nodes' keys
+    return ScaffoldStrategy(**base)
 
 
 def controls(strategy, count=2):
@@ -87,7 +87,7 @@ def refusing(*replies, **base):
         def refusal_reason(self, reply):
             return "late" if (self.report.round, reply.profile.key) in replies else super().refusal_reason(reply)
 
-    return Refusing(profiles=True, **base)
+    return Refusing(**base)
 
 
 def test_a_reply_that_was_refused_changes_no_control_variate():
@@ -98,6 +98,13 @@ def test_a_reply_that_was_refused_changes_no_control_variate():
     assert federation.theta == [[-1.5], [-0.53125]]
     assert controls(strategy) == [[-5.0], [1.125]]
     assert strategy.control["theta"] == [-1.9375]
+
+
+def test_a_restarted_server_counts_nodes_that_are_away():
+    strategy, restarted = server(), server()
+    scaffold().run(strategy, 1)
+    restarted.load_state(strategy.state())
+    assert restarted.control["theta"] == [(-3.5 + 3.0) / 2]
 
 
 @settings(deadline=None, max_examples=25)
@@ -146,7 +153,7 @@ def test_what_a_false_reply_has_done_to_the_control_variates_ends(bound):
             super().fold(reply, aggregate)
 
     curvatures, optima = [0.2, 1.0, 3.0, 1.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0], [1.0, 5.0]]
-    strategy = Damaged(profiles=True, size_bound=bound)
+    strategy = Damaged(size_bound=bound)
     result = scaffold(QuadraticTask(curvatures, optima), steps=20, learning_rate=0.05).run(strategy, 40)
     assert np.abs(result - np.average(optima, axis=0, weights=curvatures)).max() < 1e-3
 
