@@ -406,8 +406,8 @@ def compress_reply(
         What the node received.
     compression : Compression
     memory : ErrorMemory
-        Read and written if the compression has error feedback. An error in another form than the arrays, as of another
-        model, is ignored.
+        Read and written if the compression has error feedback. The error of an array in another form, as of another
+        model, is ignored; that of an array that is not in this reply stays.
     buffers : Buffers
         Which arrays are not trained.
 
@@ -422,16 +422,19 @@ def compress_reply(
         raise ValueError("the arrays of the reply differ from those received, so that their change is undefined")
     if not floats:
         return
-    error = memory.load() if compression.error_feedback else {}
+    kept = memory.load() if compression.error_feedback else {}
+    forms, kept_forms = _form(before), _form(kept)
     update = {name: array.astype(np.float64) - before[name] for name, array in floats.items()}
-    if error and _form(error) == _form(before):
-        update = {name: change + error[name] for name, change in update.items()}
+    for name in update:
+        if kept_forms.get(name) == forms[name]:
+            update[name] = update[name] + kept[name]
     if wild := [name for name, change in update.items() if not np.isfinite(change).all()]:
         raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be compressed")
     records = compression.encode(update)
     if compression.error_feedback:
         restored = compression.decode(records, before)
-        memory.save({name: np.asarray((update[name] - restored[name]).astype(before[name].dtype)) for name in update})
+        error = {name: np.asarray((update[name] - restored[name]).astype(before[name].dtype)) for name in update}
+        memory.save({**kept, **error})
     reply.content[wire.ARRAYS] = to_record({name: array for name, array in arrays.items() if name not in floats})
     for name, record in records.items():
         reply.content[name] = to_record(record)

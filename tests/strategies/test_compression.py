@@ -133,6 +133,15 @@ def test_an_error_of_another_form_is_ignored():
     assert round_trip(TopK(1.0), sent, {"w": np.ones(2, np.float32)}, memory)["w"].tolist() == [1, 1]
 
 
+def test_the_error_of_an_array_waits_until_the_array_is_trained_again():
+    memory = Memory()
+    first = round_trip(TopK(0.5), {"a": np.zeros(2, np.float32)}, {"a": np.array([3, 2], np.float32)}, memory)
+    other = round_trip(TopK(0.5), {"b": np.zeros(2, np.float32)}, {"b": np.array([1, 4], np.float32)}, memory)
+    again = round_trip(TopK(0.5), {"a": np.zeros(2, np.float32)}, {"a": np.array([1, 0.5], np.float32)}, memory)
+    assert [first["a"].tolist(), other["b"].tolist(), again["a"].tolist()] == [[3, 0], [0, 4], [0, 2.5]]
+    assert {name: error.tolist() for name, error in memory.error.items()} == {"a": [1, 0], "b": [1, 0]}
+
+
 # -- invariants ----------------------------------------------------------------------------------------------
 
 
