@@ -65,8 +65,9 @@ class FedProto(BaseStrategy):
             _, prototypes, counts = _read(reply)
         except ValueError as refusal:
             return f"{FEDPROTO_LOCAL}: {refusal}"
-        if counts.sum() > reply.num_examples:  # a node leaves out classes with few examples
-            return f"{FEDPROTO_LOCAL}: counts add up to {counts.sum()}, but num-examples is {reply.num_examples:g}"
+        total = counts.sum(dtype=np.float64)  # integers could overflow
+        if total > reply.num_examples:  # a node leaves out classes with few examples
+            return f"{FEDPROTO_LOCAL}: counts add up to {total:.15g}, but num-examples is {reply.num_examples:g}"
         known = next(iter([*self.prototypes.values(), *self._sums.values()]), None)
         if known is not None and prototypes.shape[1] != known.size:
             return (

@@ -143,6 +143,7 @@ def test_the_prototypes_are_the_means_of_all_examples_however_they_are_divided(n
     [
         (told([1, 0], np.ones((2, 2)), [1, 1]), "ascending order"),
         (told([-1], np.ones((1, 2)), [1]), "ascending order"),
+        (told([0, 1], np.ones((2, 2)), [2**62, 2**62], 1), "counts add up to 9.22337203685478e+18, but num-examples"),
         (told([0], np.ones((1, 2)), [0], 1), "counts ≥ 1"),
         (told([0], np.ones((1, 2)), [100], 1), "counts add up to 100, but num-examples is 1"),
         (told([0], [[np.nan, 0]], [1]), "must be finite"),
