@@ -325,16 +325,11 @@ class DecomposedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Drift:
-    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ.
-
-    ``weight_decay`` is the optimizer's. It is compensated for A_s and m_s, which no loss depends on: under Adam weight
-    decay would shrink them.
-    """
+    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ."""
 
     weight: float
     layout: Layout
     old: Tensor
-    weight_decay: float = 0.0
 
     def on_base(self, parts: Parts) -> QuadraticPrior:
         """With A_s and m_s as they are: a quadratic prior on ``base``, in one pass for any number of stages."""
@@ -353,8 +348,8 @@ class Drift:
         moved = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
         base.grad.add_((moved * wide).sum(0))
         by_unit = torch.zeros_like(gates).scatter_add_(1, self.layout.unit_of.expand_as(wide), moved * base)
-        adaptive.grad = moved - self.weight_decay * adaptive
-        mask.grad = by_unit * gates * (1 - gates) - self.weight_decay * mask
+        adaptive.grad = moved
+        mask.grad = by_unit * gates * (1 - gates)
 
 
 @dataclass(frozen=True)
@@ -363,6 +358,11 @@ class PartsPrior(QuadraticPrior):
 
     absolute: Mapping[str, float] = field(default_factory=dict)
     drift: Drift | None = None
+
+    @property
+    def undecayed(self) -> frozenset[str]:
+        """A_s and m_s of earlier stages: no loss depends on them, so weight decay would move them."""
+        return frozenset() if self.drift is None else frozenset({"past_adaptive", "past_mask"})
 
     def __add__(self, other: QuadraticPrior) -> PartsPrior:
         """The sum with a quadratic prior."""

@@ -125,7 +125,7 @@ class StackedPhase:
         self.device = next(iter(stacked.values())).device
         self.total = torch.zeros(len(members), device=self.device)
         self.phase = phase
-        self.optimizer = training.new_optimizer(phase, list(self.trained.values()))
+        self.optimizer = training.new_optimizer(phase, self.trained)
         self.losses = vmap(training.ModelWithLoss(first.model, first.loss_of).with_parameters, randomness="error")
 
     def train(self) -> list[training.Trained | Exception]:
@@ -194,7 +194,7 @@ class StackedPhase:
                 {name: tensor[index] for name, tensor in self.prior.linear.items()},
             )
         self.total = self.total[index]
-        self.optimizer = training.new_optimizer(self.phase, list(self.trained.values()))
+        self.optimizer = training.new_optimizer(self.phase, self.trained)
         for tensor, state in zip(self.trained.values(), states, strict=True):
             self.optimizer.state[tensor] = {
                 name: value[index] if torch.is_tensor(value) and value.dim() else value for name, value in state.items()

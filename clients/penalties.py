@@ -34,6 +34,11 @@ class QuadraticPrior:
             precision = {name: torch.full_like(tensor, precision) for name, tensor in anchor.items()}
         return cls(dict(precision), {name: precision[name] * anchor[name] for name in precision})
 
+    @property
+    def undecayed(self) -> frozenset[str]:
+        """The names of parameters to which weight decay does not apply."""
+        return frozenset()
+
     def __add__(self, other: QuadraticPrior) -> QuadraticPrior:
         """The sum of two penalties."""
         return QuadraticPrior(

@@ -7,6 +7,7 @@ from functools import cache
 from inspect import unwrap
 from itertools import islice
 from math import inf
+from typing import Any
 
 import numpy as np
 import torch
@@ -252,7 +253,7 @@ def run_phase(
     )
     for parameter in frozen:
         parameter.requires_grad_(False)
-    optimizer = new_optimizer(phase, list(named.values()))
+    optimizer = new_optimizer(phase, named)
     update = Update(phase, named, optimizer, _scaled_step(optimizer, named, phase.rates))
     device = next(iter(named.values())).device
     on_cpu = device.type == "cpu"
@@ -346,8 +347,12 @@ def _counted_steps(batches: Iterator[tuple[bool, Batch]]) -> Iterator[tuple[bool
         yield batch
 
 
-def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimizer:
+def new_optimizer(phase: Phase, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a phase, at its first learning rate. Raises ``ValueError`` for an unknown name."""
+    undecayed = phase.prior.undecayed if phase.prior is not None else frozenset()
+    parameters: list[Any] = [tensor for name, tensor in named.items() if name not in undecayed]
+    if held := [tensor for name, tensor in named.items() if name in undecayed]:
+        parameters = [{"params": parameters}, {"params": held, "weight_decay": 0.0}]
     rate = phase.plateau.learning_rate if phase.plateau else phase.training.learning_rate
     training, name = phase.training, phase.training.optimizer
     if name == "adam":
@@ -362,7 +367,7 @@ def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimiz
             lr=rate,
             momentum=training.momentum,
             weight_decay=training.weight_decay,
-            fused=parameters[0].is_cuda,  # one kernel for all parameters
+            fused=next(iter(named.values())).is_cuda,  # one kernel for all parameters
             foreach=False,
         )
     raise ValueError(f"optimizer = {name!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")

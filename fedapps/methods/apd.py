@@ -66,10 +66,9 @@ class Decomposition(LocalPart):
     earlier stages are trained, too, so that B can change while θ_s stays the same.
 
     If all numbers of a received unit of B are zero, no node sent it, and the node keeps its own values. The loss in the
-    metrics is the task's, without penalties. Weight decay applies to B and to the parameters of the current stage. It
-    does not apply to the A_s and m_s of earlier stages: no loss depends on them, so under Adam weight decay would
-    shrink them. An earlier stage is evaluated with its own parameters and the received base, a later stage with the
-    parameters of the current one.
+    metrics is the task's, without penalties. Weight decay applies to B and to the parameters of the current stage, not
+    to the A_s and m_s of earlier stages, which no loss depends on. An earlier stage is evaluated with its own parameters
+    and the received base, a later stage with the parameters of the current one.
 
     Parameters
     ----------
@@ -152,7 +151,7 @@ class Decomposition(LocalPart):
         of = decomposed(model)
         drift = None
         if self.drift and len(old := of.parts().old):
-            drift = Drift(self.drift, of.layout, old, node_round.settings.training.weight_decay)
+            drift = Drift(self.drift, of.layout, old)
         absolute = {"adaptive": self.l1, "mask": self.l1_mask}
         return PartsPrior({}, {}, {name: weight for name, weight in absolute.items() if weight}, drift)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior, composed, unit_axes
+from fedapps.clients.settings import LocalTraining
+from fedapps.clients.training import Phase, run_phase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -227,18 +229,17 @@ def test_the_drift_has_the_gradient_of_autograd(hidden, outputs, stages, seed):
     np.testing.assert_allclose(alone["base"], base.grad, atol=1e-9)
 
 
-@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
-def test_weight_decay_does_not_wear_earlier_stages_away(make):
+@pytest.mark.parametrize("clip_norm", [0.0, 0.01])
+@pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "sgd"])
+def test_weight_decay_does_not_wear_earlier_stages_away(name, clip_norm):
     plain = network(2, 3, 1)
     layout = Layout.of(plain)
     parts = parts_of(layout, 3, 1, 0).begin(layout, 3)
     model = model_of(parts, layout, plain)
     base, *past = (t.clone() for t in (parts.base, parts.adaptive[:-1], parts.mask[:-1]))
-    optimizer = make(model.parameters(), lr=0.1, weight_decay=0.2)
-    for parameter in (model.base, model.adaptive, model.mask):
-        parameter.grad = torch.zeros_like(parameter)
-    PartsPrior({}, {}, drift=Drift(2.0, layout, parts.old, 0.2)).add_gradient(dict(model.named_parameters()))
-    optimizer.step()
+    settings = LocalTraining(steps=3, learning_rate=0.1, optimizer=name, weight_decay=0.2, clip_norm=clip_norm)
+    phase = Phase(settings, prior=PartsPrior({}, {}, drift=Drift(0.0, layout, parts.old)))
+    run_phase(model, phase, lambda size: iter([{}]), lambda model, batch: (model.base + model.adaptive).sum())
     assert not torch.equal(model.base, base)
     for found, before in zip((model.past_adaptive, model.past_mask), past, strict=True):
         np.testing.assert_allclose(found.detach(), before, atol=1e-7)
