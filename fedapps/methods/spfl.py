@@ -96,7 +96,9 @@ class Personalisation(LocalPart):
         return self if record is None else replace(self, rates=_rates(record))
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
-        """Personalise ``model``, and return its arrays under the name ``personal``."""
+        """Personalise ``model``, and return its arrays as ``personal``; a node without training data does nothing."""
+        if node_round.data.count("train") == 0:
+            return Prepared()
         # Algorithm 1, line 7: θ_k is trained on the data of the node with the learning rates l = L · rates
         phase = self._phase(node_round, self.epochs)
         with node_round.torch_seed("personalise"):

@@ -1,9 +1,11 @@
 """A node that trains a copy of the model before it evaluates it (SPFL, APFL)."""
 
+from dataclasses import replace
+
 import numpy as np
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node
-from toys import record_of, same_bits
+from toys import ToyTask, record_of, same_bits
 
 from fedapps.methods.fedrecon import FedReconOptions, FedReconPart
 from fedapps.methods.h_fl import SharedEvaluation
@@ -55,6 +57,15 @@ def test_rates_of_zero_evaluate_the_received_model(tmp_path):
     plain = node(tmp_path / "plain").evaluate_round(initial(), SETTINGS).metrics
     assert metrics["test.loss"] == plain["test.loss"]
     assert same_bits({n: arrays[n] for n in NAMES[:3]}, initial(NAMES[:3]))
+
+
+def test_a_node_without_training_data_evaluates_the_received_model(tmp_path):
+    data = ToyTask().data(1)
+    untrained = replace(data, splits={"test": data.splits["test"]})
+    client = node(tmp_path, part(), data=untrained)
+    plain = node(tmp_path / "plain", data=untrained)
+    found, expected = (one.evaluate_round(initial(), SETTINGS).metrics for one in (client, plain))
+    assert found["test.loss"] == expected["test.loss"]
 
 
 def test_one_rate_per_tensor_holds_that_tensor(tmp_path):
