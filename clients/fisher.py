@@ -106,7 +106,7 @@ def _squares(
     vectorised: bool,
 ) -> dict[str, Tensor]:
     """What a batch adds to the sum over examples, per parameter."""
-    if not _takes_batches(estimator):
+    if not takes_batches(estimator):
         if vectorised:
             return _vectorised(model, trained, batch, loss_of)
         singles = (_gradient(model, trained, _example(batch, index), loss_of) for index in range(count))
@@ -119,7 +119,8 @@ def _squares(
     return {n: weight * g.double().square() for n, g in _gradient(model, trained, batch, loss_of).items()}
 
 
-def _takes_batches(estimator: str) -> bool:
+def takes_batches(estimator: str) -> bool:
+    """Whether an estimator squares the gradients of batches; the others need those of single examples."""
     return "per-batch" in estimator
 
 
@@ -251,7 +252,7 @@ def _with_drawn_labels(
 def _fisher_batches(
     task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator
 ) -> Iterator[Batch]:
-    if _takes_batches(estimator):
+    if takes_batches(estimator):
         return task.training_batches(model, data, batch_size)
     size = sum(parameter.numel() for parameter in model.parameters())
     return task.examples(data, "train", max(1, min(_GRADIENTS // size, EXAMPLES_AT_ONCE)))

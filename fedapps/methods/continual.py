@@ -11,11 +11,11 @@ from torch import nn
 
 from fedapps.base.options import option, under_prefix
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
-from fedapps.clients.fisher import Estimator
+from fedapps.clients.fisher import Estimator, takes_batches
 from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.config.run_config import RunConfig
-from fedapps.tasks.base import Task
+from fedapps.tasks.base import Task, missing
 from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
@@ -68,9 +68,13 @@ def estimator_option() -> Any:
 
 def estimator_conflicts(method: Method, task: Task) -> Iterator[Conflict]:
     """What is wrong with the option ``estimator`` of a method for a task."""
-    if method.options.estimator == "true" and type(task).drawn_labels is Task.drawn_labels:
-        why = f"estimator = true: task {task.name!r} cannot draw labels from a model; choose another estimator"
-        yield {"methods"}, f"{method.name}: {why}"
+    estimator, why = method.options.estimator, ""
+    if estimator == "true" and type(task).drawn_labels is Task.drawn_labels:
+        why = f"task {task.name!r} cannot draw labels from a model; choose another estimator"
+    elif not takes_batches(estimator) and (gap := missing(task, "examples")):
+        why = f"task {task.name!r} has no single examples, because {gap}; choose per-batch"
+    if why:
+        yield {"methods"}, f"{method.name}: estimator = {estimator}: {why}"
 
 
 @dataclass(frozen=True)

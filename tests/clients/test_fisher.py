@@ -375,6 +375,13 @@ def test_that_is_refused_before_a_run_starts(method):
     assert not list(asked.conflicts(RunConfig(), SocialTask()))
 
 
+@pytest.mark.parametrize("method", [FedCurv, ElasticTransfer])
+def test_a_task_without_single_examples_needs_an_estimator_of_batches(method):
+    ((_, message),) = method().conflicts(RunConfig(), VprTask())
+    assert message.endswith("because its examples are mined with the model in training; choose per-batch")
+    assert not list(method(method.Options(estimator="per-batch")).conflicts(RunConfig(), VprTask()))
+
+
 def test_labels_of_a_scored_scene_are_a_deviation_away_and_those_of_images_have_the_models_probabilities():
     torch.manual_seed(0)
     scores = SocialTask().drawn_labels(lambda x: x, {"x": torch.full((1000,), 0.5), "score": torch.zeros(1000)}, 0.02)
