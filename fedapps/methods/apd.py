@@ -67,8 +67,8 @@ class Decomposition(LocalPart):
 
     If all numbers of a received unit of B are zero, no node sent it, and the node keeps its own values. The loss in the
     metrics is the task's, without penalties. Weight decay applies to B and to the parameters of the current stage, not
-    to the A_s and m_s of earlier stages, which no loss depends on. An earlier stage is evaluated with its own parameters
-    and the received base, a later stage with the parameters of the current one.
+    to the A_s and m_s of earlier stages, which no loss depends on. An earlier stage is evaluated with its own
+    parameters and the received base, a later stage with the parameters of the current one.
 
     Parameters
     ----------
