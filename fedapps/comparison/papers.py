@@ -206,7 +206,7 @@ def _tables(
 
 
 def _row(metrics: Sequence[str], cells: Sequence[float | Sequence[float]], at: int) -> dict[str, float]:
-    chosen = [cell[at] if isinstance(cell, list) else cell for cell in cells]
+    chosen = [cell if isinstance(cell, int | float) else cell[at] for cell in cells]
     return dict(zip(metrics, chosen, strict=True))
 
 
