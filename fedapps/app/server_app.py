@@ -21,7 +21,7 @@ from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
-from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.run_folder import STARTED, RunFolder
 from fedapps.runs.tables import RefusedNodesError, refused_nodes, refused_text, summary_table
 from fedapps.runs.tracking import Recorder, Tracking
 from fedapps.sim.clock_grid import ClockGrid
@@ -35,7 +35,7 @@ from fedapps.strategies.transport import clock_of
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .privacy import check_statistics, guarantee, spent
 from .round_config import RoundConfigs, held_out_results, tracked_results
-from .start import STARTED, begun, start_snapshots, started_arrays
+from .start import begun, start_snapshots, started_arrays
 from .strategy import build_strategy, tracked_metric, with_clock, write_devices
 
 app = ServerApp()
@@ -225,8 +225,8 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     evaluated = [row for row in rounds if row["evaluate"]]
     final = evaluated[-1]["evaluate"] if evaluated else {}
     if config.num_stages > 1:
-        renumbered = [row | {"round": row["round"] - config.begun.get(method, 0)} for row in rounds]
-        final = final | continual_metrics(renumbered, config.num_stages, rounds=config.run.rounds)
+        before = config.begun.get(method, 0)
+        final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds, begun=before)
         trained = rounds[-1]["train"] if rounds else {}
         final |= {name: value for name, value in trained.items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]

@@ -23,15 +23,13 @@ from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.registry.tasks import task_class
 from fedapps.runs.champions import Registry
-from fedapps.runs.run_folder import RunFolder, read_config, read_label, read_object
+from fedapps.runs.run_folder import STARTED, RunFolder, read_config, read_label, read_object
 from fedapps.strategies import BaseStrategy, Snapshot
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.checks import check_reply
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel
 
-#: The file in a run folder with the rounds that came before the run, by method, and the labels of the runs before it.
-STARTED = "started.json"
 #: How many runs, two years of weeks, a node may have missed without losing its private state.
 _LINEAGE = 104
 #: Keys on which the guarantee of differential privacy over both runs depends.

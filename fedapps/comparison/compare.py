@@ -287,7 +287,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         "paired": _paired(folder.path, headline),
         "nodes": final,
     }
-    matrices = _matrices(rounds, run.rounds)
+    matrices = _matrices(rounds, run.rounds, folder.rounds_before(method))
     return row | ({"matrices": matrices} if matrices else {}) | held_out_row(summary)
 
 
@@ -316,9 +316,9 @@ def _paired(folder: Path, metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:
+def _matrices(rounds_seen: Sequence[Any], rounds: int, before: int) -> dict[str, Any]:
     """The train-test matrix of each metric, with NaN for missing evaluations; empty for a run without stages."""
     return {
-        bare(metric): train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds).tolist()
+        bare(metric): train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds, begun=before).tolist()
         for metric, count in stage_metrics(rounds_seen).items()
     }

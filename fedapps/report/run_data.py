@@ -24,9 +24,11 @@ from fedapps.runs.records import (
     NodeRecord,
     RoundRecord,
     RunSummary,
+    Started,
     read_json,
     read_lines,
 )
+from fedapps.runs.run_folder import STARTED
 
 #: The file of a run in simulated time with the device of each node, in the form that the key clock-devices takes.
 DEVICES = "devices.csv"
@@ -64,6 +66,8 @@ class RunData:
         Seconds of a local step on each node's device; empty without simulated time.
     labels : mapping of str to str
         The labels of methods with a display name, by this name, which stands in all other fields.
+    begun : mapping of str to int
+        The number of rounds before the run, with which those of ``rounds`` go on, by method; empty for a new run.
     """
 
     name: str
@@ -79,6 +83,7 @@ class RunData:
     notes: tuple[str, ...]
     speeds: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    begun: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -168,6 +173,7 @@ def read_run(folder: Path) -> RunData:
                 raise ReportError(f"{folder}: no {needed}; a run folder contains config.toml and metrics.jsonl")
     config = _config(folder / "config.toml")
     summary = read_json(folder / "summary.json", RunSummary) or RunSummary()
+    started = read_json(folder / STARTED, Started) or Started()
     rounds, is_torn = read_lines(folder / "metrics.jsonl", RoundRecord)
     nodes, are_torn = read_lines(folder / "nodes.jsonl", NodeRecord)
     _check_once(rounds)
@@ -202,6 +208,7 @@ def read_run(folder: Path) -> RunData:
         ),
         speeds=read_speeds(folder / DEVICES),
         labels=comparison.labels if comparison else {name: label for label, name in names.items()},
+        begun={names.get(label, label): count for label, count in started.rounds.items()},
     )
 
 

@@ -49,7 +49,12 @@ def last_rounds(num_stages: int, rounds: int) -> list[int]:
 
 
 def train_test_matrix(
-    rows: Sequence[Row], metric: str = "test.mse", *, num_stages: int | None = None, rounds: int | None = None
+    rows: Sequence[Row],
+    metric: str = "test.mse",
+    *,
+    num_stages: int | None = None,
+    rounds: int | None = None,
+    begun: int = 0,
 ) -> Matrix:
     """The train-test matrix P (Fig. 5): ``P[i, j]`` is the metric on stage j after training on stage i.
 
@@ -63,7 +68,10 @@ def train_test_matrix(
     num_stages : int, optional
         Number of stages S; by default the highest stage in ``rows``.
     rounds : int, optional
-        Number of rounds of the whole run; by default the last round in ``rows``. Required if the run may be unfinished.
+        Number of rounds of the whole run; by default those up to the last round in ``rows``. Required if the run may be
+        unfinished.
+    begun : int
+        Number of rounds before the run, with which the numbers of the rounds go on.
 
     Returns
     -------
@@ -75,9 +83,9 @@ def train_test_matrix(
     if not count or not rows:
         return matrix
     evaluated = {row["round"]: row["evaluate"] for row in rows if row["evaluate"]}
-    for i, last in enumerate(last_rounds(count, rounds or max(row["round"] for row in rows))):
+    for i, last in enumerate(last_rounds(count, rounds or max(row["round"] for row in rows) - begun)):
         for j in range(count):
-            value = evaluated.get(last, {}).get(on_stage(j + 1, metric))
+            value = evaluated.get(begun + last, {}).get(on_stage(j + 1, metric))
             matrix[i, j] = np.nan if value is None else value
     return matrix
 
@@ -111,7 +119,9 @@ def so_far(matrix: Matrix) -> Matrix:
     return np.array([row[: i + 1].mean() for i, row in enumerate(matrix)])
 
 
-def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | None = None) -> dict[str, float]:
+def continual_metrics(
+    rows: Sequence[Row], num_stages: int, *, rounds: int | None = None, begun: int = 0
+) -> dict[str, float]:
     """The means and both transfers of every metric that is measured on single stages.
 
     For ``test.mse`` they are named ``test.amse``, ``test.bwt`` and ``test.fwt``; for any other metric, such as
@@ -124,8 +134,8 @@ def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | Non
         See :func:`train_test_matrix`.
     num_stages : int
         Number of stages.
-    rounds : int, optional
-        Number of rounds of the whole run; see :func:`train_test_matrix`.
+    rounds, begun : int
+        Numbers of rounds of the whole run and before it; see :func:`train_test_matrix`.
 
     Returns
     -------
@@ -135,7 +145,7 @@ def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | Non
     """
     measures: dict[str, float] = {}
     for metric in stage_metrics(rows):
-        matrix = train_test_matrix(rows, metric, num_stages=num_stages, rounds=rounds)
+        matrix = train_test_matrix(rows, metric, num_stages=num_stages, rounds=rounds, begun=begun)
         means = so_far(matrix)
         values = (
             *(average(matrix), backward_transfer(matrix), forward_transfer(matrix)),

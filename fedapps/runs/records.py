@@ -145,6 +145,13 @@ class MethodSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Started:
+    """The content of ``started.json`` that reports need: the rounds before the run by method."""
+
+    rounds: Mapping[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """The content of ``summary.json``: the methods that have finished."""
 

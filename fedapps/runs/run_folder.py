@@ -26,6 +26,8 @@ from .checkpoints import DiskCheckpoints
 from .lines import SHOWN, ReleaseLedger, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
 
+#: The file in a run folder with the rounds that came before the run, by method, and the labels of the runs before it.
+STARTED = "started.json"
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: What a run folder can have before its config is written.
 _BEFORE_CONFIG = ("label", OWNER_FILE, "references.json")
@@ -242,6 +244,10 @@ class RunFolder:
         evaluated = [row for row in self.lines("nodes.jsonl") if row["phase"] == "evaluate"]
         last = max((row["round"] for row in evaluated), default=0)
         return [row for row in evaluated if row["round"] == last]
+
+    def rounds_before(self, method: str) -> int:
+        """The number of rounds before the run, with which those of a run with ``start`` go on."""
+        return int(read_object(self.path / STARTED).get("rounds", {}).get(method, 0))
 
     def finished(self, method: str) -> bool:
         """Whether a method has completed all rounds."""

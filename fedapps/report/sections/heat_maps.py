@@ -57,8 +57,9 @@ def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
     by_method = {}
     for method in run.methods:
         rows = [{"round": record.round, "evaluate": record.evaluate} for record in run.of(method)]
+        begun = run.begun.get(method, 0)
         by_method[method] = {
-            bare(metric): train_test_matrix(rows, metric, num_stages=count, rounds=rounds)
+            bare(metric): train_test_matrix(rows, metric, num_stages=count, rounds=rounds, begun=begun)
             for metric, count in stage_metrics(rows).items()
             if rounds and rounds % count == 0
         }

@@ -15,11 +15,10 @@ from small_runs import LQR, run_inline, with_changes
 from toys import same_bits
 
 from fedapps import load
-from fedapps.app.start import STARTED
 from fedapps.config.recipe_files import read_recipe
 from fedapps.registry.methods import method_class
 from fedapps.runs.champions import Registry
-from fedapps.runs.run_folder import RunFolder, read_label, read_object
+from fedapps.runs.run_folder import STARTED, RunFolder, read_label, read_object
 
 pytestmark = pytest.mark.usefixtures("runs_without_reports")
 #: What runs have in common with which the server, the samplers and the compression keep something between rounds.

@@ -349,18 +349,19 @@ def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_run_with_stages_gives_its_matrices(tmp_path, monkeypatch):
-    """Two stages of two rounds; node b missed the first stage's end."""
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_run_with_stages_gives_its_matrices(tmp_path, monkeypatch, before):
+    """Two stages of two rounds, perhaps after two rounds of a run before; node b missed the first stage's end."""
     monkeypatch.setattr(
         fedapps.comparison.compare, "execute", lambda config, engine: pytest.fail("the run has finished")
     )
     folder = tmp_path / "sfl-0"
     folder.mkdir()
+    (folder / "started.json").write_text(json.dumps({"rounds": {"sfl": before}}))
     mean_of = {2: [1.0, 5.0], 3: [9.0, 9.0], 4: [2.0, 3.0]}
     named = {r: {f"stage-{j}.test.mse": v for j, v in enumerate(values, 1)} for r, values in mean_of.items()}
-    write_lines(
-        folder / "metrics.jsonl", [{"method": "sfl", "round": r, "evaluate": named.get(r, {})} for r in range(1, 5)]
-    )
+    rounds = [{"method": "sfl", "round": before + r, "evaluate": named.get(r, {})} for r in range(1, 5)]
+    write_lines(folder / "metrics.jsonl", rounds)
     head = {"method": "sfl", "phase": "evaluate"}
     nodes = [head | {"node": "a", "round": r, "metrics": named[r]} for r in (2, 3, 4)]
     nodes += [head | {"node": "b", "round": r, "metrics": named[r]} for r in (3, 4)]

@@ -219,6 +219,15 @@ def test_a_run_shows_its_matrices(staged: Path) -> None:
     assert {"stl", "fedavg", "tested on stage", "trained up to stage"} <= set(labels(shown))
 
 
+def test_a_started_run_shows_the_matrices_of_its_own_rounds(staged: Path) -> None:
+    """Rounds 3 to 6: its first stage ends with round 4, not 2."""
+    rows = [row | {"round": row["round"] + 2} for method in MATRICES for row in staged_rows(method)]
+    write_lines(staged / "metrics.jsonl", rows)
+    (staged / "started.json").write_text(json.dumps({"rounds": {"stl": 2, "fedavg": 2}, "lineage": ["before-1"]}))
+    shown = section(page(staged), "stages")
+    assert "stl 0.5000, −0.2500, 1.500; fedavg 0.1875, 0.5000, 0.5000" in shown
+
+
 def test_stages_of_training_are_rows_and_stages_of_testing_columns(
     staged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,14 @@ def test_stages_that_have_not_finished_are_nan():
     assert train_test_matrix([row(1), row(2)]).shape == (0, 0)
 
 
+def test_the_rounds_of_a_started_run_go_on_with_those_before_it():
+    """Six rounds after six, of which the first three stages would end with the rounds 2, 4 and 6."""
+    rows = [one | {"round": 6 + one["round"]} for one in run(P)]
+    np.testing.assert_array_equal(train_test_matrix(rows, begun=6), P)
+    np.testing.assert_array_equal(train_test_matrix(rows[:3], rounds=6, begun=6), [P[0], *[[np.nan] * 3] * 2])
+    assert continual_metrics(rows, 3, rounds=6, begun=6) == continual_metrics(run(P), 3)
+
+
 def test_a_stage_that_was_not_evaluated_is_nan():
     seen_only = [row(1, [1.0]), row(2, [2.0, 3.0])]
     np.testing.assert_array_equal(train_test_matrix(seen_only), [[1.0, np.nan], [2.0, 3.0]])
