@@ -199,7 +199,8 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     text = comparison.text()
     for path in filter(None, (folder / FILE, json_path)):
         write_whole(path, text.encode())
-    print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
+    print(f"\n{comparison_text(comparison)}\n", flush=True)
+    print(f"report: {write_report(folder)}")
     written = write_formats(folder, ("tex", "md", "csv", "pdf"))
     print(f"for a paper: {', '.join(path.name for path in written[:3])}, and {len(written) - 3} figures in figures/")
     if failed:

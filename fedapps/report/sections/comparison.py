@@ -51,27 +51,34 @@ Noted = tuple[str, Table]
 
 
 def varied(run: RunData) -> Markup | None:
-    """A figure of all methods for each of these metrics; None if no key was varied.
+    """A figure of all methods for each of these metrics; None if no key was varied, or no method has all of its runs.
 
-    The first varied key is the horizontal axis; each combination of the values of the others has its own figure.
+    The first varied key is the horizontal axis; each combination of the values of the others has its own figure, if
+    some method has the metric there.
     """
     metric = run.leading_metric()
     if not run.comparison or not run.comparison.varied or metric is None:
         return None
     parts = run.comparison.varied
-    measured = {name for part in parts for row in part.table.values() for name in row}
     key, *others = run.comparison.varied_keys
     groups: dict[str, list[VariedPart]] = {}
     for part in parts:
         groups.setdefault(point_title({other: part.point[other] for other in others}), []).append(part)
-    metrics = [metric, *(describe(name) for name in (ROUNDS_TO_TARGET, STEPS_TO_TARGET) if name in measured)]
+    drawn = [
+        (each, group, title)
+        for each in (metric, describe(ROUNDS_TO_TARGET), describe(STEPS_TO_TARGET))
+        for title, group in groups.items()
+        if any(each.name in row for part in group for row in part.complete.values())
+    ]
+    if not drawn:
+        return None
     return section_of(
         "varied",
         key=key,
         seeds=max(part.seeds for part in parts),
-        targets=bool(metrics[1:]),
+        targets=any(each != metric for each, _, _ in drawn),
         styles=plot_styles(run.methods),
-        figures=[_figure(run, key, group, each, title) for each in metrics for title, group in groups.items()],
+        figures=[_figure(run, key, group, each, title) for each, group, title in drawn],
     )
 
 

@@ -84,24 +84,25 @@ def test_names_stand_in_place_of_labels_and_a_baseline_in_place_of_pairs():
     assert {(test.a, test.b) for test in comparison.tests} == {("local", "Ours"), ("FedAvg", "Ours")}
 
 
+def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
+    return [work(**cell) for cell in cells]
+
+
+def one_diverging(config, engine):
+    if config.run.seed == 1 and "fedprox" in config.methods:
+        raise DivergedError(REASON)
+    return execute(config, engine)
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """The folder of a comparison of which one run diverged, and what it printed."""
     folder = tmp_path_factory.mktemp("failed")
-
-    def diverging(config, engine):
-        if config.run.seed == 1 and "fedprox" in config.methods:
-            raise DivergedError(REASON)
-        return execute(config, engine)
-
-    def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
-        return [work(**cell) for cell in cells]
-
     said = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
         patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
-        patch.setattr(fedapps.comparison.compare, "execute", diverging)
+        patch.setattr(fedapps.comparison.compare, "execute", one_diverging)
         patch.setattr("builtins.print", lambda *parts, **_: said.append(" ".join(map(str, parts))))
         worlds = {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
         methods = ["sfl", "fedprox", "fedavg"]
@@ -122,6 +123,20 @@ def test_a_run_that_diverges_leaves_the_table_of_the_others(compared):
     text = "\n".join(said)
     assert "(1 of 2)" in text
     assert f"\n1 of 6 runs failed:\n  fedprox with seed 1 after round 0: {REASON}\nthe table has the other runs" in text
+
+
+def test_the_table_is_printed_before_the_report_is_written(compared, monkeypatch, capsys):
+    """A disk that is full by then loses no table."""
+
+    def full(folder):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "execute", one_diverging)
+    monkeypatch.setattr(fedapps.comparison.compare, "write_report", full)
+    with pytest.raises(OSError, match="no space left"):
+        resume_comparison(compared[0])
+    assert "(1 of 2)" in capsys.readouterr().out
 
 
 def test_report_and_tables_for_papers_say_what_is_missing(compared):
@@ -160,9 +175,6 @@ def test_a_resumed_comparison_repeats_what_failed(compared, monkeypatch):
 def test_the_command_fails_only_if_every_run_fails(tmp_path, monkeypatch, capsys):
     def diverging(config, engine):
         raise DivergedError(REASON)
-
-    def in_this_process(cells, work, **_):
-        return [work(**cell) for cell in cells]
 
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", diverging)

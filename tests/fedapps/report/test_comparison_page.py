@@ -259,6 +259,34 @@ def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) ->
     assert "<summary>alpha = 0.5, epochs = 5</summary>" in section(text, "comparison")
 
 
+def test_a_target_that_is_reached_at_one_value_of_the_second_key_has_a_figure_there(tmp_path: Path) -> None:
+    """Two figures of the AMSE, one for each value of epochs, and one of the rounds at 5 epochs."""
+    parts = [
+        {
+            "point": {"alpha": alpha, "epochs": epochs},
+            "table": {"stl": {"amse": estimate(0.5), **({"rounds_to_target": estimate(3.0)} if epochs == 5 else {})}},
+        }
+        for alpha in (0.5, 1.0)
+        for epochs in (1, 5)
+    ]
+    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
+    shown = section(page(tmp_path), "varied")
+    assert shown.count("<figure") == 3
+    assert "rounds to target against alpha, epochs = 5: stl 3, 3" in shown
+
+
+def test_without_a_method_whose_runs_have_all_finished_nothing_is_drawn(tmp_path: Path) -> None:
+    failed = [{"method": "stl", "seed": 1, "round": 2, "reason": "not finite"}]
+    parts = [
+        {"point": {"alpha": alpha}, "table": {"stl": {"amse": estimate(0.5, planned=2)}}, "failed": failed}
+        for alpha in (0.5, 1.0)
+    ]
+    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
+    text = page(tmp_path)
+    assert section_names(text) == ["result", "comparison"]
+    assert "(1 of 2)" in section(text, "comparison")
+
+
 # The section about held-out nodes: shared, adapted and local, of a run and of a comparison.
 
 
