@@ -87,7 +87,7 @@ def generation(
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
     one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
     their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of all generations
-    is then ``report.html`` in the registry.
+    is then ``report.html`` in the registry. Runs for another registry, which can have the same names, are left alone.
 
     Parameters
     ----------
@@ -122,7 +122,8 @@ def generation(
     output = Path(str(keys.get("output-dir") or output_dir)).expanduser().absolute()
     stem = str(keys.get("name") or recipe.stem)
     gate_keys = {key: value for key, value in keys.items() if key.startswith("gate-")}
-    path = output / f"{stem}-{max(_numbers(output, stem), default=0)}"
+    begun(output / f"{stem}-{max(_numbers(output, stem), default=0)}")  # a run without a config is removed
+    path = [output / f"{stem}-0", *_runs(output, stem, registry)][-1]
     left = begun(path) and not Registry.read(registry).decided(path)
     unfinished = left and not _finished(path)
     if unfinished:
@@ -158,6 +159,16 @@ def _numbers(output: Path, stem: str) -> list[int]:
     return sorted(int(name[1]) for name in names if name)
 
 
+def _runs(output: Path, stem: str, registry: Path) -> list[Path]:
+    """The folders of the runs of a recipe for a registry, in the order of their numbers."""
+    paths = [output / f"{stem}-{number}" for number in _numbers(output, stem)]
+    return [path for path in paths if (path / "config.toml").exists() and _registry_of(path) == registry]
+
+
+def _registry_of(path: Path) -> Path:
+    return Path(str(read_config(path).get("registry", ""))).expanduser().absolute()
+
+
 def _finished(path: Path) -> bool:
     """Whether a run has completed all of its methods."""
     methods = parse(read_config(path), on_node=True).methods
@@ -168,9 +179,9 @@ def _remove_old(last: Path, stem: str, registry: Registry) -> None:
     """Remove the checkpoints and the state of simulated nodes of the finished runs before, as ``keep-runs`` says."""
     keep = parse(read_config(last), on_node=True).run.keep_runs
     champions = [Path(one.run) for one in registry.generations]
-    paths = [last.with_name(f"{stem}-{number}") for number in _numbers(last.parent, stem)]
+    paths = _runs(last.parent, stem, registry.folder)
     for path in [path for path in paths if path not in champions][:-keep] if keep else ():
-        if (path / "config.toml").exists() and _finished(path):
+        if _finished(path):
             remove_leftovers(path)
             for name in ("checkpoints", "nodes"):
                 remove_folder(path / name)

@@ -357,6 +357,29 @@ def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_pa
         run_inline(read_config(runs / "weekly-3") | {"name": "by-hand", "start": "weekly-3"}, runs)
 
 
+def test_two_fleets_with_runs_of_the_same_names_have_their_own_generations(weekly, tmp_path, monkeypatch):
+    """The first fleet's command is killed after its second run has trained; the other's run is neither its nor old."""
+    _, registry, command = weekly
+    runs, other = tmp_path / "runs", tmp_path / "other"
+    more = ["--set", "keep-runs=1", "--set", "rounds=1"]
+    mine, theirs = [*command, *more], [*command, *more, "--set", f"registry={other}"]
+    assert [main(mine), main(theirs)] == [0, 0]
+    with monkeypatch.context() as patch:
+        patch.setattr("fedapps.app.gate.run_gate", killed)
+        with pytest.raises(KilledError):
+            main(mine)
+    assert main(theirs) == 0
+    assert [(one["challenger"]["run"], one["challenger"]["generation"]) for one in decisions(other)] == [
+        (str(runs / "weekly-2"), 1), (str(runs / "weekly-4"), 2),
+    ]  # fmt: skip
+    worse = [*mine, "--set", "learning-rate=3.0"]
+    assert main(worse) == 0
+    assert [one["challenger"]["run"][-1] for one in decisions(registry)] == ["1", "3", "5"]
+    assert main(worse) == 0
+    bulky = {path.parent.name for path in runs.glob("*/checkpoints")}
+    assert bulky == {f"weekly-{number}" for number in (1, 2, 3, 4, 6)}, "all but the first fleet's run before its last"
+
+
 def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weekly, tmp_path, capsys):
     recipe, registry, command = weekly
     assert [main(command), main(command)] == [0, 0]
