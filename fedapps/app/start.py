@@ -107,7 +107,7 @@ def begun(config: Config, folder: RunFolder) -> Config:
     source = config.run.started_from
     if source is not None and not (folder.path / STARTED).exists() and (snapshots := start_snapshots(config)):
         label = read_label(source / "label")
-        if config.run.dp != "none":
+        if config.run.dp != "none" and not folder.releases("").path.exists():
             write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes())
         for method, snapshot in snapshots.items():
             carry_states(source, label, folder.path, folder.label, method)

@@ -120,7 +120,8 @@ def compare_recipe(
 def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_path: Path | None = None) -> Path:
     """Resume an interrupted comparison.
 
-    Finished runs are not repeated; the others, also those that failed, are resumed from their last checkpoints.
+    Finished runs are not repeated; the others, also those that failed, are resumed from their last checkpoints. A run
+    that has finished without a node, every reply of which was refused, has failed; it begins again.
 
     Parameters
     ----------
@@ -216,13 +217,19 @@ def _failed_text(cells: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str,
 
 
 def tried_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
-    """:func:`run_cell`, or if the run fails a :func:`~fedapps.comparison.summary.failed_row`."""
+    """:func:`run_cell`, or if the run fails a :func:`~fedapps.comparison.summary.failed_row`.
+
+    A run that failed because of refused nodes has finished, so that it begins again.
+    """
+    folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
+    if refused_text(folder):
+        await_free(folder.path)
+        folder.begin_again()
     try:
         return run_cell(method, seed, config, engine, at)
     except RunFailedError as error:
         print(error, file=sys.stderr)
-        recorded = RunFolder(Path(config["output-dir"]) / config["name"], "").lines("metrics.jsonl")
-        last = max((row["round"] for row in recorded), default=0)
+        last = max((row["round"] for row in folder.lines("metrics.jsonl")), default=0)
         reason = str(error.__cause__ or f"it ended early; logs/{log_of({'config': config}).name} says why")
         return failed_row(method, seed, last, reason)
 

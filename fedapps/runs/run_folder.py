@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 from flwr.common import log
 
-from fedapps.base.atomic import append_whole, entries, path_name, remove_leftovers, write_whole
+from fedapps.base.atomic import append_whole, entries, path_name, remove_folder, remove_leftovers, write_whole
 from fedapps.base.errors import listed
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
@@ -263,6 +263,13 @@ class RunFolder:
         methods = so_far.get("methods", {}) | {method: dict(facts)}
         head = {"name": self.path.name, "task": config.run.task, "seed": config.run.seed}
         self._write("summary.json", json.dumps(head | {"methods": methods}, indent=2) + "\n")
+
+    def begin_again(self) -> None:
+        """Remove what came out of a finished run, so that it can be repeated; the ledger of releases stays."""
+        for name in ("checkpoints", "nodes"):
+            remove_folder(self.path / name)
+        for name in (*_RECORDS, STARTED, "summary.json"):  # at last what says that the run has finished
+            (self.path / name).unlink(missing_ok=True)
 
     def references(self) -> dict[str, dict[str, float]]:
         """The metrics of floors and ceilings by their names, from ``references.json``; empty without the file."""

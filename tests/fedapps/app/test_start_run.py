@@ -91,6 +91,21 @@ def test_stages_begin_again_from_what_the_methods_carry_over(tmp_path):
     assert all(not row["refused"] for row in lines)
 
 
+def test_a_run_that_begins_again_starts_once_more_from_the_other_and_forgets_no_release(tmp_path):
+    """Round 1 is of the first run, round 2 of the second, whose nodes release it in both of its attempts."""
+    keys = with_changes(LQR, {"methods": "fedavg", "rounds": 1, "dp": "local", "cache-dir": str(tmp_path / "worlds")})
+    run_inline(keys | {"name": "first"}, tmp_path)
+    keys |= {"name": "second", "start": str(tmp_path / "first")}
+    second = run_inline(keys, tmp_path)
+    assert second.releases("fedavg").by_round() == {1: 1, 2: 1}
+    second.begin_again()
+    assert not second.finished("fedavg")
+    assert not list((second.path / "checkpoints").glob("**/*"))
+    run_inline(keys | {"resume": True}, tmp_path)
+    assert second.releases("fedavg").by_round() == {1: 1, 2: 2}
+    assert [row["round"] for row in second.lines("metrics.jsonl")] == [2]
+
+
 # -- what does not fit -------------------------------------------------------------------------------------------
 
 

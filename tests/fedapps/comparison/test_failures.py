@@ -4,11 +4,12 @@ import json
 
 import pytest
 from fedapps.strategies import DivergedError
+from small_runs import LQR
 
 import fedapps.comparison.compare
 from fedapps.base.report.numbers import Estimate
 from fedapps.cli.commands import main
-from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
+from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, tried_cell
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import (
     about_failures,
@@ -19,10 +20,13 @@ from fedapps.comparison.summary import (
     table_of,
     with_counts,
 )
+from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES
+from fedapps.launch.inputs import resolve
 from fedapps.report.comparison_tables import comparison_text
 from fedapps.results import ComparisonResult
 from fedapps.runs.comparisons import FailedRun
+from fedapps.runs.run_folder import RunFolder
 
 TINY = {"rounds": 1, "epochs": 1, "evaluate-every": 1}
 REASON = "round 2: after the step of SGD, parameter A is not finite"
@@ -170,6 +174,27 @@ def test_a_resumed_comparison_repeats_what_failed(compared, monkeypatch):
     comparison = json.loads((resume_comparison(compared[0], jobs=1) / "compare.json").read_text())
     assert "failed" not in comparison
     assert len(comparison["rows"]) == 6
+
+
+def test_a_run_without_a_node_whose_replies_were_refused_is_repeated(tmp_path, monkeypatch):
+    """With the node's data corrected, it is as if it were the first one."""
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+    ran = []
+    monkeypatch.setattr(
+        fedapps.comparison.compare,
+        "execute",
+        lambda config, engine: ran.append(config.run.seed) or execute(config, engine),
+    )
+    keys = LQR | {"methods": "apfl", "name": "apfl-0"}
+    cell = {"method": "apfl", "seed": 0, "engine": "inline", "config": resolve(keys, str(tmp_path))}
+    row = tried_cell(**cell)
+    assert tried_cell(**cell) == row
+    assert ran == [0], "a run that finished is not repeated"
+    folder = RunFolder(tmp_path / "apfl-0", "")
+    facts = folder.summary()["methods"]["apfl"]
+    folder.finish(parse(keys), "apfl", facts | {"refused_nodes": {"robot-02": "training refused 3 times: no memory"}})
+    assert tried_cell(**cell) == row
+    assert ran == [0, 0]
 
 
 def test_the_command_fails_only_if_every_run_fails(tmp_path, monkeypatch, capsys):
