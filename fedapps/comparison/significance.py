@@ -10,8 +10,8 @@ differences are not independent either. With two names for one method, seven blo
 variance between seeds, sign flips of blocks give p <= .05 in 28 % of comparisons.
 
 With a baseline, each other method is tested against it alone. Otherwise, with few methods, all pairs are tested. With
-many, each additional test weakens the others through Holm's correction, so every method is tested only against the best
-one and against the reference, the method named first.
+many, the pairs are too many to read, so every method is tested only against the best one and against the reference, the
+method named first. As the data that choose the best one also test it, Holm's correction still covers all pairs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedapps.base.report.metrics import bare, describe
 from fedapps.base.report.numbers import Estimate
+from fedapps.report.comparison_tables import corrected_over
 from fedapps.runs.comparisons import HeldOut, HeldOutMetric, PairedTest
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
@@ -235,16 +236,19 @@ def paired_tests(metric: str, samples: Mapping[str, Sample], against: str = "") 
     p_values = sign_flip_p(np.array([np.subtract(samples[a].seeds, samples[b].seeds) for a, b in pairs])).tolist()
     return [
         _compare(metric, a, b, samples[a], samples[b], p, p_holm)
-        for (a, b), p, p_holm in zip(pairs, p_values, holm(p_values), strict=True)
+        for (a, b), p, p_holm in zip(pairs, p_values, holm(p_values, corrected_over(pairs)), strict=True)
     ]
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (1979): p-value i of m (sorted, from 0) times m - i, made monotone, at most 1."""
+def holm(p_values: Sequence[float], of: int) -> list[float]:
+    """Holm's step-down correction (1979): p-value i of m (sorted, from 0) times m - i, made monotone, at most 1.
+
+    ``of`` is m; tests without a p-value count as if theirs were the largest ones.
+    """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        largest = max(largest, min(1.0, p_values[index] * (of - rank)))
         corrected[index] = largest
     return corrected
 

@@ -56,11 +56,11 @@ def about_tests(seeds: int, tests: int) -> str:
     seeds : int
         Number of seeds.
     tests : int
-        Number of tests of a metric, which Holm's correction covers.
+        Number of tests of a metric that Holm's correction covers (:func:`corrected_over`), perhaps more than there are.
     """
     least = smallest_p(seeds)
     corrected = min(1.0, least * tests)
-    after = f" ({corrected:.3g} after Holm's correction over {tests} tests)" if tests > 1 else ""
+    after = f" ({corrected:.3g} after Holm's correction over {tests} pairs of methods)" if tests > 1 else ""
     advice = f"; use {needed_seeds(tests)} seeds where a claim depends on it" if corrected >= SIGNIFICANT else ""
     return (
         f"Tests and intervals are paired over {counted(seeds, 'seed')}, not over nodes or sessions. "
@@ -236,8 +236,9 @@ def _claims(claims: Sequence[CheckedClaim]) -> list[str]:
 
 def _about(tests: Sequence[PairedTest]) -> str:
     """What the tests of a metric compare, and the caveat."""
-    which = scheme([(test.a, test.b) for test in tests])
-    caveat = fill(about_tests(tests[0].difference.seeds, len(tests)), _WIDTH)
+    pairs = [(test.a, test.b) for test in tests]
+    which, covered = scheme(pairs), corrected_over(pairs)
+    caveat = fill(about_tests(tests[0].difference.seeds, covered), _WIDTH)
     return "\n".join([*([which] if which else []), caveat])
 
 
@@ -250,14 +251,28 @@ def _held_out(held_out: Mapping[str, HeldOut]) -> list[str]:
     return [f"nodes that took no part in the rounds: {sizes}; ± and ranges are 95 % intervals over seeds", *tables]
 
 
+def corrected_over(pairs: Sequence[tuple[str, str]]) -> int:
+    """The number of pairs of methods that Holm's correction covers, of those that are tested.
+
+    Against a baseline, these are the pairs. If the best method is in them, they are chosen from the data that then test
+    them, and the correction covers all pairs of the methods.
+    """
+    return len(pairs) if len({other for _, other in pairs}) == 1 else _all_pairs(pairs)
+
+
+def _all_pairs(pairs: Sequence[tuple[str, str]]) -> int:
+    methods = {method for pair in pairs for method in pair}
+    return len(methods) * (len(methods) - 1) // 2
+
+
 def scheme(pairs: Sequence[tuple[str, str]]) -> str:
     """A sentence that says which pairs were tested; empty if all pairs were."""
-    methods = {method for pair in pairs for method in pair}
-    if len(pairs) == len(methods) * (len(methods) - 1) // 2:
+    if len(pairs) == _all_pairs(pairs):
         return ""
     if len(others := {other for _, other in pairs}) == 1:
         tested = counted(len(pairs), "test")
         return f"every method against {others.pop()} (the baseline); Holm's correction over {tested}"
     best, *first = dict.fromkeys(a for a, _ in pairs)
     reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
-    return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"
+    covered = f"Holm's correction over all {corrected_over(pairs)} pairs, because the results choose the best one"
+    return f"every method against {best} (best mean){reference}; {covered}"

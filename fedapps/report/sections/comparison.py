@@ -25,6 +25,7 @@ from fedapps.report.comparison_tables import (
     about_claims,
     about_tests,
     claims_table,
+    corrected_over,
     held_out_tables,
     metrics_table,
     tests_table,
@@ -179,7 +180,10 @@ def _claims(claims: Sequence[CheckedClaim]) -> Noted | None:
 def _tests(tests: Sequence[PairedTest]) -> Noted | None:
     if not tests:
         return None
-    most = max(sum(test.metric == other.metric for other in tests) for test in tests)
+    of_metric: dict[str, list[tuple[str, str]]] = {}
+    for test in tests:
+        of_metric.setdefault(test.metric, []).append((test.a, test.b))
+    most = max(map(corrected_over, of_metric.values()))
     return about_tests(tests[0].difference.seeds, most), tests_table(tests)
 
 

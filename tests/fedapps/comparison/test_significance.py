@@ -119,7 +119,8 @@ def test_many_methods_are_tested_against_the_best_and_the_first():
     best = [("c", other) for other in "abdefgh"]
     assert pairs == [*best, *[("a", other) for other in "bdefgh"]]
     assert scheme(pairs) == (
-        "every method against c (best mean) and against a (named first); Holm's correction over 13 tests"
+        "every method against c (best mean) and against a (named first); Holm's correction over all 28 pairs, because "
+        "the results choose the best one"
     )
 
 
@@ -130,7 +131,7 @@ def test_the_best_may_have_the_highest_mean():
 def test_the_first_may_be_the_best():
     pairs = chosen_pairs(means(*range(9)))
     assert pairs == [("a", other) for other in "bcdefghi"]
-    assert "a (best mean), which is also the one named first; Holm's correction over 8 tests" in scheme(pairs)
+    assert "a (best mean), which is also the one named first; Holm's correction over all 36 pairs" in scheme(pairs)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -151,15 +152,17 @@ def test_no_pair_twice_and_none_with_itself(values):
 
 def test_holm_by_hand():
     # sorted .005 .01 .03 .04 -> x4 x3 x2 x1 = .02 .03 .06 .04 -> running maximum .02 .03 .06 .06
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([0.2]) == [0.2]
-    assert holm([]) == []
+    assert holm([0.01, 0.04, 0.03, 0.005], of=4) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    # of six tests, those of the two largest p-values are not known: x6 x5 x4 x3 = .03 .05 .12 .12
+    assert holm([0.01, 0.04, 0.03, 0.005], of=6) == pytest.approx([0.05, 0.12, 0.12, 0.03])
+    assert holm([0.6, 0.9], of=2) == [1.0, 1.0]
+    assert holm([0.2], of=1) == [0.2]
+    assert holm([], of=0) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_keeps_the_order_and_never_lowers_a_p_value(raw):
-    corrected = holm(raw)
+    corrected = holm(raw, len(raw))
     assert len(corrected) == len(raw)
     assert all(p <= q <= min(1.0, p * len(raw)) for p, q in zip(raw, corrected, strict=True))
     ordered = [corrected[i] for i in sorted(range(len(raw)), key=raw.__getitem__)]
@@ -239,7 +242,7 @@ def test_every_pair_is_tested_and_corrected_together():
     samples = {name: sample(*rng.normal(shift, 1, 8)) for name, shift in (("a", 0), ("b", 1), ("c", 3))}
     tests = paired_tests("loss", samples)
     assert [(test.a, test.b) for test in tests] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [test.difference.p_holm for test in tests] == holm([test.difference.p for test in tests])
+    assert [test.difference.p_holm for test in tests] == holm([test.difference.p for test in tests], of=3)
     assert any(test.difference.p_holm > test.difference.p for test in tests)
 
 
@@ -247,6 +250,15 @@ def test_many_methods_are_tested_against_the_one_with_the_highest_accuracy():
     samples = {name: sample(place, place + 1) for place, name in enumerate("abcdefghi")}
     assert {test.a for test in paired_tests("accuracy", samples)} == {"i", "a"}
     assert {test.a for test in paired_tests("loss", samples)} == {"a"}
+
+
+def test_the_tests_of_the_best_of_many_are_corrected_over_all_pairs():
+    """With ten seeds and the same order in each, every p is 1 / 512: the best of 28 pairs, or a baseline of 7."""
+    samples = {name: sample(*(place + 10 * seed for seed in range(10))) for place, name in enumerate("abcdefgh")}
+    for against, pairs in (("", 28), ("a", 7)):
+        tests = paired_tests("loss", samples, against)
+        assert len(tests) == 7
+        assert {(test.difference.p, test.difference.p_holm) for test in tests} == {(1 / 512, pairs / 512)}
 
 
 def test_one_method_alone_has_no_tests():

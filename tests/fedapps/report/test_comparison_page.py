@@ -47,6 +47,14 @@ def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
     assert "paired over 5 seeds, not over nodes or sessions. The smallest possible p is 0.0625; use 10 seeds" in text
 
 
+def test_the_note_beside_the_tests_of_the_best_of_many_counts_all_pairs(tmp_path: Path) -> None:
+    """Of eight methods there are 28 pairs, of which 7 are tested: 28 / 16 is above 1."""
+    tests = [paired_test("test.elbo", "apfl", other) for other in "bcdefgh"]
+    table = {method: {"elbo": estimate(0.5)} for method in ("apfl", *"bcdefgh")}
+    (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table, "tests": tests}))
+    assert "correction over 28 pairs of methods); use 11 seeds" in page(tmp_path)
+
+
 def test_one_seed_shows_no_order(tmp_path: Path) -> None:
     test = paired_test("test.elbo", "apfl", "sfl", seeds=1, p=1.0, p_holm=1.0, low=None, high=None)
     table = {m: {"elbo": estimate(v)} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}

@@ -202,7 +202,7 @@ def test_the_needed_seeds_are_enough(tests):
 
 def test_advice_is_given_only_where_the_seeds_are_too_few():
     assert "use 10 seeds" in about_tests(5, 1)
-    assert "0.041 after Holm's correction over 21 tests" in about_tests(10, 21)
+    assert "0.041 after Holm's correction over 21 pairs of methods" in about_tests(10, 21)
     assert "use" not in about_tests(10, 21)
     assert "use 11 seeds" in about_tests(10, 36)
 

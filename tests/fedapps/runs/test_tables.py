@@ -81,7 +81,7 @@ def test_a_wide_table_is_split():
 def test_the_text_says_which_pairs_were_tested_unless_all_were_and_what_p_rests_on():
     gap = Estimate(-0.5, 5, low=-0.75, high=-0.25, p=0.0625, p_holm=0.125)
     few = [PairedTest(metric="test.elbo", a="x", b="y", difference=gap, nodes_lower=2, nodes_higher=1)]
-    many = [PairedTest(metric="amse", a="x", b=other, difference=gap) for other in "yz"]
+    many = [PairedTest(metric="amse", a="x", b=other, difference=gap) for other in "yz"]  # of three pairs
     text = comparison_text(Comparison(recipe="r", tests=few + many))
     assert text.splitlines()[3:] == [
         *fill(about_tests(seeds=5, tests=1), 120).splitlines(),
@@ -89,8 +89,9 @@ def test_the_text_says_which_pairs_were_tested_unless_all_were_and_what_p_rests_
         "-" * 100,
         "test ELBO loss  x against y  −0.50 (−0.75 to −0.25)  0.0625             0.1250                 2 : 1",
         "",
-        "every method against x (best mean), which is also the one named first; Holm's correction over 2 tests",
-        *fill(about_tests(seeds=5, tests=2), 120).splitlines(),
+        "every method against x (best mean), which is also the one named first; Holm's correction over all 3 pairs, "
+        "because the results choose the best one",
+        *fill(about_tests(seeds=5, tests=3), 120).splitlines(),
         "metric  methods                  difference       p  p, Holm-corrected  nodes lower : higher",
         "-" * 92,
         "AMSE    x against y  −0.50 (−0.75 to −0.25)  0.0625             0.1250                     –",
