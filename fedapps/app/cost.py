@@ -125,7 +125,7 @@ def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Ma
 
 
 def cost_to_target(
-    run: RunConfig, rounds: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+    run: RunConfig, rounds: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], begun: int = 0
 ) -> dict[str, float]:
     """What it took to reach the run's target: rounds, and bytes and optimizer steps of all nodes together.
 
@@ -137,6 +137,8 @@ def cost_to_target(
         The lines of ``metrics.jsonl`` of one method.
     nodes : sequence of mappings
         The lines of ``nodes.jsonl`` of the same method.
+    begun : int
+        Number of rounds before the run, which do not count.
 
     Returns
     -------
@@ -157,7 +159,7 @@ def cost_to_target(
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds if row["round"] <= last)
     time = {metrics.TIME_TO_TARGET: float(reached["clock"])} if "clock" in reached else {}
     return {
-        metrics.ROUNDS_TO_TARGET: float(last),
+        metrics.ROUNDS_TO_TARGET: float(last - begun),
         metrics.STEPS_TO_TARGET: float(sum(steps)),
         metrics.BYTES_TO_TARGET: float(sent),
         **time,

@@ -224,8 +224,8 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     rounds = [row for row in folder.lines("metrics.jsonl") if row["method"] == method]
     evaluated = [row for row in rounds if row["evaluate"]]
     final = evaluated[-1]["evaluate"] if evaluated else {}
+    before = config.begun.get(method, 0)
     if config.num_stages > 1:
-        before = config.begun.get(method, 0)
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds, begun=before)
         trained = rounds[-1]["train"] if rounds else {}
         final |= {name: value for name, value in trained.items() if name.endswith("_parameters")}
@@ -233,7 +233,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     releases = folder.releases(method).by_round()
     final = final | spent(config, method, releases) | traffic(rounds)
     final = final | simulated_time(rounds) | slowest_tenth(config.run, nodes, read_speeds(folder.path / DEVICES))
-    final = final | cost_to_target(config.run, rounds, nodes) | steps_per_node(nodes, config.run.participants)
+    final = final | cost_to_target(config.run, rounds, nodes, before) | steps_per_node(nodes, config.run.participants)
     return {
         "rounds": rounds[-1]["round"] if rounds else 0,
         "final": final,

@@ -24,7 +24,7 @@ _MOST_REASONS = 50
 #: What the board reads of a run, and its report.
 _FILES = (
     *("config.toml", "metrics.jsonl", "nodes.jsonl", "summary.json"),
-    *("report.html", "compare.json", "references.json"),
+    *("report.html", "compare.json", "references.json", "started.json"),
 )
 #: Levels of folders that are searched: a run, one of a comparison, one of a comparison in a folder of its own.
 _LEVELS = 3
@@ -163,7 +163,7 @@ class MethodStatus:
     name, colour : str
         Its label, and its colour as ``#rrggbb``.
     rounds, of : int
-        Finished rounds, and those of the run config; 0 if unknown.
+        Finished rounds, without those before the run, and those of the run config; 0 if unknown.
     value : float or None
         The last value of the run's metric.
     points : list of (int, float)
@@ -406,7 +406,7 @@ def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodSta
         points = [(r.round, r.evaluate[metric.name]) for r in records if metric and metric.name in r.evaluate]
         points = _thinned([(number, value) for number, value in points if math.isfinite(value)])
         last = points[-1][1] if points else None
-        done = max((record.round for record in records), default=0)
+        done = max((record.round - run.begun.get(name, 0) for record in records), default=0)
         status = MethodStatus(name, styles[name].colour, done, of, last, points)
         if name in changed:
             same = _thinned(list(zip(changed[name].rounds, changed[name].values, strict=True)))

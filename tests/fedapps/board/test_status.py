@@ -53,6 +53,16 @@ def test_a_run_appears_when_it_starts_and_its_curve_grows_with_it(tmp_path: Path
         assert (status.seconds_per_round, status.bytes_per_round) == (1.5, 3000)
 
 
+def test_a_started_run_is_as_far_as_its_own_rounds(tmp_path: Path) -> None:
+    """Rounds 5 and 6 are the first two of four; each takes 1.5 s, and the other method has four to go."""
+    run = write_run(tmp_path / "a", started_json=json.dumps({"rounds": {"local": 4, "sfl": 4}, "lineage": []}))
+    write_lines(run / "metrics.jsonl", [round_line("local", r) for r in (5, 6)])
+    status = only(tmp_path)
+    assert [(method.rounds, method.of) for method in status.methods] == [(2, 4), (0, 4)]
+    assert [number for number, _ in status.methods[0].points] == [5, 6]
+    assert status.seconds_left == pytest.approx(1.5 * (2 + 4))
+
+
 def test_a_run_in_simulated_time_shows_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     write_lines(run / "metrics.jsonl", [round_line("local", r) for r in (1, 2)])
