@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedapps.base.report.metrics import bare, describe
 from fedapps.base.report.numbers import Estimate
-from fedapps.report.comparison_tables import corrected_over
+from fedapps.report.comparison_tables import SIGN_PATTERNS, corrected_over
 from fedapps.runs.comparisons import HeldOut, HeldOutMetric, PairedTest
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
@@ -34,8 +34,6 @@ from fedapps.strategies.wire import HELD_OUT_PREFIXES
 MODELS = tuple(prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES)
 #: By method and metric, one value per seed.
 Values = Mapping[str, Mapping[str, Sequence[float]]]
-#: Up to this number of sign patterns (16 seeds), the test uses all of them; beyond it, it draws this number.
-_PATTERNS = 2**16
 #: Largest number of methods for which all pairs are tested.
 ALL_PAIRS_UP_TO = 7
 Pair = tuple[str, str]
@@ -137,12 +135,13 @@ def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     Returns
     -------
     ndarray [...]
-        Exact up to 16 seeds. No p-value is below 2^(1 - S), so that of one seed is 1.
+        Exact up to 16 seeds; with more, ``SIGN_PATTERNS`` patterns are drawn. No p-value is below
+        :func:`~fedapps.report.comparison_tables.smallest_p`, so that of one seed is 1.
     """
     if differences.shape[-1] < 2:
         return np.ones(differences.shape[:-1])
     result = scipy.stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", n_resamples=_PATTERNS, axis=-1, random_state=0
+        (differences,), np.mean, permutation_type="samples", n_resamples=SIGN_PATTERNS, axis=-1, random_state=0
     )
     return np.asarray(result.pvalue)
 

@@ -29,6 +29,8 @@ from fedapps.runs.continual import measure_names
 Values = Mapping[str, Mapping[str, float]]
 #: A difference is called significant if its p-value is below this number.
 SIGNIFICANT = 0.05
+#: Up to this number of sign patterns (16 seeds), the sign-flip test uses all of them; beyond it, it draws this number.
+SIGN_PATTERNS = 2**16
 _ADVISED = 10
 #: Wider tables in plain text are split into several, one below the other.
 _WIDTH = 120
@@ -37,13 +39,14 @@ _DIFFERENCE = Column("difference", "first − second, 95 % interval")
 
 def smallest_p(seeds: int) -> float:
     """The smallest p-value that the sign-flip test can give for this number of seeds, at least 1."""
-    return 2.0 ** (1 - seeds)
+    return max(2.0 ** (1 - seeds), 2 / (SIGN_PATTERNS + 1))
 
 
 def needed_seeds(tests: int) -> int:
     """The number of seeds that a comparison with this number of tests needs, at least 10.
 
-    With it, the smallest possible p-value is below ``SIGNIFICANT`` after Holm's correction.
+    With it, the smallest possible p-value of up to 1638 tests is below ``SIGNIFICANT`` after Holm's correction; that of
+    more tests never is.
     """
     return max(_ADVISED, ceil(1 + log2(tests / SIGNIFICANT)))
 

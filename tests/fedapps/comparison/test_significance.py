@@ -19,7 +19,7 @@ from fedapps.comparison.significance import (
     seed_values,
     sign_flip_p,
 )
-from fedapps.report.comparison_tables import scheme
+from fedapps.report.comparison_tables import scheme, smallest_p
 
 WHOLE = st.lists(st.integers(-20, 20), min_size=1, max_size=6)
 
@@ -46,7 +46,13 @@ def test_sign_flips_by_hand(differences, p):
 
 @pytest.mark.parametrize("seeds", range(1, 13))
 def test_the_smallest_p_is_that_of_differences_of_one_sign(seeds):
-    assert p_of(*range(1, seeds + 1)) == 2.0 ** (1 - seeds)
+    assert p_of(*range(1, seeds + 1)) == smallest_p(seeds) == 2.0 ** (1 - seeds)
+
+
+@pytest.mark.parametrize("seeds", [16, 17, 24])
+def test_with_drawn_patterns_the_smallest_p_is_that_of_the_observed_one(seeds):
+    """No drawn pattern is as extreme as differences of one sign."""
+    assert p_of(*range(1, seeds + 1)) == pytest.approx(smallest_p(seeds), rel=1e-12)
 
 
 def test_equal_values_have_p_one():
