@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapps.base.report.metrics import ON_STAGE
+from fedapps.base.report.metrics import ON_STAGE, measures
 
 Matrix = NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -27,10 +27,11 @@ def on_stage(stage: int, metric: str) -> str:
 
 
 def stage_metrics(rows: Iterable[Row]) -> dict[str, int]:
-    """The metrics measured on single stages, without the stage prefix, and the highest stage of each."""
+    """The :func:`measures` on single stages, without the stage prefix, and the highest stage of each."""
     highest: dict[str, int] = {}
     for row in rows:
-        for match in filter(None, map(ON_STAGE.fullmatch, row["evaluate"])):
+        matches = filter(None, map(ON_STAGE.fullmatch, row["evaluate"]))
+        for match in (one for one in matches if measures([one[2]])):
             highest[match[2]] = max(highest.get(match[2], 0), int(match[1]))
     return highest
 
@@ -143,7 +144,7 @@ def continual_metrics(
         Measures by name. A measure that cannot be computed is omitted: both transfers of a single stage, and all but
         the forward transfer before the last stage has ended.
     """
-    measures: dict[str, float] = {}
+    found: dict[str, float] = {}
     for metric in stage_metrics(rows):
         matrix = train_test_matrix(rows, metric, num_stages=num_stages, rounds=rounds, begun=begun)
         means = so_far(matrix)
@@ -151,10 +152,8 @@ def continual_metrics(
             *(average(matrix), backward_transfer(matrix), forward_transfer(matrix)),
             *(float(means[-1]), float(means.mean())),
         )
-        measures |= {
-            name: value for name, value in zip(measure_names(metric), values, strict=True) if np.isfinite(value)
-        }
-    return measures
+        found |= {name: value for name, value in zip(measure_names(metric), values, strict=True) if np.isfinite(value)}
+    return found
 
 
 def measure_names(metric: str) -> tuple[str, ...]:

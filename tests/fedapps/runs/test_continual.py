@@ -16,6 +16,7 @@ from fedapps.runs.continual import (
     measure_names,
     on_stage,
     so_far,
+    stage_metrics,
     train_test_matrix,
 )
 
@@ -107,6 +108,14 @@ def test_every_split_and_metric_has_its_measures():
     assert continual_metrics(rows, 3) == pytest.approx(expected)
     assert continual_metrics(rows[:5], 3, rounds=6).keys() == {"test.fwt", "validation.fwt", "test.fwt_mae"}
     assert continual_metrics(rows[:3], 3, rounds=6) == {}
+
+
+def test_counts_of_examples_have_no_measures():
+    rows = run(P)
+    for one in rows:
+        one["evaluate"] |= {f"{name}.count": 9.0 for name in list(one["evaluate"]) if is_on_stage(name)}
+    assert stage_metrics(rows) == {"test.mse": 3}
+    assert continual_metrics(rows, 3) == continual_metrics(run(P), 3)
 
 
 def test_names():
