@@ -246,7 +246,7 @@ def test_rounds_and_steps_to_the_target_have_figures(tmp_path: Path) -> None:
     assert shown.count("<figure") == 3
     assert "rounds to target against share: stl 30, 30" in shown
     assert "steps to target against share: stl 1400, 1400" in shown
-    assert "means over the seeds that reach it" in shown
+    assert "to the target are shown for methods of which every seed" in shown
 
 
 def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) -> None:
