@@ -546,7 +546,7 @@ class RoundLoop(records.Stateful, Strategy):
         """Wait for the nodes of the first round; ``timeout`` is the seconds that a node has to send its profile."""
         self.registry.queries.timeout = timeout
         self.registry.connected(grid)
-        if self._resumed and self.mailbox is not None:
+        if self._resumed and self.mailbox is not None and has_virtual_time(grid):
             with clock_of(grid).evaluation():  # all nodes are there
                 nodes = [self.label(node) for node in self.registry.connected(grid)]
             self.mailbox.load_state(self._resumed, {node.key: node for node in nodes})

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord
 
@@ -32,6 +33,7 @@ from fedapps.tasks.trained import TrainedModel
 
 #: How many runs, two years of weeks, a node may have missed without losing its private state.
 _LINEAGE = 104
+_HELD_OUT = "the nodes that were held out stay so, and those that have trained are no new ones"
 #: Keys on which the guarantee of differential privacy over both runs depends.
 _PRIVACY_KEYS = ("dp", "dp-clip", "dp-noise", "dp-delta", "dp-seeded", "sampling", "fraction-train", "num-nodes")
 
@@ -66,6 +68,7 @@ def _check_same(config: Config, path: Path) -> None:
     reasons = {
         "task": "a model learns one task",
         "seed": "nodes draw from it what no run sends, such as frozen weights",
+        **dict.fromkeys(["held-out-nodes"] if config.run.held_out_nodes else [], _HELD_OUT),
         **dict.fromkeys(protection, "dp covers both runs together"),
         **dict.fromkeys(
             outputs,
@@ -178,7 +181,13 @@ def started_arrays(config: Config, strategy: BaseStrategy, initial: ArrayRecord)
         )
     shared = strategy.share(initial)
     state: Mapping[str, torch.Tensor] = model.module.state_dict()
-    arrays = {name: state[name].numpy() for name in shared if name in state and not matches(name, fixed)}
+    unsent = {name: array.numpy() for name, array in initial.items() if matches(name, fixed) and name not in shared}
+    if changed := [name for name, array in unsent.items() if not np.array_equal(array, state.get(name, array))]:
+        raise ValueError(
+            f"start = {config.run.start!r}: the model was trained with flora, which changes {changed[0]}; others "
+            "leave it as the nodes build it: start with flora"
+        )
+    arrays = {name: state[name].numpy() for name in shared if name in state}
     if mismatch := check_reply(from_record(shared), arrays, 1):
         raise ValueError(f"start = {config.run.start!r}: the model does not fit: {mismatch}")
     return ArrayRecord({**initial, **to_record(arrays)})

@@ -9,9 +9,9 @@ from fedapps.strategies import TooFewRepliesError
 from fedapps.tasks.lqr.world import COLUMNS
 from fedapps.tasks.text.sources import write_examples
 from image_files import drawn, write_folders
-from method_worlds import METHODS, MORE, Quadratics, StagedPoints, registered, run_method, world_of
+from method_worlds import METHODS, MORE, AdaptedPoints, Quadratics, StagedPoints, registered, run_method, world_of
 from safetensors.numpy import load_file
-from small_runs import LQR, run_inline, with_changes
+from small_runs import LQR, run_inline, timed_runs, with_changes
 from toys import same_bits
 
 from fedapps import load
@@ -165,6 +165,7 @@ def test_the_best_checkpoint_and_the_private_state_that_belongs_to_it(tmp_path):
     [
         ({"start": "none"}, "none is neither a run folder nor a model folder"),
         ({"seed": 1}, "seed = 1: must be 0"),
+        ({"held_out_nodes": "node-1,"}, "held-out-nodes = 'node-1,': must be '' to start from .* have trained"),
         ({"method": "fedavg"}, "'fedavg' is no finished method of the run .*first, which has ditto"),
         ({"start_from": "best"}, "start-from = 'best': the run .* has no such checkpoint"),
         ({"dp": "central-server", "method": "fedavg"}, "dp = 'central-server': must be 'none' to start from"),
@@ -244,6 +245,27 @@ def test_a_model_folder_gives_the_shared_arrays(tmp_path):
     (message, *_) = [sent for kind, _, sent, _ in rounds.messages if kind == "train"]
     assert np.array_equal(message["arrays"]["theta"].numpy(), before)
     assert message["config"]["server-round"] == 1
+
+
+def test_flora_starts_from_the_weights_that_it_has_changed_and_no_other_method_without_them(tmp_path):
+    keys = {"steps": 1, "rounds": 1}
+    first = run_method("flora", AdaptedPoints, folder=tmp_path, name="first", learning_rate=0.2, rounds=3)
+    with registered(AdaptedPoints):
+        load(tmp_path / "first", "flora").save(tmp_path / "model")
+    second = start(tmp_path, "flora", AdaptedPoints, start=str(tmp_path / "model"), **keys)
+    sent = next(message for kind, _, message, _ in second.messages if kind == "train")["arrays"]
+    weight = "body.0.base.weight"
+    assert np.array_equal(sent[weight].numpy(), first.arrays[-1][weight])
+    with pytest.raises(ValueError, match=f"trained with flora, which changes {weight}; others"):
+        start(tmp_path, "fedit", AdaptedPoints, start=str(tmp_path / "model"), name="third", **keys)
+
+
+@pytest.mark.parametrize("mode", [{"mode": "async", "buffer": 2}, {"deadline": 9.0}])
+def test_without_simulated_time_no_reply_of_the_run_before_is_in_flight(mode, tmp_path):
+    run = timed_runs(tmp_path, {"robot-00": 30.0, "robot-01": 1.0, "robot-02": 2.0}, rounds=2)
+    run("first", **mode)
+    second = run("second", start="first", clock_devices="", **mode)
+    assert [row["round"] for row in second.lines("metrics.jsonl")] == [3, 4]
 
 
 # -- nodes with their own data -----------------------------------------------------------------------------------
