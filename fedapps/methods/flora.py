@@ -16,9 +16,10 @@ from fedapps.base.options import option, split_names
 from fedapps.base.seeding import generator
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.rules import limited_rank
-from fedapps.config.run_config import RunConfig
+from fedapps.config.run_config import RunConfig, compression_of
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Flora as FloraStrategy
+from fedapps.strategies.algorithms.flora import NEW_FACTORS
 from fedapps.tasks.base import Metrics, Task
 
 from .base import Conflict, Method, StrategyParts
@@ -65,6 +66,11 @@ class Flora(Method):
         if not all(rank.isdecimal() and int(rank) for rank in split_names(self.options.ranks)):
             setting = f"flora.ranks = {self.options.ranks!r}"
             yield {"methods"}, f"{setting}: must be whole numbers from 1, separated by commas"
+
+        compression = compression_of(run)
+        if compression and compression.error_feedback:
+            setting = f"compression = {run.compression!r}: must be 'none' or 'bf16' with flora"
+            yield {"methods", "compression"}, f"{setting}, because {NEW_FACTORS}"
 
     def local_parts(self) -> Sequence[LocalPart]:
         return [FloraPart(self.options)]

@@ -21,6 +21,8 @@ from ..checks import require_integer
 from ..replies import Reply
 
 _SHUFFLE = 0x666C6F7261  # the purpose in the key of these draws
+#: Why errors of compression must not be kept.
+NEW_FACTORS = "each round begins with new factors, to which the compression errors of the last do not belong"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Flora(BaseStrategy):
     Raises
     ------
     ValueError
-        An argument is out of range, or ``privacy`` is central differential privacy, or ``aggregation`` is robust.
+        An argument is out of range, ``privacy`` is central differential privacy, ``aggregation`` is robust, or
+        ``compression`` keeps errors.
     """
 
     privacy_gap: ClassVar[str] = "it also takes the products of each node's adapters, without noise"
@@ -63,6 +66,8 @@ class Flora(BaseStrategy):
 
     def __init__(self, *, a: str, b: str, weight: str, scale: float = 1.0, seed: int = 0, **base: Any) -> None:
         super().__init__(**base)
+        if self.compression and self.compression.error_feedback:
+            raise ValueError(f"compression = {self.compression}: cannot be used, because {NEW_FACTORS}; use BFloat16()")
         if not isfinite(scale) or scale == 0:
             raise ValueError(f"scale = {scale!r}: must be finite and not 0")
         require_integer("seed", seed, least=0)
@@ -96,10 +101,14 @@ class Flora(BaseStrategy):
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if not aggregate:
             return current
-        closed = super().close_round(server_round, current, aggregate)
+        before, mean = dict(current), dict(aggregate)
+        for layer in self._layers:
+            del before[layer.a], before[layer.b], mean[layer.a], mean[layer.b]
+            weight = before[layer.weight] = self._current[layer.weight]
+            change = self.scale * self._products[layer.weight] / self._weight
+            mean[layer.weight] = np.asarray(weight + change, dtype=weight.dtype)
+        closed = super().close_round(server_round, before, mean)
         for number, layer in enumerate(self._layers):
-            before, mean = self._current[layer.weight], self._products[layer.weight] / self._weight
-            closed[layer.weight] = np.asarray(before + self.scale * mean, dtype=before.dtype)
             order = np.random.default_rng([self.seed, server_round, number, _SHUFFLE])
             a = current[layer.a]
             closed[layer.a] = order.permutation(a.reshape(-1)).reshape(a.shape)

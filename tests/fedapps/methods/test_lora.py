@@ -4,7 +4,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from fedapps.strategies import Flora
+from fedapps.strategies import SGD, Flora, Int8
 from fedapps.strategies.aggregation import StreamingMean
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
@@ -101,6 +101,14 @@ def test_compression_and_local_noise_see_what_is_returned(method, keys):
         )
 
 
+@pytest.mark.parametrize("compression", ["int8", "top-k"])
+def test_flora_refuses_a_compression_that_keeps_errors(compression):
+    with pytest.raises(ConfigError, match=f"compression = '{compression}': must be 'none' or 'bf16' with flora"):
+        lora("flora", compression=compression)
+    with pytest.raises(ValueError, match=r"compression = .*: cannot be used, because each round begins with new"):
+        Flora(a="a", b="b", weight="w", compression=Int8())
+
+
 @pytest.mark.parametrize("method", ["ffa-lora", "rolora", "fedsa-lora"])
 def test_central_noise_is_added_to_what_is_returned(method):
     quiet = lora(method, dp="central-server", dp_noise=0.0, dp_clip=1e9)
@@ -152,6 +160,12 @@ def test_the_sheet_of_two_nodes_with_different_directions():
     closed = folded(Flora(a="a", b="b", weight="w"), np.zeros((2, 2)), [(e1, e1.T), (e2, e2.T)])
     assert closed["w"].tolist() == [[0.5, 0.0], [0.0, 0.5]]
     assert ((e1 + e2).T / 2 @ (e1 + e2) / 2).tolist() == [[0.25, 0.25], [0.25, 0.25]]  # the product of the means
+
+
+def test_the_server_optimizer_takes_the_step_of_the_weight():
+    one = np.ones((1, 1))
+    strategy = Flora(a="a", b="b", weight="w", server_optimizer=SGD(0.5))
+    assert folded(strategy, np.zeros((1, 1)), [(one, 2 * one), (one, 4 * one)])["w"] == [[0.5 * 3]]
 
 
 NUMBERS = st.floats(-2, 2, width=32)
