@@ -75,10 +75,15 @@ class StateMemory:
         self._attempts = Attempts.read(settings.attempts)
 
     def load(self) -> dict[str, np.ndarray]:
-        return self._state.load(self._settings.server_round, self._attempts) or {}
+        # a message that repeats a version goes on with the error of the one before it
+        before = self._settings.server_round + bool(self._settings.repeat)
+        return self._state.load(before, self._attempts) or {}
 
     def save(self, error: dict[str, np.ndarray]) -> None:
-        self._state.save(self._settings.server_round, error, self._settings.durable_round, self._attempts)
+        settings = self._settings
+        self._state.save(
+            settings.server_round, error, settings.durable_round, self._attempts, best_round=settings.best_round
+        )
 
 
 app = ClientApp(mods=[report_errors, limited_work, packing_mod])

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.settings import RoundSettings
+from fedapps.clients.state import DiskState
 from fedapps.strategies import BFloat16, Int8, TopK
 from run_outputs import assert_same
 from safetensors.numpy import load_file
 from small_runs import LQR, power_cut
 from toys import same_bits
 
+from fedapps.app.client_app import StateMemory
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
@@ -62,6 +65,17 @@ def test_a_resumed_run_has_the_errors_of_an_undisturbed_one(federate, changes):
     kept, again = errors(undisturbed, "spfl"), errors(resumed, "spfl")
     assert kept.keys() == again.keys() != set()
     assert all(same_bits(kept[key], again[key]) for key in kept)
+
+
+def test_a_repeated_message_goes_on_with_the_newest_error_and_the_best_round_keeps_its_own(tmp_path):
+    def memory(server_round, **more):
+        return StateMemory(DiskState(tmp_path), RoundSettings(server_round=server_round, **more))
+
+    for number, error in enumerate(([1.0], [2.0], [3.0], [4.0]), start=1):
+        memory(number, durable_round=number - 1, best_round=1).save({"w": np.array(error)})
+    assert memory(4, repeat=0).load()["w"] == [3.0]
+    assert memory(4, repeat=1).load()["w"] == [4.0]
+    assert memory(2).load()["w"] == [1.0]
 
 
 def test_errors_in_the_context_compute_the_same(federate):
