@@ -145,6 +145,11 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
         )
     if run.newest not in ("all", "new") and not (run.newest.isdecimal() and int(run.newest)):
         yield {"newest"}, f"newest = {run.newest!r}: must be 'all', 'new' or a number above 0, such as '1000'"
+    if run.drop_nodes and run.fraction_train < 1:
+        yield (
+            {"drop_nodes", "fraction_train"},
+            f"fraction-train = {run.fraction_train:g}: must be 1 with drop-nodes = true, which trains all but one",
+        )
     if run.drop_nodes and run.sampling != "fixed":
         yield (
             {"drop_nodes", "sampling"},
@@ -203,7 +208,8 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
 
 def _who_trains(run: RunConfig) -> str:
     held_out = f" without held-out-nodes = {run.held_out_nodes}" if run.held_out_nodes else ""
-    return f"fraction-train = {run.fraction_train:g} of num-nodes = {run.num_nodes}{held_out}"
+    who = "all but one, drop-nodes = true," if run.drop_nodes else f"fraction-train = {run.fraction_train:g}"
+    return f"{who} of num-nodes = {run.num_nodes}{held_out}"
 
 
 def _stage_conflicts(run: RunConfig, methods: Mapping[str, Method], stages: int) -> Iterator[Conflict]:

@@ -350,14 +350,14 @@ class RunConfig:
 
     @property
     def training_nodes(self) -> int:
-        """How many nodes train in a round; under Poisson sampling and ``drop_nodes``, about as many."""
+        """How many nodes train in a round; under Poisson sampling, about as many."""
+        if self.drop_nodes:
+            return max(1, self.participants - 1)
         return max(1, floor(self.fraction_train * self.participants + 0.5))
 
     @property
     def expected_replies(self) -> float:
         """The expected number of nodes that train in a round if exactly ``num_nodes`` are connected."""
-        if self.drop_nodes:
-            return max(1, self.participants - 1)
         return self.fraction_train * self.participants if self.sampling == "poisson" else self.training_nodes
 
 

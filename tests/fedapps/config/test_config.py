@@ -150,6 +150,8 @@ def test_nan_is_refused(key):
         ({"methods": "h-fl", "h-fl.groups": "city,continent"}, "h-fl.groups = 'city,continent', h-fl.intervals"),
         ({"methods": "h-fl", "h-fl.groups": ""}, "h-fl.groups = '', h-fl.intervals = '15': "),
         ({"methods": "clustered", "clustered.clusters": 8}, "clustered.clusters = 8: must be at most num-nodes = 7"),
+        ({"fraction-train": 0.5, "drop-nodes": True}, "fraction-train = 0.5: must be 1 with drop-nodes = true"),
+        ({"num-nodes": 3, "min-replies": 3, "drop-nodes": True}, "min-replies = 3: must be at most 2"),
         ({"sampling": "poisson", "drop-nodes": True}, "drop-nodes = true: must be false with sampling = 'poisson'"),
         (
             {"methods": "fedvc", "sampling": "poisson"},
