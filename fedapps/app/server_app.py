@@ -1,6 +1,5 @@
 """The ServerApp: run each method to its end, record every round, write the report."""
 
-import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -118,7 +117,6 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     run = config.run
     log(INFO, "")
     log(INFO, "== %s on %s, seed %s, %s rounds", method, run.task, run.seed, run.rounds)
-    started = time.monotonic()
     checkpoints = folder.checkpoints(method)
     latest = checkpoints.latest()
     last_round = latest.round if latest else 0
@@ -156,7 +154,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
             RequireEvaluations(run.max_failed_evaluations, run.track_metric),
         ],
     )
-    facts = summarise(config, folder, method, time.monotonic() - started)
+    facts = summarise(config, folder, method)
     with clock_of(grid).evaluation():
         held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
     folder.finish(config, method, facts | held_out)
@@ -219,8 +217,8 @@ def check_start(config: Config) -> None:
                 raise ValueError(f"start = {config.run.start!r}: {label} cannot go on: {error}") from error
 
 
-def summarise(config: Config, folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:
-    """What the summary says of a method: its last evaluation, its traffic, its refusals."""
+def summarise(config: Config, folder: RunFolder, method: str) -> dict[str, Any]:
+    """What the summary says of a method: its last evaluation, the time and traffic of its rounds, its refusals."""
     rounds = [row for row in folder.lines("metrics.jsonl") if row["method"] == method]
     evaluated = [row for row in rounds if row["evaluate"]]
     final = evaluated[-1]["evaluate"] if evaluated else {}
@@ -238,7 +236,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         "rounds": rounds[-1]["round"] if rounds else 0,
         "final": final,
         "privacy": guarantee(config, method, releases),
-        "seconds": seconds,
+        "seconds": sum(row["seconds"] for row in rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "refused": sum(len(row["refused"]) for row in rounds),
