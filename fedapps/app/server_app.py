@@ -125,6 +125,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     if promised := guarantee(config, method, planned):
         log(INFO, "%s", promised)
     folder.drop_after(method, last_round)
+    folder.warn_of_gaps(method, last_round)
 
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)

@@ -220,6 +220,14 @@ class RunFolder:
                 log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, lines, copy.name)
                 self._write_rows(name, rows)
 
+    def warn_of_gaps(self, method: str, last_round: int) -> None:
+        """Warn of the rounds of a method, from the first of this run to ``last_round``, that no line records."""
+        recorded = {row["round"] for row in self.lines("metrics.jsonl") if row["method"] == method}
+        rounds = range(self.rounds_before(method) + 1, last_round + 1)
+        if missing := [number for number in rounds if number not in recorded]:
+            path, numbers = self.path / "metrics.jsonl", listed(missing, SHOWN)
+            log(WARNING, "%s lacks round %s of %s: bytes, seconds and curves leave them out", path, numbers, method)
+
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The rows of ``metrics.jsonl`` or ``nodes.jsonl``, without an incomplete last line.
 

@@ -186,6 +186,15 @@ def test_a_resumed_run_ends_as_if_nothing_had_happened(federate, method, when):
     assert list(cut.summary()["methods"]) == ["local", "apfl"]
 
 
+def test_a_resumed_run_names_complete_rounds_without_a_line(federate, tmp_path, caplog):
+    with power_cut(3):
+        federate(methods="sfl")
+    (tmp_path / "run" / "run" / "metrics.jsonl").unlink()
+    resumed = federate(methods="sfl", resume=True)
+    assert "metrics.jsonl lacks round 1, 2 of sfl: bytes, seconds and curves leave them out" in caplog.text
+    assert [row["round"] for row in resumed.lines("metrics.jsonl")] == [3]
+
+
 def test_resuming_a_finished_run_runs_nothing(federate):
     finished = federate(methods="sfl")
     before = {name: (finished.path / name).read_bytes() for name in ("metrics.jsonl", "nodes.jsonl", "summary.json")}

@@ -12,7 +12,7 @@ from fedapps.base import atomic
 from fedapps.base.atomic import UnwritableError, temporary_name
 from fedapps.config.parsing import parse
 from fedapps.runs.owner import FolderInUseError
-from fedapps.runs.run_folder import RunFolder, begun
+from fedapps.runs.run_folder import STARTED, RunFolder, begun
 from fedapps.runs.tables import refused_nodes
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
@@ -247,6 +247,19 @@ def test_damaged_lines_are_named_and_left_out_by_a_resumed_run_only(tmp_path, ca
     assert f"{path}, line 1, 3: damaged and left out; metrics.jsonl.damaged-1 is a copy" in caplog.text
     assert (folder.path / "metrics.jsonl.damaged-1").read_bytes().startswith(b"\0\xff\n")
     assert rounds(folder, "nodes.jsonl", "sfl") == [1, 2, 3]
+
+
+def test_rounds_without_a_line_are_named_from_the_first_round_of_the_run(tmp_path, caplog):
+    folder = RunFolder.open(config(tmp_path), 1)
+    for method, server_round in (("local", 4), ("sfl", 3), ("sfl", 5)):
+        folder.record(method, "given data", report(server_round))
+    folder.warn_of_gaps("sfl", 6)
+    leave_out = "bytes, seconds and curves leave them out"
+    assert f"{folder.path / 'metrics.jsonl'} lacks round 1, 2, 4, 6 of sfl: {leave_out}" in caplog.text
+    caplog.clear()
+    (folder.path / STARTED).write_text('{"rounds": {"sfl": 4}}')  # a run with start
+    folder.warn_of_gaps("sfl", 5)
+    assert not caplog.text
 
 
 def test_a_round_that_the_disk_had_no_room_for_is_repeated(tmp_path):
