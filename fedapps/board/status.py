@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -365,7 +366,7 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
     try:
         run = read_run(path)
     except (ReportError, OSError) as error:
-        return replace(status, state="unreadable", problem=str(error))
+        return replace(status, state="unreadable", problem=str(error).removeprefix(f"{path}{os.sep}"))
     metric, recent = run.leading_in_rounds(), run.rounds[-_RECENT_ROUNDS:]
     pairs = {name: paired for name in run.methods if metric and (paired := paired_curve(run, name, metric.name))}
     methods, nodes = _methods(run, pairs), nodes_of(run, changed)

@@ -14,7 +14,7 @@ from typing import Any
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import ReportError
 from fedapps.base.report.metrics import Metric, describe, main_metric
-from fedapps.base.text_files import flattened
+from fedapps.base.text_files import flattened, shown
 from fedapps.registry.expressions import read_expressions
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.runs.comparisons import Comparison
@@ -176,7 +176,7 @@ def read_run(folder: Path) -> RunData:
     started = read_json(folder / STARTED, Started) or Started()
     rounds, is_torn = read_lines(folder / "metrics.jsonl", RoundRecord)
     nodes, are_torn = read_lines(folder / "nodes.jsonl", NodeRecord)
-    _check_once(rounds)
+    _check_once(folder / "metrics.jsonl", rounds)
     names = {one.label: one.shown for one in read_expressions(str(config.get("methods", "")))[0] if one.display}
     rounds = [replace(record, method=names.get(record.method, record.method)) for record in rounds]
     nodes = [replace(record, method=names.get(record.method, record.method)) for record in nodes]
@@ -226,7 +226,7 @@ def read_speeds(path: Path) -> dict[str, float]:
         with path.open(encoding="utf-8", newline="") as file:
             return {row["device"]: float(row["speed"]) for row in csv.DictReader(file)}
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise ReportError(f"{path.name}: not a CSV file with the columns device and speed: {error}") from error
+        raise ReportError(f"{path}: not a CSV file with the columns device and speed: {error}") from error
 
 
 def slowest(speeds: Mapping[str, float]) -> list[str]:
@@ -245,12 +245,12 @@ def configured_methods(config: Mapping[str, object]) -> list[str]:
     return [expression.shown for expression in expressions]
 
 
-def _check_once(rounds: Iterable[RoundRecord]) -> None:
+def _check_once(path: Path, rounds: Iterable[RoundRecord]) -> None:
     for (method, number), count in Counter((record.method, record.round) for record in rounds).items():
         if count > 1:
             raise ReportError(
-                f"metrics.jsonl: round {number} of {method} is recorded {count} times, because several processes wrote "
-                "to this folder at a time: its results cannot be trusted"
+                f"{path}: round {number} of {method} is recorded {count} times, because several processes wrote to "
+                "this folder at a time: its results cannot be trusted"
             )
 
 
@@ -268,11 +268,15 @@ def _config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return flattened(tomllib.loads(path.read_text(encoding="utf-8")))
+        config = flattened(tomllib.loads(path.read_text(encoding="utf-8")))
     except RecursionError:
-        raise ReportError(f"{path.name}: not readable: nested too deeply") from None
+        raise ReportError(f"{path}: not readable: nested too deeply") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number with thousands of digits
-        raise ReportError(f"{path.name}: not TOML: {error}") from error
+        raise ReportError(f"{path}: not TOML: {error}") from error
+    rounds = config.get("rounds", 1)
+    if type(rounds) is not int or rounds < 1:
+        raise ReportError(f"{path}: rounds = {shown(rounds)}: must be a whole number at least 1; restore the file")
+    return config
 
 
 def _main(names: Iterable[str]) -> Metric | None:

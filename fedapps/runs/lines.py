@@ -15,6 +15,8 @@ from fedapps.strategies import Callback, Run
 
 #: How many numbers of lines or rounds a message lists.
 SHOWN = 5
+#: What to do about damaged lines of ``metrics.jsonl`` or ``nodes.jsonl``.
+REMEDY = "resume the run, which leaves such lines out and keeps a copy of the file, or restore the file from a backup"
 
 
 class ReleaseLedger(Callback):
@@ -130,6 +132,11 @@ def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> tuple[list[Any], l
         else:
             damaged.append(number)
     return rows, damaged
+
+
+def is_record(value: Any) -> bool:
+    """Whether a line of ``metrics.jsonl`` or ``nodes.jsonl`` names its method and round."""
+    return isinstance(value, dict) and isinstance(value.get("method"), str) and type(value.get("round")) is int
 
 
 def keep_copy(path: Path) -> Path:

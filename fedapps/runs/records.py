@@ -23,6 +23,8 @@ from fedapps.strategies import RoundReport
 from fedapps.strategies.checks import LARGEST_COUNT
 from fedapps.strategies.records import NodeReport
 
+from .lines import REMEDY, is_record, whole_lines
+
 Record = TypeVar("Record")
 #: A number; null in a file is NaN.
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
@@ -167,7 +169,7 @@ def read_json(path: Path, kind: type[Record]) -> Record | None:
     ReportError
         If the file is not JSON, or a field is missing or malformed.
     """
-    return parsed(path.read_bytes(), path.name, kind) if path.exists() else None
+    return parsed(path.read_bytes(), str(path), kind) if path.exists() else None
 
 
 def read_lines(path: Path, kind: type[Record]) -> tuple[list[Record], bool]:
@@ -188,7 +190,7 @@ def read_lines(path: Path, kind: type[Record]) -> tuple[list[Record], bool]:
     Raises
     ------
     ReportError
-        If any other line is malformed.
+        If any other line is malformed; the message says what to do.
     """
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     records = []
@@ -196,11 +198,12 @@ def read_lines(path: Path, kind: type[Record]) -> tuple[list[Record], bool]:
         if not line.strip():
             continue
         try:
-            records.append(parsed(line, path.name, kind, first_line=number))
-        except ReportError:
+            records.append(parsed(line, str(path), kind, first_line=number))
+        except ReportError as error:
             if number == len(lines):
                 return records, True
-            raise
+            damaged = number in whole_lines(path, is_record)[1]
+            raise ReportError(f"{error}; {REMEDY if damaged else 'restore the file from a backup'}") from error
     return records, False
 
 
@@ -216,9 +219,9 @@ def parsed(raw: bytes, name: str, kind: type[Record], first_line: int = 0) -> Re
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
             problem = str(first["ctx"]["error"])
-            line = re.search(r"line (\d+)", problem)
+            line = re.search(r"line (\d+) ", problem)
             number = max(first_line, 1) + (int(line[1]) if line else 1) - 1
-            raise ReportError(f"{name}:{number}: not JSON: {problem}") from error
+            raise ReportError(f"{name}:{number}: not JSON: {problem.replace(line[0] if line else '', '')}") from error
         raise ReportError(f"{where}: {_problem(first)}") from error
 
 

@@ -23,7 +23,7 @@ from fedapps.registry import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .lines import SHOWN, ReleaseLedger, keep_copy, whole_lines
+from .lines import REMEDY, SHOWN, ReleaseLedger, is_record, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
 
 #: The file in a run folder with the rounds that came before the run, by method, and the labels of the runs before it.
@@ -214,7 +214,7 @@ class RunFolder:
         """Leave out damaged lines of the records, with a warning; a copy of the damaged file is kept."""
         for name in _RECORDS:
             path = self.path / name
-            rows, damaged = whole_lines(path, _is_row)
+            rows, damaged = whole_lines(path, is_record)
             if damaged:
                 copy, lines = keep_copy(path), listed(damaged, SHOWN)
                 log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, lines, copy.name)
@@ -237,12 +237,9 @@ class RunFolder:
             A line is damaged, or ``metrics.jsonl`` has a round of a method twice; the message names the file and line.
         """
         path = self.path / name
-        rows, damaged = whole_lines(path, _is_row)
+        rows, damaged = whole_lines(path, is_record)
         if damaged:
-            raise ValueError(
-                f"{path}, line {listed(damaged, SHOWN)}: damaged; resume the run, which leaves such lines out and "
-                "keeps a copy of the file, or restore the file from a backup"
-            )
+            raise ValueError(f"{path}, line {listed(damaged, SHOWN)}: damaged; {REMEDY}")
         if name == "metrics.jsonl":
             _check_once(path, rows)
         return rows
@@ -332,11 +329,6 @@ def _check_once(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _as_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-def _is_row(value: Any) -> bool:
-    """Whether a line of ``metrics.jsonl`` or ``nodes.jsonl`` names its method and round."""
-    return isinstance(value, dict) and isinstance(value.get("method"), str) and type(value.get("round")) is int
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def matrices(run: RunData) -> Markup | None:
 
 def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
     """The matrices of a run by method and metric; NaN for stages that have not finished."""
-    rounds = int(run.config.get("rounds", 0))
+    rounds = run.config.get("rounds", 0)
     by_method = {}
     for method in run.methods:
         rows = [{"round": record.round, "evaluate": record.evaluate} for record in run.of(method)]

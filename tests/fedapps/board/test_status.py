@@ -331,6 +331,7 @@ def test_whatever_a_file_contains_the_board_has_a_state_for_it(
     status = only(folder)
     assert status.state in ("running", "finished", "unreadable")
     assert (status.state == "unreadable") == bool(status.problem)
+    assert str(folder) not in status.problem, "the board names runs by their place in the folder that it shows"
     json.dumps(Board(folder).values(), allow_nan=False)
 
 

@@ -1,5 +1,6 @@
 """Reading run folders: repeated rounds, and malformed or missing files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,17 @@ def test_a_repeated_round_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("metrics.jsonl", '{"method": "a", "round": 1}\n{"method": \n', r"metrics\.jsonl:2: not JSON"),
-        ("metrics.jsonl", '\n{"method": "a"}\n', r"metrics\.jsonl:2: 'round' is missing"),
+        (
+            "metrics.jsonl",
+            '{"method": "a", "round": 1}\n{"method": \n',
+            r"metrics\.jsonl:2: not JSON: [^:]* at column 11; resume the run, which leaves such lines out",
+        ),
+        ("metrics.jsonl", '\n{"method": "a"}\n', r"metrics\.jsonl:2: 'round' is missing; resume the run"),
         ("metrics.jsonl", "[1]\n", r"metrics\.jsonl:1: the content is \[1\]; it must be a JSON object"),
         (
             "metrics.jsonl",
             '{"method": "a", "round": 1, "evaluate": {"x": "high"}}\n',
-            r"metrics\.jsonl:1: 'evaluate.x' is 'high'; it must be a valid number",
+            r"metrics\.jsonl:1: 'evaluate.x' is 'high'; it must be a valid number; restore the file from a backup$",
         ),
         (
             "nodes.jsonl",
@@ -54,12 +59,13 @@ def test_a_repeated_round_is_refused(folder: Path) -> None:
         ("summary.json", '{\n"methods": 3}', r"summary\.json: 'methods' is 3; it must be a JSON object"),
         ("summary.json", '{\n\n"methods": }', r"summary\.json:3: not JSON"),
         ("config.toml", "rounds = \n", r"config\.toml: not TOML: .*line 1"),
+        ("config.toml", "rounds = 'x'\n", r"config\.toml: rounds = 'x': must be a whole number at least 1; restore"),
         ("metrics.jsonl", "\xff\n", r"metrics\.jsonl:1: not UTF-8"),
     ],
 )
-def test_a_malformed_file_is_reported_with_its_line(folder: Path, file: str, content: str, message: str) -> None:
+def test_a_malformed_file_is_reported_with_its_place(folder: Path, file: str, content: str, message: str) -> None:
     (folder / file).write_bytes(content.encode("latin-1"))
-    with pytest.raises(ReportError, match=message):
+    with pytest.raises(ReportError, match=f"^{re.escape(str(folder))}/{message}"):
         write_report(folder)
     assert not (folder / "report.html").exists()
 
