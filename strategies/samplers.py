@@ -11,11 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from logging import WARNING
 from math import floor
 from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
+from flwr.common import log
 
 from .arrays import Arrays
 from .checks import require_integer
@@ -191,7 +193,7 @@ class StratifiedFraction(Sampler):
         The kind of group whose labels divide the nodes, such as "seen".
     fractions : mapping of str to float
         Fraction in [0, 1] for each label, rounded as in :class:`UniformFraction`, so at least one node of
-        every label with a fraction above 0.
+        every label with a fraction above 0. The first round warns of labels that no node has while nodes have others.
     default : float
         Fraction in [0, 1] for all other labels, and for the nodes without a label, which form one group.
     seed : int
@@ -212,6 +214,7 @@ class StratifiedFraction(Sampler):
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         if server_round <= 1:  # later, the nodes that have one may be away
             check_group(profiles, self.group)
+            self._warn_of_unknown_labels(profiles)
         nodes: list[Profile] = []
         for label, members in _by_label(profiles, self.group).items():
             count = rounded_share(self.fractions.get(label, self.default), len(members))
@@ -222,6 +225,16 @@ class StratifiedFraction(Sampler):
         members = _by_label(free, self.group)
         some = [node for label, nodes in members.items() if self.fractions.get(label, self.default) for node in nodes]
         return super().further(some, count, number, purpose)
+
+    def _warn_of_unknown_labels(self, profiles: Collection[Profile]) -> None:
+        labels = {node.groups[self.group] for node in profiles if self.group in node.groups}
+        unknown, other = sorted(self.fractions.keys() - labels), sorted(labels - self.fractions.keys())
+        if unknown and other:  # if the labels of all nodes have a fraction, those of the others may be away
+            log(
+                WARNING,
+                "fractions: no node has a %s of %s; nodes have %s, whose fraction is default = %g",
+                *(self.group, ", ".join(map(repr, unknown)), ", ".join(map(repr, other)), self.default),
+            )
 
 
 @dataclass(frozen=True)

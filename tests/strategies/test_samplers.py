@@ -188,6 +188,18 @@ def test_strata_that_no_node_names_are_an_error_before_the_first_round():
     assert len(sampler.sample(nodes, 2, "train")) == 4  # those that name it may be away
 
 
+def test_the_first_round_warns_of_a_misspelt_label(caplog):
+    for fractions in ({"lagoss": 0.5, "oslo": 1.0}, {"lagos": 0.5}, {"lagos": 0.5, "oslo": 1, "lima": 1, "rome": 0}):
+        sampler = StratifiedFraction("city", fractions, default=0.25)
+        for server_round in (1, 2):
+            sampler.sample(fleet(9), server_round, "train")
+    (warning,) = caplog.messages
+    assert (
+        warning
+        == "fractions: no node has a city of 'lagoss'; nodes have 'lagos', 'lima', whose fraction is default = 0.25"
+    )
+
+
 def test_one_stratum_does_not_disturb_another():
     sampler = StratifiedFraction("city", {}, default=0.5)
     lagos = [node for node in fleet(12) if node.groups["city"] == "lagos"]
