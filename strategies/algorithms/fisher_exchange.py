@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from logging import INFO
+from logging import INFO, WARNING
 from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
@@ -42,8 +42,8 @@ class FisherExchange(BaseStrategy):
     + ½ others_now Σ_{j≠c} F̂_j (θ − θ̂_j)². θ̂_j and F̂_j are the parameters and the Fisher information that node j
     published last in the current stage, θ*_j and F*_j those of earlier stages. FedCurv is ``others_now`` alone (its λ
     is not multiplied by ½: use twice its value), EWC in FedAvg is ``own_past`` alone, and Elastic Transfer uses all
-    three (λ1, λ2, λ3 in this order). With all three 0 this is FedAvg, and messages contain nothing but the parameters.
-    Without stages only ``others_now`` has an effect.
+    three (λ1, λ2, λ3 in this order). With all three 0 this is FedAvg, messages contain nothing but the parameters, and
+    the log has a warning. Without stages only ``others_now`` has an effect.
 
     On the wire: a TRAIN message contains the ConfigRecord ``fisher`` with the key ``estimator`` and, if any penalty
     applies to the node, the ArrayRecords ``fisher.prior-precision`` (P ≥ 0) and ``fisher.prior-linear`` (L) with the
@@ -134,7 +134,13 @@ class FisherExchange(BaseStrategy):
     def summary(self) -> None:
         weights = {"own past": self.own_past, "others' past": self.others_past, "others now": self.others_now}
         positive = ", ".join(f"{name} {weight:g}" for name, weight in weights.items() if weight)
-        log(INFO, "\t├── penalties: %s", positive or "none, because all weights are 0")
+        if positive:
+            log(INFO, "\t├── penalties: %s", positive)
+        else:
+            log(
+                WARNING,
+                "own_past, others_past and others_now are 0, so this is FedAvg: one must be above 0 for a penalty",
+            )
         super().summary()
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:

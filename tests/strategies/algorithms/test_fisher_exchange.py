@@ -254,13 +254,16 @@ def test_a_node_of_numpy_alone_takes_part():
 
 
 @pytest.mark.parametrize(
-    ("weights", "logged"),
-    [({}, "none, because all weights are 0"), ({"own_past": 0.05, "others_now": 1.0}, "own past 0.05, others now 1")],
+    ("weights", "level", "logged"),
+    [
+        ({}, "WARNING", "own_past, others_past and others_now are 0, so this is FedAvg: one must be above 0"),
+        ({"own_past": 0.05, "others_now": 1.0}, "INFO", "penalties: own past 0.05, others now 1"),
+    ],
 )
-def test_the_log_has_the_penalties(weights, logged, caplog):
+def test_the_log_has_the_penalties_and_warns_if_there_are_none(weights, level, logged, caplog):
     caplog.set_level("INFO", "flwr")
     FisherExchange(**weights).summary()
-    assert f"penalties: {logged}\n" in caplog.text
+    assert [record.levelname for record in caplog.records if logged in record.getMessage()] == [level]
 
 
 @pytest.mark.parametrize("key", ["own_past", "others_past", "others_now"])
