@@ -538,8 +538,8 @@ class RoundLoop(records.Stateful, Strategy):
                 mailbox.look()
             except RuntimeError as error:
                 raise records.TooFewRepliesError(
-                    f"{free} nodes can train, but min-replies is {self.min_replies}, and no other node will come "
-                    f"({error})"
+                    f"{free} nodes can train, but min_replies is {self.min_replies} (key min-replies), and no other "
+                    f"node will come ({error})"
                 ) from error
 
     def _await_nodes(self, grid: Grid, timeout: float) -> None:

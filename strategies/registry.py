@@ -261,9 +261,9 @@ class NodeRegistry(Stateful):
                 clock.wait(max(self._sign_of_life + self._node_wait, now + POLL_SECONDS))
         if missing:
             raise TooFewRepliesError(
-                f"{len(self._connected)} nodes are connected, but num-nodes is {self._min_nodes}, and no other node "
-                f"connected within {self._node_wait:g} s (node-wait): start more nodes (in simulation with "
-                "--federation-config 'num-supernodes=…'), or lower num-nodes"
+                f"{len(self._connected)} nodes are connected, but min_nodes is {self._min_nodes} (key num-nodes), and "
+                f"no other node connected within {self._node_wait:g} s (node_wait, key node-wait): start more nodes "
+                "(in simulation with --federation-config 'num-supernodes=…'), or lower min_nodes"
             )
         self._begun = True
 

@@ -361,7 +361,10 @@ def too_few(report: RoundReport, usable: int, min_replies: int, absent: Sequence
     absent : sequence of str
         Sentences that name the nodes that take no part.
     """
-    sentences = [f"round {report.round}: {usable} usable replies, but min-replies is {min_replies}."]
+    lower = f": lower it to {usable}, or let more nodes reply" if usable else ""
+    sentences = [
+        f"round {report.round}: {usable} usable replies, but min_replies is {min_replies} (key min-replies){lower}."
+    ]
     if not (report.train_messages or usable or report.refused):
         sentences.append("No node was asked to train.")
     sentences += absent

@@ -86,7 +86,7 @@ def test_a_round_without_usable_replies_tells_every_reason():
     with pytest.raises(TooFewRepliesError) as caught:
         federate(BaseStrategy(profiles=True), arithmetic_app(train), START, num_nodes=2, num_rounds=1)
     told = str(caught.value)
-    assert "round 1: 0 usable replies, but min-replies is 1" in told
+    assert "round 1: 0 usable replies, but min_replies is 1 (key min-replies)" in told
     for partition in (0, 1):
         assert f"part-{partition}: Traceback" in told
         assert f"camera {partition} is dark" in told
@@ -100,7 +100,9 @@ def test_min_replies_counts_usable_replies():
 
     app = arithmetic_app(train)
     assert federate(BaseStrategy(min_replies=2), app, START, num_nodes=3, num_rounds=1).arrays is not None
-    with pytest.raises(TooFewRepliesError, match="2 usable replies, but min-replies is 3"):
+    with pytest.raises(
+        TooFewRepliesError, match=r"2 usable replies, but min_replies is 3 \(key min-replies\): lower it to 2, or let"
+    ):
         federate(BaseStrategy(min_replies=3), app, START, num_nodes=3, num_rounds=1)
 
 

@@ -388,7 +388,7 @@ def fails(partition, received, config):
 
 
 def test_a_drawn_node_that_does_not_reply_is_still_missed():
-    with pytest.raises(TooFewRepliesError, match="round 1: 0 usable replies, but min-replies is 3"):
+    with pytest.raises(TooFewRepliesError, match="round 1: 0 usable replies, but min_replies is 3"):
         federate(
             BaseStrategy(sampler=PoissonSampling(1.0), min_replies=3), arithmetic_app(fails), START,
             num_nodes=3, num_rounds=1,

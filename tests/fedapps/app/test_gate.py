@@ -394,7 +394,7 @@ def test_a_generation_trains_from_the_champion_and_promotes_or_keeps(weekly, tmp
     assert "generation 2 in use: weekly-2, apfl" in (registry / "report.html").read_text()
     (tmp_path / "empty").mkdir()
     assert main([*command, "--set", f"data-dir={tmp_path / 'empty'}"]) == 1
-    assert ": 0 usable replies, but min-replies is 1" in capsys.readouterr().err
+    assert ": 0 usable replies, but min_replies is 1" in capsys.readouterr().err
     recipe.write_text('base = "lqr"')
     assert main(command) == 2
     assert "registry, track-metric must be set for a generation" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worl
     pairs = [f"--set={key}={value}" for key, value in (LQR | worlds | {"methods": "sfl,apfl"}).items()]
     assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path), *pairs]) == 1
     said = capsys.readouterr().err
-    assert "round 1: 0 usable replies, but min-replies is 1. Refused:" in said
+    assert "round 1: 0 usable replies, but min_replies is 1 (key min-replies). Refused:" in said
     assert all(f"robot-{robot:02d}: " in said for robot in range(LQR["num-nodes"]))
     assert "in loss_of_the_culprit" in said
     assert said.count("ArithmeticError: no loss today") == LQR["num-nodes"]
@@ -72,7 +72,9 @@ def test_one_bad_node_is_refused_and_the_run_goes_on_to_an_error_that_names_it(f
 
 
 def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
-    with pytest.raises(TooFewRepliesError, match="round 1: 2 usable replies, but min-replies is 3") as caught:
+    with pytest.raises(
+        TooFewRepliesError, match=r"2 usable replies, but min_replies is 3 .*: lower it to 2, or"
+    ) as caught:
         federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
     assert "robot-01.csv, line 2, column next_y: 'nan'; expected a finite number" in str(caught.value)
 
