@@ -285,7 +285,8 @@ def checked_velocity(where: str, values: Mapping[str, np.ndarray], step: float, 
     """
     position = np.stack([values[axis] for axis in axes], axis=1)
     change = np.diff(position, axis=0, prepend=position[:1]) / step
-    change[:1] = change[1:2]
+    if len(change) > 1:
+        change[0] = change[1]
     if len(change) and (fastest := float(np.linalg.norm(change, axis=1).max())) > _FASTEST:
         raise DataError(
             f"{where}: moves with {fastest:.4g} m/s by its positions; correct the units of {', '.join(axes)} or time"

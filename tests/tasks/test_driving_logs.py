@@ -86,6 +86,13 @@ def test_a_gap_of_the_tracker_gives_trials_that_do_not_bridge_it(tmp_path: Path)
     assert [len(session.states) for session in sessions] == [9, 16, 9]  # the last is the car of a second
 
 
+def test_a_car_that_is_seen_once_is_shorter_than_a_trial(tmp_path: Path) -> None:
+    ros = Messages()
+    messages = sorted([*drive(), ("/people", 2.01, ros.people(2.0, {"once": (22.0, 4.0)}))], key=lambda m: m[1])
+    line = imported(tmp_path, messages)
+    assert "1 trials with 41 rows; left out 2 shorter than 25 steps, 1 on the robot's side of the lane line" in line
+
+
 def test_a_car_that_drives_away_is_left_out_beyond_a_distance(tmp_path: Path) -> None:
     mapping = MAPPING.replace("node = 3", "node = 3\nwithin = 7.5")
     assert "1 trials with 32 rows" in imported(tmp_path, drive(), mapping)  # 4 m across, 6.2 m along after 3.1 s

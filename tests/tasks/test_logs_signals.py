@@ -313,5 +313,7 @@ def test_velocities_in_another_unit_than_positions_are_refused(factor: float, me
 def test_without_velocities_they_are_differences_and_nothing_moves_faster_than_a_car() -> None:
     values = {"x": np.array([0.0, 1.0, 3.0]), "y": np.zeros(3)}
     np.testing.assert_allclose(checked_velocity("here", values, 0.5), [[2, 0], [2, 0], [4, 0]])
+    one_step = {"x": np.ones(1), "y": np.ones(1)}
+    np.testing.assert_allclose(checked_velocity("here", one_step, 0.5), [[0, 0]])
     with pytest.raises(DataError, match=r"here: moves with 400 m/s by its positions; correct"):
         checked_velocity("here", {**values, "x": values["x"] * 100}, 0.5)
