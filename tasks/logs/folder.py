@@ -7,6 +7,7 @@ its log, so that an import that was killed leaves nothing that the next one does
 
 import hashlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +19,17 @@ import numpy as np
 from fedapps.base.atomic import append_line, write_whole
 from fedapps.base.errors import DataError
 from fedapps.base.options import option
-from fedapps.base.rows import json_lines
-from fedapps.base.text_files import found_in
+from fedapps.base.text_files import found_in, from_json
 
 from .mapping import Field, LogMapping, Signal, read_mapping
 from .readers import Log, image_of, open_log, value_at
 from .signals import Gathered, Series, Session, at_time, gather, sessions, signal_messages
 
+logger = logging.getLogger(__name__)
+
 LEDGER = ".imported.jsonl"
 _LOG = "log-"  # begins the name of a log
+_KEYS = ("log", "path", "digest", "mapping")  # of a line of the ledger
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def import_logs(
     task = importer(read_mapping(mapping_path, importer.signals, importer.Settings))
     mapping = hashlib.sha256(str(task.mapping).encode()).hexdigest()[:16]
     ledger = folder / LEDGER
-    done = {entry["log"]: entry for _, entry in json_lines(ledger)} if ledger.exists() else {}
+    done = _read(ledger) if ledger.exists() else {}
     for path in paths:
         try:
             log = open_log(path)
@@ -186,6 +189,21 @@ def import_logs(
         entry = {"log": output.log, "path": source_path, "digest": digest, "mapping": mapping, "written": written}
         done[output.log] = _entered(ledger, entry)
         yield True, f"{path}: {written}{_cuts(gathered, task.settings.gap)}"
+
+
+def _read(ledger: Path) -> dict[str, dict[str, str]]:
+    """The last entry of each log by name. A log whose line is damaged is imported again, under the same name."""
+    done = {}
+    for number, line in enumerate(ledger.read_bytes().splitlines(), start=1):
+        try:
+            entry = from_json(line)
+        except ValueError:
+            entry = None
+        if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in _KEYS):
+            done[entry["log"]] = entry
+        elif line.strip():
+            logger.warning("%s, line %d: damaged; its log is imported again when it is named", ledger, number)
+    return done
 
 
 def _entered(ledger: Path, entry: dict[str, str]) -> dict[str, str]:

@@ -123,6 +123,20 @@ def test_an_import_that_was_killed_is_repeated_without_double_rows(
     assert states(output) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("damaged", [b'{"log": "log-a", "pa', b"\0" * 200, b"\xff\xfe", b"[1]", b'{"log": "log-a"}\n'])
+def test_a_log_whose_line_is_damaged_is_imported_again_without_double_rows(
+    tmp_path: Path, mapping: Path, caplog: pytest.LogCaptureFixture, damaged: bytes
+) -> None:
+    output, first, second = tmp_path / "out", log_of(tmp_path / "a.csv", 0), log_of(tmp_path / "b.csv", 100)
+    done([first, second], mapping, output)
+    line = (output / LEDGER).read_bytes().splitlines(keepends=True)[0]
+    (output / LEDGER).write_bytes(line + damaged)
+    assert done([first, second], mapping, output) == [f"{first}: imported before", f"{second}: 1 sessions with 3 rows"]
+    assert caplog.messages == [f"{output / LEDGER}, line 2: damaged; its log is imported again when it is named"]
+    assert done([second], mapping, output) == [f"{second}: imported before"]
+    assert states(output) == [0, 1, 2, 100, 101, 102]
+
+
 def test_a_log_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path, mapping: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text("t,x,v\n0,0,fast\n")
