@@ -1,8 +1,9 @@
 """Imports logs into the folder of a task: each once, what is new alone, and none in part.
 
 ``.imported.jsonl`` in the folder has a line for each log that is done: a log with the same content is not read again,
-and one that has grown or gets another mapping replaces what came from it before. What is written carries the name of
-its log, so that an import that was killed leaves nothing that the next one does not replace.
+and one that has grown or gets another mapping replaces what came from it before. A log that begins in another way than
+the one before under its path is a new one. What is written carries the name of its log, so that an import that was
+killed leaves nothing that the next one does not replace.
 """
 
 import hashlib
@@ -171,10 +172,15 @@ def import_logs(
             log = open_log(path)
             source_path, digest = str(path.resolve()), log.digest()
             same = [entry for entry in done.values() if entry["digest"] == digest]
-            before = same or [entry for entry in done.values() if entry["path"] == source_path]
+            before = same or [
+                entry
+                for entry in done.values()
+                if entry["path"] == source_path and log.continues(entry.get("beginning", {}))
+            ]
             if same and same[0]["mapping"] == mapping:
                 yield True, f"{path}: imported before"
                 continue
+            beginning = log.beginning()
             output = Output(folder, before[0]["log"] if before else f"{_LOG}{digest}")
             gathered = gather(log, task.mapping)
             if before:
@@ -187,11 +193,11 @@ def import_logs(
             yield False, str(error)
             continue
         entry = {"log": output.log, "path": source_path, "digest": digest, "mapping": mapping, "written": written}
-        done[output.log] = _entered(ledger, entry)
+        done[output.log] = _entered(ledger, {**entry, "beginning": beginning})
         yield True, f"{path}: {written}{_cuts(gathered, task.settings.gap)}"
 
 
-def _read(ledger: Path) -> dict[str, dict[str, str]]:
+def _read(ledger: Path) -> dict[str, dict[str, Any]]:
     """The last entry of each log by name. A log whose line is damaged is imported again, under the same name."""
     done = {}
     for number, line in enumerate(ledger.read_bytes().splitlines(), start=1):
@@ -206,7 +212,7 @@ def _read(ledger: Path) -> dict[str, dict[str, str]]:
     return done
 
 
-def _entered(ledger: Path, entry: dict[str, str]) -> dict[str, str]:
+def _entered(ledger: Path, entry: dict[str, Any]) -> dict[str, Any]:
     with ledger.open("ab+") as file:
         append_line(file, json.dumps(entry).encode())
     return entry

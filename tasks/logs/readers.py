@@ -28,8 +28,9 @@ FRAMES = "frames"
 #: What stands for values in the list of columns of a message.
 IMAGES, QUATERNION = ("an image", "a frame of a video"), "a quaternion"
 TABLES = tuple(ending + compression for ending in FORMATS for compression in COMPRESSIONS)
-_END = 1 << 16  # bytes at both ends of a file that identify it: a bag can have many gigabytes
+_END = 1 << 16  # bytes at an end of a file that identify it: a bag can have many gigabytes
 _TRIED = 100  # messages of a topic, to find one with all columns
+_FIRST = 100  # messages that tell a bag from another one in its place
 _ELEMENTS = 16  # of a list of numbers, named one by one
 _STARTS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png"}
 #: How the pixels of ROS images are stored, and the mode and the raw mode of Pillow.
@@ -103,6 +104,25 @@ class Log(ABC):
                 digest.update(file.read(_END))
         return digest.hexdigest()[:16]
 
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """The size of each part that gets longer at its end alone when the log grows."""
+
+    @abstractmethod
+    def head(self, part: str, size: int) -> str:
+        """A hash of the beginning of a part, of no more than the size that it has or had."""
+
+    def beginning(self) -> dict[str, tuple[int, str]]:
+        """What tells another log under the same path from this one when it has grown: see :meth:`continues`."""
+        return {part: (size, self.head(part, size)) for part, size in self.sizes().items()}
+
+    def continues(self, beginning: Mapping[str, tuple[int, str]]) -> bool:
+        """Whether this is the log that had a :meth:`beginning`: no part is shorter now, or begins in another way."""
+        sizes = self.sizes()
+        return all(
+            size <= sizes.get(part, -1) and head == self.head(part, size) for part, (size, head) in beginning.items()
+        )
+
 
 def open_log(path: Path) -> Log:
     """Return the log of a file or folder.
@@ -157,6 +177,18 @@ class Bag(Log):
                 location = f"{self.path}, topic {connection.topic}, message {number}"
                 yield Message(connection.topic, time * 1e-9, reader.deserialize(data, connection.msgtype), 0, location)
 
+    def sizes(self) -> dict[str, int]:
+        """The number of messages: the first bytes of a file change when a bag grows."""
+        with self._opened() as reader:
+            return {"messages": reader.message_count}
+
+    def head(self, part: str, size: int) -> str:
+        digest = hashlib.sha256()
+        with self._opened() as reader:
+            for connection, time, data in islice(reader.messages(), min(size, _FIRST)):
+                digest.update(f"{connection.topic}:{time}:".encode() + data)
+        return digest.hexdigest()[:16]
+
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         purpose = str(self.path)
@@ -189,6 +221,12 @@ class LeRobot(Log):
         if not (files := found_in(self.path, "data/**/*.parquet")):
             raise DataError(f"{self.path}: no files data/**/*.parquet; copy the whole data set")
         return files
+
+    def sizes(self) -> dict[str, int]:
+        return {FRAMES: self._files[0].stat().st_size}
+
+    def head(self, part: str, size: int) -> str:
+        return _head(self._files[0], size)
 
     def _names(self) -> list[str]:
         return list(self._parquet(self._files[0]).schema_arrow.names)
@@ -237,6 +275,12 @@ class Tables(Log):
         refuse_copies(paths)
         return {path.name.partition(".")[0]: path for path in paths}
 
+    def sizes(self) -> dict[str, int]:
+        return {name: path.stat().st_size for name, path in self._paths.items()}
+
+    def head(self, part: str, size: int) -> str:
+        return _head(self._paths[part], size)
+
     @property
     def ordered(self) -> bool:  # type: ignore[override]
         return len(self._paths) == 1
@@ -252,6 +296,11 @@ class Tables(Log):
             with lines_of(path) as lines:
                 for number, row in rows_of(path, lines, format_of(path), True, (), (), ""):
                     yield Message(name, np.nan, row, 0, f"{path}, line {number}")
+
+
+def _head(path: Path, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(min(size, _END))).hexdigest()[:16]
 
 
 @contextmanager

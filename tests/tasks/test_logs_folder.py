@@ -11,6 +11,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.logs import folder as module
 from fedapps.tasks.logs.folder import LEDGER, LogImport, import_logs
 from fedapps.tasks.logs.mapping import draft
+from fedapps.tasks.logs.readers import open_log
 from fedapps.tasks.lqr.logs import LqrImport
 from fedapps.tasks.lqr.world import read_rollouts, robot_files
 from robot_logs import ROS1, Messages, write_bag
@@ -80,6 +81,26 @@ def test_a_log_that_has_grown_or_gets_another_mapping_replaces_what_came_from_it
     done([path], mapping, output)
     assert states(output) == [-10, -9, -8, -7, -6, 100, 101, 102]
     assert done([path], mapping, output) == [f"{path}: imported before"]
+
+
+def test_another_log_under_the_same_path_is_added(tmp_path: Path, mapping: Path) -> None:
+    output, path = tmp_path / "out", tmp_path / "drive.csv"
+    done([log_of(path, 0, rows=6)], mapping, output)
+    done([log_of(path, 100)], mapping, output)
+    done([log_of(path, 100, rows=5)], mapping, output)  # has grown
+    assert states(output) == [0, 1, 2, 3, 4, 100, 101, 102, 103]
+    done([log_of(path, 100, rows=3)], mapping, output)  # is shorter than the one that begins in the same way
+    assert states(output) == [0, 1, 2, 3, 4, 100, 100, 101, 101, 102, 103]
+
+
+def test_an_entry_of_a_ledger_without_the_beginning_of_its_log_is_the_same_log(tmp_path: Path, mapping: Path) -> None:
+    output, path = tmp_path / "out", tmp_path / "drive.csv"
+    done([log_of(path, 0)], mapping, output)
+    entry = json.loads((output / LEDGER).read_text())
+    assert entry.pop("beginning") == {"drive": [30, open_log(path).head("drive", 30)]}
+    (output / LEDGER).write_text(json.dumps(entry) + "\n")
+    done([log_of(path, 0, rows=6)], mapping, output)
+    assert states(output) == [0, 1, 2, 3, 4]
 
 
 def test_a_mapping_with_another_name_of_the_node_leaves_no_rows_under_the_old_one(

@@ -138,6 +138,43 @@ def test_an_identical_log_has_the_same_digest_wherever_it_lies(tmp_path: Path) -
     assert open_log(tmp_path / "a" / "robot.csv").digest() == open_log(tmp_path / "b" / "robot.csv").digest()
 
 
+@pytest.mark.parametrize("name", ["drive.bag", "drive.mcap", "drive"])
+def test_a_bag_that_has_grown_is_told_from_another_one(tmp_path: Path, name: str) -> None:
+    ros = Messages(ROS1 if name.endswith(".bag") else ROS2)
+
+    def bag(folder: str, start: float, count: int) -> Log:
+        (tmp_path / folder).mkdir()
+        messages = [("/odom", start + row, ros.odometry(start + row, row)) for row in range(count)]
+        return open_log(write_bag(tmp_path / folder / name, messages))
+
+    old = bag("old", 10.0, 3).beginning()
+    assert bag("grown", 10.0, 300).continues(old)
+    assert not bag("shorter", 10.0, 2).continues(old)
+    assert not bag("other", 10.5, 300).continues(old)
+
+
+def test_tables_and_data_sets_that_have_grown_are_told_from_others(tmp_path: Path) -> None:
+    def tables(folder: str, *rows: str) -> Log:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "plan.csv").write_text("t,v\n0,1\n")
+        (tmp_path / folder / "robot.csv").write_text("t,x\n" + "\n".join(rows))
+        return open_log(tmp_path / folder)
+
+    old = tables("old", "0,1", "1,").beginning()
+    assert tables("grown", "0,1", "1,2", "2,3").continues(old)
+    assert not tables("other", "0,2", "1,2", "2,3").continues(old)
+    (tmp_path / "grown" / "plan.csv").unlink()
+    assert not open_log(tmp_path / "grown").continues(old)
+
+    def data_set(folder: str, *states: float) -> Log:
+        episodes = [{"state": np.full((3, 2), state), "action": np.zeros((3, 2))} for state in states]
+        return open_log(write_lerobot(tmp_path / folder, episodes))
+
+    old = data_set("one", 1.0).beginning()
+    assert data_set("two", 1.0, 2.0).continues(old)
+    assert not data_set("others", 3.0, 2.0).continues(old)
+
+
 @pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "mono8", "png"])
 def test_images_of_ros_keep_their_pixels(tmp_path: Path, encoding: str) -> None:
     ros = Messages()
