@@ -95,7 +95,7 @@ class Selector:
     relative: bool = option(False, "Whether x is ahead of the robot and y to its left; without vx and vy")
     each: str = option("", "List in a message whose elements are the people or cars")
     id: str = option("", "Column that tells people or cars apart")
-    valid: str = option("", "Column of which messages below `least` are left out")
+    valid: str = option("", "Column of which messages below `least`, or without a number, are left out")
     least: float = option(0.0, "Smallest value of `valid` that is kept")
 
 

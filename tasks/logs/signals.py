@@ -90,7 +90,7 @@ def gather(log: Log, mapping: LogMapping) -> Gathered:
         for element in elements:
             if (
                 source.selector.valid
-                and float(value_at(element, source.selector.valid, message.location)) < source.selector.least
+                and not _float(value_at(element, source.selector.valid, message.location)) >= source.selector.least
             ):
                 gathered.invalid += 1
                 continue
@@ -195,14 +195,19 @@ def _number(name: str, element: Any, location: str) -> float:
     value = value_at(element, name, location)
     if hasattr(value, "nanosec"):
         value = value.sec + 1e-9 * value.nanosec
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = np.nan
+    number = _float(value)
     if not isfinite(number):
         advice = "with the keys valid and least, another column, such as a status, leaves messages out"
         raise DataError(f"{location}, column {name}: {shown(value)}; expected a finite number ({advice})")
     return number
+
+
+def _float(value: Any) -> float:
+    """A number, NaN if the value is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return np.nan
 
 
 def _heading(name: str, element: Any, location: str) -> float:

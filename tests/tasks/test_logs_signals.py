@@ -219,6 +219,14 @@ def test_messages_below_the_least_value_of_a_column_are_left_out(tmp_path: Path)
         read(tmp_path, mapping.replace("least = 0", "least = 9"), LINE, log)
 
 
+def test_messages_whose_column_of_validity_is_no_number_are_left_out(tmp_path: Path) -> None:
+    log = table(tmp_path, "t,v,status\n0,1,0\n1,2,\n2,3,nan\n3,4,lost\n4,5,inf\n")
+    mapping = '[signals.speed]\ntopic = "t"\nvalid = "status"\nleast = 0\ntime = {column = "t", unit = "s"}\n'
+    gathered = read(tmp_path, mapping + 'v = {column = "v", unit = "m/s"}\n', LINE, log)
+    assert gathered.series["speed"][""].values["v"].tolist() == [1, 5]
+    assert gathered.invalid == 3
+
+
 def test_a_topic_that_the_log_lacks_is_named_with_those_that_it_has(tmp_path: Path) -> None:
     log = table(tmp_path, "t,v\n0,1\n")
     mapping = '[signals.speed]\ntopic = "u*"\ntime = {column = "t", unit = "s"}\nv = {column = "v", unit = "m/s"}\n'
