@@ -163,9 +163,15 @@ class DataCache:
 loaded_data = DataCache()
 
 
+#: What the file of :class:`Growth` has.
+_NOTED = {"run": str, "before": int, "examples": int}
+
+
 @dataclass(frozen=True)
 class Growth:
     """How many training examples a node had in its last run and in the one before: a file of the node alone.
+
+    A damaged file is as none, with a warning.
 
     Parameters
     ----------
@@ -187,13 +193,21 @@ class Growth:
         seen = {"run": run, "before": self.before(run), "examples": count}
         if seen == self._read():
             return False
-        write_whole(self.path, json.dumps(seen).encode())
+        write_whole(self.path, json.dumps(seen).encode(), sync=True)
         return True
 
     def _read(self) -> dict[str, Any]:
+        nothing = {"run": "", "before": 0, "examples": 0}
         if not self.path.exists():
-            return {"run": "", "before": 0, "examples": 0}
-        return dict(json.loads(self.path.read_bytes()))
+            return nothing
+        try:
+            seen = json.loads(self.path.read_bytes())
+        except ValueError:
+            seen = None
+        if isinstance(seen, dict) and {name: type(value) for name, value in seen.items()} == _NOTED:
+            return seen
+        logger.warning("%s is damaged: to this run, all training examples are new; it is written anew", self.path)
+        return nothing
 
 
 def newest_count(newest: str, count: int, before: int) -> int:

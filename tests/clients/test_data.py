@@ -216,6 +216,22 @@ def test_new_examples_are_those_behind_the_number_of_the_last_run(tmp_path):
     assert (growth.before("week-2"), growth.before("week-3")) == (5, 9)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"run": "wee', b"\0" * 40, b"[]", b"{}", b'{"run": "week-1", "before": "0", "examples": 5}'],
+    ids=["empty", "torn", "zeros", "a list", "no number", "a text"],
+)
+def test_a_damaged_number_of_the_last_run_is_as_none_and_is_written_anew(tmp_path, caplog, content):
+    growth = Growth(tmp_path / "node.json")
+    growth.path.write_bytes(content)
+    assert growth.before("week-2") == 0
+    assert f"{growth.path} is damaged" in caplog.text
+    assert growth.note("week-2", 8)
+    caplog.clear()
+    assert growth.before("week-3") == 8
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(("newest", "count"), [("all", 8), ("new", 3), ("2", 2), ("20", 8)])
 def test_a_run_takes_all_the_new_or_the_newest_examples(newest, count):
     assert newest_count(newest, 8, 5) == count
