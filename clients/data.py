@@ -163,13 +163,13 @@ class DataCache:
 loaded_data = DataCache()
 
 
-#: What the file of :class:`Growth` has.
-_NOTED = {"run": str, "before": int, "examples": int}
+#: Runs whose numbers a node remembers, because several can be under way at a time.
+_RUNS = 16
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How many training examples a node had in its last run and in the one before: a file of the node alone.
+    """How many training examples a node had before each of its last 16 runs, and has now: a file of the node alone.
 
     A damaged file is as none, with a warning.
 
@@ -181,33 +181,39 @@ class Growth:
     path: Path
 
     def before(self, run: str) -> int:
-        """The number of examples that the node had in its last run before the one of this name, 0 without one."""
-        seen = self._read()
-        return int(seen["before"] if seen["run"] == run else seen["examples"])
+        """The number of examples that the node had before the run of this name, 0 without an earlier run.
+
+        It stays the same in a run, whatever other runs note.
+        """
+        runs, examples = self._read()
+        return runs.get(run, examples)
 
     def note(self, run: str, count: int) -> bool:
         """Note the number of examples in a run. Returns whether it was not noted before.
 
         Raises :class:`~fedapps.base.atomic.UnwritableError`.
         """
-        seen = {"run": run, "before": self.before(run), "examples": count}
-        if seen == self._read():
+        runs, examples = self._read()
+        if run in runs and count == examples:
             return False
-        write_whole(self.path, json.dumps(seen).encode(), sync=True)
+        others = {other: before for other, before in runs.items() if other != run}
+        last = [*others.items(), (run, runs.get(run, examples))][-_RUNS:]
+        write_whole(self.path, json.dumps({"runs": dict(last), "examples": count}).encode(), sync=True)
         return True
 
-    def _read(self) -> dict[str, Any]:
-        nothing = {"run": "", "before": 0, "examples": 0}
+    def _read(self) -> tuple[dict[str, int], int]:
+        """The numbers before the runs, the last one at the end, and the number that was noted last."""
         if not self.path.exists():
-            return nothing
+            return {}, 0
         try:
             seen = json.loads(self.path.read_bytes())
         except ValueError:
             seen = None
-        if isinstance(seen, dict) and {name: type(value) for name, value in seen.items()} == _NOTED:
-            return seen
+        runs, examples = (seen.get("runs"), seen.get("examples")) if isinstance(seen, dict) else (None, None)
+        if isinstance(runs, dict) and all(type(number) is int for number in (examples, *runs.values())):
+            return runs, examples
         logger.warning("%s is damaged: to this run, all training examples are new; it is written anew", self.path)
-        return nothing
+        return {}, 0
 
 
 def newest_count(newest: str, count: int, before: int) -> int:

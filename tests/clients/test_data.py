@@ -216,9 +216,22 @@ def test_new_examples_are_those_behind_the_number_of_the_last_run(tmp_path):
     assert (growth.before("week-2"), growth.before("week-3")) == (5, 9)
 
 
+def test_a_run_keeps_its_new_examples_while_others_train_in_between(tmp_path):
+    growth = Growth(tmp_path / "node.json")
+    growth.note("week-1", 5)
+    growth.note("week-2", 8)
+    for other in range(15):
+        assert growth.before(f"other-{other}") == 8
+        growth.note(f"other-{other}", 8)
+    assert (growth.before("week-2"), growth.note("week-2", 8)) == (5, False)
+    growth.note("week-2", 9)
+    growth.note("another", 9)
+    assert [growth.before(run) for run in ("week-2", "other-0", "other-1")] == [5, 9, 8], "the last 16 are known"
+
+
 @pytest.mark.parametrize(
     "content",
-    [b"", b'{"run": "wee', b"\0" * 40, b"[]", b"{}", b'{"run": "week-1", "before": "0", "examples": 5}'],
+    [b"", b'{"run": "wee', b"\0" * 40, b"[]", b"{}", b'{"runs": {"week-1": "0"}, "examples": 5}'],
     ids=["empty", "torn", "zeros", "a list", "no number", "a text"],
 )
 def test_a_damaged_number_of_the_last_run_is_as_none_and_is_written_anew(tmp_path, caplog, content):
