@@ -210,7 +210,7 @@ class Growth:
         except ValueError:
             seen = None
         runs, examples = (seen.get("runs"), seen.get("examples")) if isinstance(seen, dict) else (None, None)
-        if isinstance(runs, dict) and all(type(number) is int for number in (examples, *runs.values())):
+        if isinstance(runs, dict) and isinstance(examples, int) and all(type(each) is int for each in runs.values()):
             return runs, examples
         logger.warning("%s is damaged: to this run, all training examples are new; it is written anew", self.path)
         return {}, 0
