@@ -64,6 +64,12 @@ def test_the_command_prints_both_and_writes_the_model(folder, tmp_path, capsys):
     assert fedapps.load(tmp_path / "m").origin.adapted_epochs == 2
 
 
+def test_the_help_says_that_a_model_in_the_folder_is_replaced(capsys):
+    with pytest.raises(SystemExit):
+        main(["adapt", "--help"])
+    assert "replaces a model that is there" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
