@@ -1,7 +1,9 @@
 """Settings that cannot work together, each with a message; without these checks a run would fail rounds later."""
 
+import re
 from collections.abc import Iterator, Mapping
 
+from fedapps.base.text_files import shown
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task, missing
@@ -16,6 +18,9 @@ from .run_config import (
     robust_aggregation,
     secure_aggregation_of,
 )
+
+#: The bytes that the file systems of Linux, macOS and Windows allow in the name of a folder.
+_LONGEST_NAME = 255
 
 
 def conflicts(
@@ -121,6 +126,12 @@ def _lacks(label: str, method: Method, task: Task, files_exist: bool) -> Iterato
 
 
 def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
+    if len(run.name.encode(errors="surrogatepass")) > _LONGEST_NAME or re.search(r"[\x00-\x1f\x7f]", run.name):
+        yield (
+            {"name"},
+            f"name = {shown(run.name)}: must have at most {_LONGEST_NAME} bytes and no control characters, because it "
+            "names a folder",
+        )
     try:
         read_allowed_groups(run.allowed_groups)
     except ValueError as error:

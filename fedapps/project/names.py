@@ -17,7 +17,10 @@ from fedapps.registry.methods import aliases, method_names
 from fedapps.registry.tasks import task_names
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-_FORM = "must consist of lower-case letters and digits, with single - or _ between them, such as my-project"
+_FORM = (
+    "must begin with a letter and consist of lower-case letters and digits, with single - or _ between them, such as "
+    "my-project"
+)
 #: Names that would hide a folder of the project, or a class of fedapps in the module that defines it.
 _OWN = {"tests", "task", "method"}
 

@@ -127,6 +127,17 @@ def test_whole_numbers_are_numbers_but_truth_values_are_not():
     ]
 
 
+@pytest.mark.parametrize("name", ["a" * 256, "ü" * 128, "a\nb"])
+def test_a_name_that_no_folder_can_have_is_an_error(name):
+    (line,) = errors({"name": name})
+    assert line.startswith("name = '")
+    assert line.endswith(": must have at most 255 bytes and no control characters, because it names a folder")
+
+
+def test_a_name_of_255_bytes_is_allowed():
+    assert parse({"name": "a" * 255}).run.name == "a" * 255
+
+
 @pytest.mark.parametrize("key", ["learning-rate", "fedprox.mu", "timeout", "fraction-train"])
 def test_nan_is_refused(key):
     (line,) = errors({key: float("nan")})

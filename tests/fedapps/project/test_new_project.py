@@ -176,8 +176,8 @@ def test_the_scripts_of_a_deployment_call_flower_as_it_is(tmp_path: Path) -> Non
     ("arguments", "said"),
     [
         (["p"], "choose what the project has: --task NAME, --method NAME, --deployment"),
-        (["My project", "--deployment"], "NAME = 'My project': must consist of lower-case letters and digits"),
-        (["2days", "--deployment"], "NAME = '2days': must consist of"),
+        (["My project", "--deployment"], "NAME = 'My project': must begin with a letter and consist of lower-case"),
+        (["2days", "--deployment"], "NAME = '2days': must begin with a letter"),
         (["class", "--deployment"], "NAME = 'class': is a keyword of Python"),
         (["json", "--task", "rain"], "NAME = 'json': a Python module json is installed here"),
         (["tests", "--task", "rain"], "NAME = 'tests': would hide"),
@@ -193,7 +193,7 @@ def test_the_scripts_of_a_deployment_call_flower_as_it_is(tmp_path: Path) -> Non
         (["p", "--recipe", "lqr", "--task", "rain"], "--recipe = 'lqr': the project's recipe is that of its --task"),
         (["p", "--method", "method"], "--method = 'method': would hide"),
         (["p", "--method", "sfl"], "--method = 'sfl': is a method already"),
-        (["p", "--method", "fed.x"], "--method = 'fed.x': must consist of"),
+        (["p", "--method", "fed.x"], "--method = 'fed.x': must begin with a letter and consist of"),
         (["p", "--task", "x", "--method", "x"], "--task and --method are both 'x'"),
     ],
 )
