@@ -6,7 +6,7 @@ writes a mapping from what a log has, for people to check.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import pi
 from pathlib import Path
 from textwrap import wrap
@@ -168,6 +168,7 @@ def _source(name: str, signal: Signal, table: Mapping[str, Any], errors: list[st
     values, wrong = parse_options(Selector, {key: table[key] for key in table if key not in quantities}, prefix)
     errors += wrong
     selector = Selector(**values)
+    selector = replace(selector, frame=selector.frame.lstrip("/"))  # ROS 1 writes it in headers, ROS 2 does not
     needed = {"topic": True, "frame": "y" in table, "id": signal.many}
     errors += [
         f"{prefix}{key}: must be the {key} of {signal.about}, as the log has it"

@@ -173,6 +173,15 @@ def test_messages_of_another_frame_are_refused(tmp_path: Path) -> None:
         read(tmp_path, ROBOT + PEOPLE, SIGNALS, log)
 
 
+def test_a_frame_is_the_same_with_a_slash_before_it(tmp_path: Path) -> None:
+    ros = Messages()
+    odometry = ros.odometry(0, 0)
+    odometry.header.frame_id = "/odom"
+    log = write_bag(tmp_path / "a.mcap", [("/odom", 0, odometry), ("/people", 0, ros.people(0, {"a": (1, 1)}))])
+    for mapping in (ROBOT + PEOPLE, ROBOT.replace('"odom"', '"/odom"') + PEOPLE):
+        assert read(tmp_path, mapping, SIGNALS, log).series.keys() == SIGNALS.keys()
+
+
 def test_people_relative_to_the_robot_are_placed_in_its_frame(tmp_path: Path) -> None:
     ros = Messages()
     log = write_bag(
