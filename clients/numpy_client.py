@@ -1,6 +1,7 @@
 """Flower's ``NumPyClient`` methods for a node that works on named arrays and numbered rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,8 @@ class NumPyClientAdapter(NumPyClient):
         Glob patterns of the shared parameters.
     memory : RecordDict, optional
         ``Context.state``, where the client counts rounds if the strategy does not number them.
+    working : function
+        Returns the context of the work of each message, such as the limits of the node; raises if it may not work.
     """
 
     def __init__(
@@ -39,12 +42,14 @@ class NumPyClientAdapter(NumPyClient):
         settings: RoundSettings,
         shared: Sequence[str] = ("*",),
         memory: RecordDict | None = None,
+        working: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.node = node
         self.parts = node.parts
         self.settings = settings
         self.shared = shared
         self.memory = memory
+        self.working = working
 
     def get_parameters(self, config: Mapping[str, object]) -> list[np.ndarray]:
         """The initial shared parameters, in ``state_dict`` order."""
@@ -54,8 +59,9 @@ class NumPyClientAdapter(NumPyClient):
         self, parameters: list[np.ndarray], config: Mapping[str, object]
     ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
         """One round of training; see :meth:`FederatedClient.train_round`."""
-        self._read(config)
-        reply = self.node.train_round(self._named(parameters), self._settings(config, fitting=True))
+        with self.working():
+            self._read(config)
+            reply = self.node.train_round(self._named(parameters), self._settings(config, fitting=True))
         return list(reply.arrays.values()), reply.num_examples, _scalars(reply.metrics)
 
     def evaluate(
@@ -66,10 +72,11 @@ class NumPyClientAdapter(NumPyClient):
         The loss is the mean over the node's test examples, or over those for validation or training if it has no
         others. Where a task mines its examples with the model, it is the mean over one epoch of training batches.
         """
-        self._read(config)
-        prepared = self.node.prepared_model(self._named(parameters), self._settings(config, fitting=False))
-        reply = self.node.evaluate_prepared(prepared)
-        return evaluation_loss(prepared), reply.num_examples, _scalars(reply.metrics)
+        with self.working():
+            self._read(config)
+            prepared = self.node.prepared_model(self._named(parameters), self._settings(config, fitting=False))
+            reply = self.node.evaluate_prepared(prepared)
+            return evaluation_loss(prepared), reply.num_examples, _scalars(reply.metrics)
 
     def _read(self, config: Mapping[str, object]) -> None:
         """Give the local parts what this message brings; what earlier messages brought does not count."""

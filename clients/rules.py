@@ -280,6 +280,17 @@ class NodeRules:
             return f"eligible: {error}"
         return f"eligible: the command ended with exit status {status}" if status else ""
 
+    def check_eligible(self) -> None:
+        """Check, before the work of a message, that the node may work now.
+
+        Raises
+        ------
+        RulesError
+            It may not.
+        """
+        if reason := self.ineligible():
+            raise RulesError(f"{reason}, so that this node may not work now; ask it again later")
+
     def lets_out(self, name: str, *, otherwise: bool) -> bool:
         """Whether a metric, a record or a part of the profile may leave; ``otherwise`` where ``may_leave`` is empty."""
         if not self.may_leave:

@@ -188,6 +188,7 @@ def _timed(message: Message, context: Context, work: Callable[[Node], Message]) 
 def _trained(node: Node) -> Message:
     """Train, with the noise of local privacy, and mask or compress the reply as the run or the message asks."""
     node.disclosure.check_budget()
+    node.disclosure.rules.check_eligible()
     if node.config.run.secure_aggregation:
         return _masked(node)
     if wire.COMPRESSION not in node.round_config:
@@ -253,7 +254,12 @@ def _noised(node: Node) -> Message:
 
 
 def _evaluated(node: Node) -> Message:
-    """Evaluate. Under local privacy, reply as always where training before the evaluation diverges."""
+    """Evaluate. Under local privacy, reply as always where training before the evaluation diverges.
+
+    A node that may not work now can still be given another model to use.
+    """
+    if wire.PROMOTE not in node.round_config:
+        node.disclosure.rules.check_eligible()
     if not node.disclosure.hides or node.disclosure.simulated:
         return node.evaluate()
     try:
@@ -265,4 +271,5 @@ def _evaluated(node: Node) -> Message:
 
 def client_fn(context: Context) -> Client:
     """The same node as Flower's ``NumPyClient``: ``ClientApp(client_fn=client_fn)``."""
-    return Node(Message(RecordDict(), dst_node_id=0, message_type="train"), context).numpy_client().to_client()
+    with _limits_of(tuple(context.node_config.items())).applied():
+        return Node(Message(RecordDict(), dst_node_id=0, message_type="train"), context).numpy_client().to_client()

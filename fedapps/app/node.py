@@ -1,5 +1,6 @@
 """A node as one message finds it: config, task, method, data; and what it does with the message."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from logging import WARNING
@@ -21,7 +22,7 @@ from fedapps.clients.kept_models import KeptModels, check_accepted, keeps_models
 from fedapps.clients.local_part import LocalPart, composed
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
-from fedapps.clients.rules import RulesError
+from fedapps.clients.rules import NodeLimits, RulesError
 from fedapps.clients.settings import LocalTraining, RoundSettings, received_arrays
 from fedapps.clients.state import ContextState, DiskState, PrivateState, known_words
 from fedapps.methods.base import Method
@@ -108,7 +109,12 @@ class Node:
             )
         if limits := disclosure.rules.may_leave:
             raise RulesError(f"may-leave = {limits!r}: a NumPyClient sends all metrics; use the app of client_app")
-        return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
+        return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state, working=self._working)
+
+    def _working(self) -> AbstractContextManager[None]:
+        """The limits of the node. Raises :class:`RulesError` if it may not work now."""
+        self.disclosure.rules.check_eligible()
+        return NodeLimits.of(self.context.node_config).applied()
 
     def compression_state(self) -> PrivateState:
         """The errors of the node's compressed replies."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.numpy_client import NumPyClientAdapter
+from fedapps.clients.rules import LimitError, NodeLimits, RulesError
 from fedapps.tasks.base import Evaluation
 from fedapps.tasks.profiles import ModelRoles
 from flwr.app import RecordDict
@@ -78,6 +79,24 @@ def test_the_local_parts_read_each_message(tmp_path):
         {}, {"virtual-examples": 2}, {},
     )]  # fmt: skip
     assert examples == [6, 2, 6]
+
+
+def test_fits_and_evaluations_work_within_the_limits_of_the_node(tmp_path):
+    """Each message has its own."""
+    client = NumPyClientAdapter(node(tmp_path), SETTINGS, working=NodeLimits(steps=3).applied)
+    start, one_step = client.get_parameters({}), {"epochs": 1, "batch-size": 2}
+    for _ in "12":
+        client.fit(start, one_step)
+    with pytest.raises(LimitError, match="this node takes at most 3 optimizer steps"):
+        client.fit(start, {"epochs": 4})
+
+    def resting():
+        raise RulesError("not now")
+
+    client = NumPyClientAdapter(node(tmp_path), SETTINGS, working=resting)
+    for work in (client.fit, client.evaluate):
+        with pytest.raises(RulesError, match="not now"):
+            work(start, {})
 
 
 def test_an_evaluation_is_prepared_by_the_local_parts(tmp_path):

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from fedapps.clients.guard import PrivateParametersError
+from fedapps.clients.rules import LimitError, RulesError
 from fedapps.strategies.wire import FISHER
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -196,6 +197,38 @@ def test_a_deployed_node_has_limits_that_no_server_changes(deployed, tmp_path):
     server.context.node_config["max-steps"] = 1
     assert failure(server, list(server.whole)[1:], steps=2).startswith(limit)
     assert not list((tmp_path / "state").rglob("round-*"))
+
+
+def test_a_numpy_client_works_by_the_rules_of_its_node(deployed):
+    server, _ = deployed
+
+    def client(**rules):
+        server.context.node_config.update(rules)
+        return Node(Message(RecordDict(), 7, "train"), server.context).numpy_client()
+
+    start = client().get_parameters({})
+    with pytest.raises(LimitError, match="this node takes at most 1 optimizer steps"):
+        client(**{"max-steps": 1}).fit(start, {"steps": 2})
+    resting = client(eligible="false")
+    for work in (resting.fit, resting.evaluate):
+        with pytest.raises(RulesError, match="exit status 1, so that this node may not work now"):
+            work(start, {})
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_node_that_may_not_work_now_refuses_work(deployed, kind):
+    """Whatever it said in its profile, and whether or not the server asked for it."""
+    server, _ = deployed
+    names = list(server.whole)
+    server.context.node_config["eligible"] = "sh -c 'exit 3'"
+    expected = "RulesError: eligible: the command ended with exit status 3, so that this node may not work now"
+    assert failure(server, names, kind=kind).startswith(expected)
+
+
+def test_a_node_that_may_not_work_now_still_changes_to_another_model(deployed):
+    server, _ = deployed
+    server.context.node_config.update({"eligible": "false", "private": ""})
+    assert server.asks(list(server.whole), "evaluate", method="sfl", promote=1).has_content()
 
 
 def test_the_developers_switch_sends_the_traceback(deployed):

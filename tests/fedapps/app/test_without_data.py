@@ -122,7 +122,7 @@ def test_a_node_without_data_that_is_asked_all_the_same_refuses_in_one_line(tmp_
 def test_a_robot_that_may_not_work_is_left_out_of_a_round_and_asked_again_in_the_next(folders, tmp_path, monkeypatch):
     robot, seen = folders[1], tmp_path / "asked"
     robot["eligible"] = (
-        f"sh -c 'echo >> {seen}; test $(wc -l < {seen}) != 3'"  # once before the run, then before each round
+        f"sh -c 'echo >> {seen}; test $(wc -l < {seen}) != 5'"  # before the run; then before each round and each work
     )
     result = run(tmp_path / "runs", folders, monkeypatch, rounds=3)
     rounds = result.lines("metrics.jsonl")
