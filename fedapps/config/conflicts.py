@@ -1,9 +1,7 @@
 """Settings that cannot work together, each with a message; without these checks a run would fail rounds later."""
 
-import re
 from collections.abc import Iterator, Mapping
 
-from fedapps.base.text_files import shown
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task, missing
@@ -12,15 +10,13 @@ from .clock import clock_conflicts
 from .pace_conflicts import pace_conflicts, refusals
 from .run_config import (
     RunConfig,
+    check_name,
     held_out_of,
     read_allowed_groups,
     read_limits,
     robust_aggregation,
     secure_aggregation_of,
 )
-
-#: The bytes that the file systems of Linux, macOS and Windows allow in the name of a folder.
-_LONGEST_NAME = 255
 
 
 def conflicts(
@@ -126,12 +122,10 @@ def _lacks(label: str, method: Method, task: Task, files_exist: bool) -> Iterato
 
 
 def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
-    if len(run.name.encode(errors="surrogatepass")) > _LONGEST_NAME or re.search(r"[\x00-\x1f\x7f]", run.name):
-        yield (
-            {"name"},
-            f"name = {shown(run.name)}: must have at most {_LONGEST_NAME} bytes and no control characters, because it "
-            "names a folder",
-        )
+    try:
+        check_name(run.name)
+    except ValueError as error:
+        yield {"name"}, str(error)
     try:
         read_allowed_groups(run.allowed_groups)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """The keys of the run config that belong to no task and no method."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import floor, isfinite
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.base.options import option, option_fields, split_names
+from fedapps.base.text_files import shown
 from fedapps.clients.data import DataSource, find_source, world_name
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies import (
@@ -45,6 +47,7 @@ METHOD_KEYS = (
 )
 #: Values of the key ``aggregation``.
 AGGREGATION_NAMES = ("mean", "median", "trimmed-mean", "krum", "multi-krum")
+_LONGEST_NAME = 255  # bytes
 
 
 @dataclass(frozen=True)
@@ -366,6 +369,15 @@ def with_source(options: Any, run: RunConfig) -> Any:
     if getattr(options, "source", "") != "auto":
         return options
     return replace(options, source="files" if run.data_dir else "simulated")
+
+
+def check_name(name: str) -> None:
+    """Check the key ``name``. Raises ``ValueError`` if no folder of usual file systems can have the name."""
+    if len(name.encode(errors="surrogatepass")) > _LONGEST_NAME or re.search(r"[\x00-\x1f\x7f]", name):
+        raise ValueError(
+            f"name = {shown(name)}: must have at most {_LONGEST_NAME} bytes and no control characters, because it "
+            "names a folder"
+        )
 
 
 def read_allowed_groups(text: str) -> dict[str, frozenset[str]]:

@@ -16,6 +16,7 @@ from fedapps.base.atomic import write_whole
 from fedapps.config.keys import all_keys
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value
+from fedapps.config.run_config import check_name
 from fedapps.runs.owner import owned
 
 #: Keys that a job sets for each run.
@@ -147,8 +148,9 @@ def new_folder(
     Raises
     ------
     ValueError
-        The folder ``name`` exists, or a folder cannot be created.
+        The folder ``name`` exists or cannot have this name, or a folder cannot be created.
     """
+    check_name(name)
     taken = 0
     while True:
         folder = Path(parent) / (name or (f"{otherwise}-{taken + 1}" if taken else otherwise))

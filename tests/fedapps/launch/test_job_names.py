@@ -78,6 +78,16 @@ def test_a_name_that_was_asked_for_is_kept_and_refused_if_it_is_taken(tmp_path):
     assert names(tmp_path) == ["mine"]
 
 
+def test_a_name_that_no_folder_can_have_is_refused_with_its_key(tmp_path):
+    for name in ("a" * 256, "a\nb"):
+        with (
+            pytest.raises(ValueError, match=r"^name = '.*': must have at most 255 bytes and no control characters"),
+            new_folder(tmp_path, name),
+        ):
+            pass
+    assert names(tmp_path) == []
+
+
 def test_two_pipelines_of_the_same_second(tmp_path, monkeypatch):
     recipe = tmp_path / "two.toml"
     recipe.write_text(RECIPE + 'methods = "sfl"\n[pipeline.first]\nseed = 1\n')
