@@ -13,14 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fedapps.base.errors import listed
 from fedapps.base.report.figures import Drawing
 from fedapps.comparison.matrix import Plan
 from fedapps.report.page import drawings
 from fedapps.report.run_data import RunData, read_run
 from fedapps.runs.comparisons import Compared
 from fedapps.runs.records import NodeRecord, RoundRecord
-from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.run_folder import PIPELINE, RunFolder, read_object
 from fedapps.strategies.records import under
+
+_SHOWN = 5  # names of runs in a message
 
 
 class ReportedResult:
@@ -142,16 +145,27 @@ class PipelineResult:
     ----------
     folder : Path
         The folder of the pipeline, which has a run folder for each stage that began.
+
+    Raises
+    ------
+    ValueError
+        No pipeline wrote the folder.
     """
 
     def __init__(self, folder: Path) -> None:
+        if not (folder / PIPELINE).exists():
+            runs = listed(sorted(path.parent.name for path in folder.glob("*/config.toml")), _SHOWN)
+            raise ValueError(
+                f"{folder}: neither a run, a comparison nor a pipeline, but it has the runs {runs}: open one of them; "
+                "an older pipeline has to be resumed first"
+            )
         self.folder = folder
 
     @cached_property
     def stages(self) -> dict[str, RunResult]:
-        """The result of each stage by its name, in the order in which they began."""
-        configs = sorted(self.folder.glob("*/config.toml"), key=lambda path: path.stat().st_mtime_ns)
-        return {path.parent.name: RunResult(path.parent) for path in configs}
+        """The result of each stage that began by its name, in their order."""
+        names = read_object(self.folder / PIPELINE).get("stages", ())
+        return {name: RunResult(self.folder / name) for name in names if (self.folder / name / "config.toml").exists()}
 
     def __getitem__(self, stage: str) -> RunResult:
         if stage not in self.stages:

@@ -1,20 +1,22 @@
 """Run a recipe: one federation, or the stages of a pipeline."""
 
+import json
 import time
-from collections.abc import Mapping, Sequence, Set
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from fedapps.base.atomic import write_whole
 from fedapps.base.errors import RunFailedError
 from fedapps.base.options import split_names
 from fedapps.config.keys import path_keys
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Pipeline, StageRun, read_pipeline, read_recipe, recipe_name
 from fedapps.runs.owner import owned
-from fedapps.runs.run_folder import RunFolder, begun
+from fedapps.runs.run_folder import PIPELINE, RunFolder, begun
 from fedapps.runs.tables import summary_table
 
 from .inputs import resolve
@@ -101,6 +103,7 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
         if resume:
             stages = _resumed(stages, folder)
         finished = {run.stage for run in stages if _check(run, runner)}
+        stack.enter_context(_marked(folder, [run.stage for run in stages]))
         print(f"{len(stages)} stages in {folder}; if interrupted, {advice}", flush=True)
         _run_stages(stages, finished, runner, advice)
     print(f"\nfinished {len(stages)} stages in {(time.monotonic() - start) / 60:.1f} minutes")
@@ -108,6 +111,17 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
         path = folder / run.stage
         print(f"\n{run.stage}: {path / 'report.html'}\n{indent(summary_table(RunFolder(path, '')), '  ')}")
     return folder
+
+
+@contextmanager
+def _marked(folder: Path, stages: Sequence[str]) -> Iterator[None]:
+    """Name the stages in the folder of the pipeline; afterwards, this stays only if a stage has begun."""
+    write_whole(folder / PIPELINE, json.dumps({"stages": stages}).encode())
+    try:
+        yield
+    finally:
+        if not any((folder / stage / "config.toml").exists() for stage in stages):
+            (folder / PIPELINE).unlink()
 
 
 def _run_stages(stages: Sequence[StageRun], finished: Set[str], runner: Runner, advice: str) -> None:

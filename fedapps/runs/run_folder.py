@@ -28,6 +28,8 @@ from .owner import OWNER_FILE, Ownership, check_free, owned
 
 #: The file in a run folder with the rounds that came before the run, by method, and the labels of the runs before it.
 STARTED = "started.json"
+#: The file in the folder of a pipeline with the names of its stages, each of which is a run folder in it.
+PIPELINE = "pipeline.json"
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: What a run folder can have before its config is written.
 _BEFORE_CONFIG = ("label", OWNER_FILE, "references.json")

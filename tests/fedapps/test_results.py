@@ -188,6 +188,14 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         fedapps.open_run(tmp_path)
 
 
+def test_a_folder_of_unrelated_runs_is_no_pipeline(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    with pytest.raises(ValueError, match=r"neither a run, a comparison nor a pipeline, but it has the runs a, b: open"):
+        fedapps.open_run(tmp_path)
+
+
 def test_keywords_are_keys_with_hyphens():
     given = run_keys(
         {"lqr": {"horizon": 5}},

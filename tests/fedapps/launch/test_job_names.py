@@ -48,6 +48,13 @@ class Opening(Runner):
         RunFolder.open(config, run_id=0)
 
 
+class Unreachable(Opening):
+    """Fails before the run folder exists."""
+
+    def run(self, config):
+        raise ValueError("no cluster")
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -92,9 +99,10 @@ def test_two_pipelines_of_the_same_second(tmp_path, monkeypatch):
     recipe = tmp_path / "two.toml"
     recipe.write_text(RECIPE + 'methods = "sfl"\n[pipeline.first]\nseed = 1\n')
     monkeypatch.setattr("fedapps.launch.recipe.summary_table", lambda folder: "")
-    with pytest.raises(ValueError, match="no data"):
-        launch_recipe(recipe, {}, Opening(fails=True), str(tmp_path / "runs"))
-    assert names(tmp_path) == ["two.toml"]
+    for runner in (Opening(fails=True), Unreachable()):
+        with pytest.raises(ValueError, match=r"no data|no cluster"):
+            launch_recipe(recipe, {}, runner, str(tmp_path / "runs"))
+        assert names(tmp_path) == ["two.toml"]
     for _ in range(2):
         launch_recipe(recipe, {}, Opening(), str(tmp_path / "runs"))
     assert names(tmp_path / "runs") == [f"two-{STAMP}", f"two-{STAMP}-2"]

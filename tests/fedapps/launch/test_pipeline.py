@@ -23,7 +23,7 @@ from fedapps.runs.run_folder import RunFolder
 def test_every_stage_has_a_run_folder_and_the_end_names_each_report(place, capsys):
     assert run_pipeline(place / "two.toml", place / "printed", "name=pipe") == 0
     folder = place / "printed" / "pipe"
-    assert {path.name for path in folder.iterdir()} == {"first", "second"}
+    assert {path.name for path in folder.iterdir()} == {"first", "second", "pipeline.json"}
     out = capsys.readouterr().out
     assert out.startswith(f"2 stages in {folder}; if interrupted, repeat the command with --set name=pipe ")
     lines = out.splitlines()
