@@ -172,7 +172,7 @@ def _joined(source: Path, paths: Sequence[Path], road: Road) -> Recording:
             f"{source}: holds only demonstration trials, which are left out (driving.demonstrations = "
             f"{blocks_left_out!r})"
         )
-    return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
+    return Recording(kinds.pop()[0], {block: _with_splits(blocks[block]) for block in sorted(blocks)})
 
 
 @lru_cache(maxsize=64)
@@ -182,7 +182,7 @@ def _read_file(
     """The dynamics and number of cars of a file, whether it names splits, its sessions by block, and the block and
     number of each trial.
 
-    ``modified`` is the file's time stamp.
+    ``modified`` is the file's time stamp. Without a column ``split`` that of the sessions is "".
     """
     optional = [*_motion("g"), *ACCELERATIONS, *PEDALS, "session", "split"]
     table = read_table(path, [*COUNTERS, *_motion("rh")], optional)
@@ -216,7 +216,7 @@ def _read_file(
         if not simulated:
             session = _face_the_same_way(*session, road.lane_line)
         blocks.setdefault(block, []).append(Session(int(numbers[first]), split[first], *session))
-    done = {block: _with_splits(sessions) for block, sessions in blocks.items()}
+    done = {block: tuple(sessions) for block, sessions in blocks.items()}
     return ("bicycle" if simulated else "point", len(cars), "split" in table), done, list(begun)
 
 
@@ -270,8 +270,12 @@ def _face_the_same_way(states: np.ndarray, controls: np.ndarray, lane_line: floa
     return states, controls
 
 
-def _with_splits(sessions: list[Session]) -> tuple[Session, ...]:
-    """Assign the last fifth of a block's trials to the test split if the file names no splits."""
+def _with_splits(sessions: Sequence[Session]) -> tuple[Session, ...]:
+    """Assign the last fifth of a block's trials to the test split if the files name no splits.
+
+    Their order is that of the names of the files, and in a file of the rows. In folders of imported logs it is that of
+    time.
+    """
     train = len(sessions) - int(len(sessions) / 5 + 0.5)
     return tuple(
         session if session.split else replace(session, split=SPLITS[2 * (i >= train)])

@@ -39,7 +39,11 @@ class DrivingImportSettings(ImportSettings):
 
 
 class DrivingImport(LogImport):
-    """Trials with x along the road and y to its left, in metres and seconds."""
+    """Trials with x along the road and y to its left, in metres and seconds, in the order of time.
+
+    The name of a log's file has the second of its first trial, so that the trials of a node stand in this order in all
+    its files: the last ones are for testing.
+    """
 
     Settings: ClassVar[type[ImportSettings]] = DrivingImportSettings
     advice: ClassVar[str] = (
@@ -53,8 +57,8 @@ class DrivingImport(LogImport):
     def convert(self, log: Log, gathered: Gathered, output: Output) -> str:
         (robot,) = gathered.series["robot"].values()
         first = int(output.log[-8:], 16) * 1000  # numbers of trials differ between the logs of a node
-        rows: list[list[object]] = []
-        trials = short = same_side = 0
+        trials: list[tuple[float, np.ndarray]] = []
+        short = same_side = 0
         for name, human in gathered.series["human"].items():
             for session in self.sessions(("robot", robot), ("human", human)):
                 motion = self._motion(session, f"{log.path}, signals.{{}} beside {name!r}")
@@ -65,16 +69,21 @@ class DrivingImport(LogImport):
                     elif sides[0] * sides[1] >= 0:
                         same_side += 1
                     else:
-                        counters = ([first + trials, self.settings.node, i, i * STEP] for i in range(len(part)))
-                        rows += [[*counter, *values] for counter, values in zip(counters, motion[part], strict=True)]
-                        trials += 1
+                        trials.append((session.time[part[0]], motion[part]))
         left_out = (
             f"{short} shorter than {self.settings.shortest} steps, {same_side} on the robot's side of the lane line"
         )
         if not trials:
             raise DataError(f"{log.path}: no trial is left ({left_out}); correct settings.lane-line, along or gap")
-        output.table(f"node-{self.settings.node}-{output.log}.csv", [*COUNTERS, *_COLUMNS], rows)
-        return f"{trials} trials with {len(rows)} rows; left out {left_out}"
+        trials.sort(key=lambda trial: trial[0])
+        rows = [
+            [number, self.settings.node, i, i * STEP, *values]
+            for number, (_, motion) in enumerate(trials, start=first)
+            for i, values in enumerate(motion)
+        ]
+        name = f"node-{self.settings.node}-{int(trials[0][0]):010}-{output.log}.csv"
+        output.table(name, [*COUNTERS, *_COLUMNS], rows)
+        return f"{len(trials)} trials with {len(rows)} rows; left out {left_out}"
 
     def _motion(self, session: Session, where: str) -> np.ndarray:
         """Position, velocity and acceleration of the robot and of the human, ``[T, 12]``, along and across the road."""

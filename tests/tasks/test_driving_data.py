@@ -111,6 +111,13 @@ def test_the_last_fifth_of_a_block_is_the_test_split(tmp_path, trials, tests):
     assert splits == ["train"] * (trials - tests) + ["test"] * tests
 
 
+def test_the_last_fifth_of_a_block_in_several_files_is_the_test_split(tmp_path):
+    for trial in range(6):
+        recorded(tmp_path, [(trial, 1)]).rename(tmp_path / f"{trial}.csv")
+    sessions = read_folder(tmp_path).blocks[1]
+    assert [(session.number, session.split) for session in sessions[4:]] == [(4, "train"), (5, "test")]
+
+
 def test_a_file_named_like_a_split_needs_the_column(tmp_path):
     recorded(tmp_path, [(0, 1)]).rename(tmp_path / "train.csv")
     with pytest.raises(DataError, match=r"train\.csv: is named like a split, but has no column split, without which"):

@@ -8,6 +8,7 @@ from fedapps.tasks.driving.data import read_sessions
 from fedapps.tasks.driving.logs import DrivingImport
 from fedapps.tasks.driving.options import Road
 from fedapps.tasks.logs.folder import import_logs
+from fedapps.tasks.logs.readers import open_log
 from robot_logs import Messages, Recorded, write_bag
 
 MAPPING = """[settings]
@@ -34,9 +35,9 @@ y = { column = "position.y", unit = "m" }
 """
 
 
-def drive(turn: float = 0.0, skip: tuple[float, float] = (0.0, 0.0)) -> list[Recorded]:
+def drive(turn: float = 0.0, skip: tuple[float, float] = (0.0, 0.0), start: float = 0.0) -> list[Recorded]:
     """The robot drives along the road at 10 m/s on its right, and tracks a faster car on its left, one on its own side,
-    and one for a second only; all turned by an angle.
+    and one for a second only; all turned by an angle, from a time on.
     """
     ros, messages = Messages(), []
     c, s = np.cos(turn), np.sin(turn)
@@ -46,12 +47,13 @@ def drive(turn: float = 0.0, skip: tuple[float, float] = (0.0, 0.0)) -> list[Rec
 
     for tick in range(81):
         time = tick * 0.05
-        messages.append(("/odom", time, ros.odometry(time, *placed(10 * time, 0.0), speed=10.0, heading=turn)))
+        now = start + time
+        messages.append(("/odom", now, ros.odometry(now, *placed(10 * time, 0.0), speed=10.0, heading=turn)))
         if tick % 2 == 0 and not skip[0] < time < skip[1]:
             cars = {"left": placed(12 * time, 4.0), "same": placed(12 * time, 1.0)}
             if time < 1:
                 cars["short"] = placed(10 * time, 4.0)
-            messages.append(("/people", time, ros.people(time, cars)))
+            messages.append(("/people", now, ros.people(now, cars)))
     return messages
 
 
@@ -83,7 +85,17 @@ def test_a_gap_of_the_tracker_gives_trials_that_do_not_bridge_it(tmp_path: Path)
     mapping = MAPPING.replace("node = 3", "node = 3\nshortest = 5")
     assert "3 trials with 34 rows" in imported(tmp_path, drive(skip=(0.85, 2.45)), mapping)
     (sessions,) = read_sessions(tmp_path / "out", Road(lane_line=2.0)).blocks.values()
-    assert [len(session.states) for session in sessions] == [9, 16, 9]  # the last is the car of a second
+    assert [len(session.states) for session in sessions] == [9, 9, 16]  # the second is the car of a second
+
+
+def test_the_last_fifth_of_the_trials_of_all_logs_is_the_test(tmp_path: Path) -> None:
+    (tmp_path / "mapping.toml").write_text(MAPPING)
+    paths = {hour: write_bag(tmp_path / f"{hour}.mcap", drive(start=3600.0 * hour)) for hour in (3, 0, 4, 1, 2)}
+    assert all(done for done, _ in import_logs(DrivingImport, [*paths.values()], tmp_path / "mapping.toml", tmp_path))
+    (sessions,) = read_sessions(tmp_path, Road(lane_line=2.0)).blocks.values()
+    numbers = [int(open_log(paths[hour]).digest()[-8:], 16) * 1000 for hour in range(5)]
+    assert [session.number for session in sessions] == numbers
+    assert [session.split for session in sessions] == ["train"] * 4 + ["test"]
 
 
 def test_a_car_that_is_seen_once_is_shorter_than_a_trial(tmp_path: Path) -> None:
