@@ -198,7 +198,7 @@ def import_logs(
 
 
 def _read(ledger: Path) -> dict[str, dict[str, Any]]:
-    """The last entry of each log by name. A log whose line is damaged is imported again, under the same name."""
+    """The last entry of each log by name. A log with a damaged line alone is imported again, under the same name."""
     done = {}
     for number, line in enumerate(ledger.read_bytes().splitlines(), start=1):
         try:
@@ -208,7 +208,7 @@ def _read(ledger: Path) -> dict[str, dict[str, Any]]:
         if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in _KEYS):
             done[entry["log"]] = entry
         elif line.strip():
-            logger.warning("%s, line %d: damaged; its log is imported again when it is named", ledger, number)
+            logger.warning("%s, line %d: damaged; its log is imported again if no other line has it", ledger, number)
     return done
 
 

@@ -153,7 +153,7 @@ def test_a_log_whose_line_is_damaged_is_imported_again_without_double_rows(
     line = (output / LEDGER).read_bytes().splitlines(keepends=True)[0]
     (output / LEDGER).write_bytes(line + damaged)
     assert done([first, second], mapping, output) == [f"{first}: imported before", f"{second}: 1 sessions with 3 rows"]
-    assert caplog.messages == [f"{output / LEDGER}, line 2: damaged; its log is imported again when it is named"]
+    assert caplog.messages == [f"{output / LEDGER}, line 2: damaged; its log is imported again if no other line has it"]
     assert done([second], mapping, output) == [f"{second}: imported before"]
     assert states(output) == [0, 1, 2, 100, 101, 102]
 
