@@ -107,6 +107,7 @@ class RayGrid(InProcessGrid):
         self._starting: dict[Any, Any] = {}  # workers by what tells that they have started
         self._loads: dict[Any, int] = {}  # messages of each worker that has started
         self._jobs: dict[Any, _Job] = {}  # by the reference to the reply
+        self._forgotten: set[str] = set()  # messages that workers have, whose replies nobody will pull
         self._lost: Counter[str] = Counter()  # how often a message has lost its worker
         self._start_seconds = self._work_seconds = 0.0
         self._start_worker()
@@ -134,7 +135,19 @@ class RayGrid(InProcessGrid):
             new = list(self.pull_messages(ids))
             ids -= {reply.metadata.reply_to_message_id for reply in new}
             replies += new
+        self.forget(ids)
         return replies
+
+    def forget(self, message_ids: Iterable[str]) -> None:
+        """Drop the replies to messages that nobody will pull, and the messages that no worker has yet."""
+        self._forgotten.update(message_ids)
+        self._drop_forgotten()
+
+    def _drop_forgotten(self) -> None:
+        for kept in (self._replies, self._pending):
+            for message_id in self._forgotten & kept.keys():
+                del kept[message_id]
+        self._forgotten &= {job.message_id for job in self._jobs.values()}
 
     def _collect(self, seconds: float) -> None:
         """Wait for a worker, take in what has arrived, and send what waits."""
@@ -145,6 +158,8 @@ class RayGrid(InProcessGrid):
                 self._take_reply(reference)
             else:
                 self._take_worker(reference)
+        if self._forgotten:
+            self._drop_forgotten()
         self._send()
 
     def _take_worker(self, reference: Any) -> None:

@@ -85,10 +85,13 @@ class WallClock:
     ----------
     poll : float
         > 0, seconds of the first wait.
+    grid : Grid, optional
+        Flower deletes replies that nobody pulls; a grid that keeps them has a method ``forget``.
     """
 
-    def __init__(self, poll: float = 0.02) -> None:
+    def __init__(self, poll: float = 0.02, grid: Grid | None = None) -> None:
         self._pauses = pauses(poll)
+        self._grid = grid
 
     def now(self) -> float:
         """Seconds of the machine's monotonic clock."""
@@ -104,7 +107,9 @@ class WallClock:
         return self.now()
 
     def forget(self, message_ids: Collection[str]) -> None:
-        """Do nothing: Flower deletes replies that nobody pulls."""
+        """Let the grid forget them, if it can."""
+        if forget := getattr(self._grid, "forget", None):
+            forget(message_ids)
 
     def evaluation(self) -> AbstractContextManager[None]:
         """A context that changes nothing."""
@@ -132,7 +137,7 @@ class WallClock:
 
 def clock_of(grid: Grid, poll: float = 0.02) -> Clock:
     """The clock of a grid: the grid itself if it has simulated time, else a new :class:`WallClock`."""
-    return cast(Clock, grid) if has_virtual_time(grid) else WallClock(poll)
+    return cast(Clock, grid) if has_virtual_time(grid) else WallClock(poll, grid)
 
 
 def has_virtual_time(grid: Grid) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from fedapps.sim import ray_nodes
 from fedapps.sim.inprocess import run_server
 from fedapps.sim.ray_nodes import RayGrid
+from fedapps.strategies.transport import clock_of
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from inprocess_apps import ask, asked, client, metrics, partition, server
 
@@ -162,6 +163,27 @@ def test_the_message_of_a_lost_worker_goes_to_another(monkeypatch):
 def test_a_message_that_loses_all_its_workers_has_an_error_reply(monkeypatch):
     (reply,) = replies(StandIn(4, lost=["answer"] * 4), client(partition), monkeypatch, nodes=1)
     assert reply.error.reason == "lost 4 workers: killed"
+
+
+def test_no_reply_is_kept_that_nobody_waits_for(monkeypatch):
+    """Neither one after the timeout, nor one that has come; what no worker has yet is not sent."""
+
+    def main(grid: Any, _: Any) -> None:
+        def messages() -> list[Message]:
+            return [Message(RecordDict(), dst_node_id=node, message_type="train") for node in grid.get_node_ids()]
+
+        assert len(list(grid.send_and_receive(messages(), timeout=0.0))) == 1
+        assert (len(grid._jobs), len(grid._forgotten), grid._pending) == (2, 2, {})
+        ids = list(grid.push_messages(messages()))
+        for _ in "123":
+            grid._collect(1.0)
+        assert grid._replies.keys() == {ids[0]}, "not those that came late"
+        clock_of(grid).forget(ids)
+        assert (grid._replies, len(grid._jobs)) == ({}, 2)
+        assert len(list(grid.send_and_receive(messages()))) == 4
+        assert (grid._replies, grid._forgotten) == ({}, set())
+
+    run(StandIn(1), client(partition), main, monkeypatch, nodes=4)
 
 
 def test_workers_that_cannot_start_end_the_run(monkeypatch):
