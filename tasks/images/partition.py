@@ -1,6 +1,6 @@
 """The images of every node: which it trains on, which it holds out, and which are the test common to all nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from fedapps.tasks.partitioners import Part, flower_partition, hold_out
 
 from fedapps.base.errors import DataError
-from fedapps.base.seeding import generator
+from fedapps.base.seeding import derive_seed, generator
 from fedapps.base.tables import refuse_spellings
 
 from .formats import Folder, read_folder
@@ -101,8 +101,8 @@ def all_images(folder: Path, options: Options) -> NodeImages:
 def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> NodeImages:
     """Return the images of a deployed node.
 
-    Validation and test images are those of the folder, or else held out. ``labels`` are the classes of a trained
-    model, instead of those of the options.
+    Validation and test images are those of the folder, or else held out, each by its own draw, because such a folder
+    grows. ``labels`` are the classes of a trained model, instead of those of the options.
     """
     layout = options.layout()
     if labels:
@@ -112,7 +112,7 @@ def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> 
     key = folder.resolve().name
     splits = {split: images for split, images in read.splits.items() if split != "common"}
     if "train" in splits:
-        splits |= _held_out(splits["train"], options, key, (*splits,))
+        splits |= _held_out_by_name(splits["train"], options, folder, splits.keys())
     pool = splits.get("train", next(iter(read.splits.values())))
     return NodeImages(key, read.classes, splits, read.splits.get("common"), pool)
 
@@ -193,17 +193,38 @@ def _natural(pool: ImageSet, options: Options, num_nodes: int) -> tuple[list[str
     return [str(names[one]) for one in drawn], [order[ends[one] - counts[one] : ends[one]] for one in drawn]
 
 
-def _held_out(
-    images: ImageSet, options: Options, key: str, existing: tuple[str, ...] = ("train",)
-) -> dict[str, ImageSet]:
-    """Split a node's images at random; splits that are ``existing`` keep their images. Empty splits are left out."""
+def _held_out(images: ImageSet, options: Options, key: str) -> dict[str, ImageSet]:
+    """Split a node's images at random. Empty splits are left out."""
     order = generator(options.partition_seed, "images.split", key).permutation(len(images))
-    shares = {"test": options.test_share, "validation": options.validation_share}
-    parts: dict[str, Part] = {}
-    start = 0
-    for split, share in shares.items():
-        end = start + (0 if split in existing else int(share * len(images)))
-        parts[split] = np.sort(order[start:end])
-        start = end
-    parts["train"] = np.sort(order[start:])
-    return {split: images.at(parts[split]) for split in ("train", "validation", "test") if len(parts[split])}
+    tests = int(options.test_share * len(images))
+    return _divided(images, order, tests, tests + int(options.validation_share * len(images)))
+
+
+def _held_out_by_name(
+    images: ImageSet, options: Options, folder: Path, present: Collection[str]
+) -> dict[str, ImageSet]:
+    """As :func:`_held_out`, where images are added between runs: none that trained is held out later.
+
+    Each image draws a number by its name. Where that holds out none, but the share is that of an image, the first one
+    is held out. Splits that are ``present`` keep their images.
+    """
+    label = folder.resolve().name
+    draws = [
+        derive_seed(options.partition_seed, "images.split", label, pictures.name_of(number, folder)) / 2**63
+        for pictures, number in images.pictures
+    ]
+    order, count = np.argsort(draws, kind="stable"), len(images)
+    test, validation = (
+        0.0 if split in present else share
+        for split, share in (("test", options.test_share), ("validation", options.validation_share))
+    )
+    one_test, one_validation = min(1, int(test * count)), min(1, int(validation * count))
+    tests = max(sum(draw < test for draw in draws), one_test)
+    held_out = max(sum(draw < test + validation for draw in draws), tests + one_validation)
+    held_out = min(held_out, count - 1)  # one image trains
+    return _divided(images, order, min(tests, held_out - one_validation), held_out)
+
+
+def _divided(images: ImageSet, order: Part, tests: int, held_out: int) -> dict[str, ImageSet]:
+    parts = {"train": order[held_out:], "validation": order[tests:held_out], "test": order[:tests]}
+    return {split: images.at(np.sort(rows)) for split, rows in parts.items() if len(rows)}

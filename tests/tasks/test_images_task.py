@@ -4,16 +4,19 @@ import io
 import os
 import shutil
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from fedapps.tasks.base import DataError, NodeData, normalisation_names
-from fedapps.tasks.images import formats, image_set
+from fedapps.tasks.images import formats, image_set, partition
 from fedapps.tasks.images.formats import read_folder
+from fedapps.tasks.images.image_set import ArrayImages, ImageSet
 from fedapps.tasks.images.options import Options
-from fedapps.tasks.images.partition import all_images, node_images
+from fedapps.tasks.images.partition import all_images, node_images, own_images
 from fedapps.tasks.images.task import ImagesTask, augmentation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,7 +176,8 @@ def test_a_deployed_node_keeps_the_splits_of_its_folder_and_holds_out_the_others
     task = ImagesTask(Options(dataset="pets", labels="cat,dog,owl", height=6))
     node = task.load_own(folder)
     assert node.key == "robot-7"
-    assert [node.count(split) for split in SPLITS] == [18, 2, 5]
+    assert node.count("train") + node.count("validation") == 20
+    assert (node.count("validation") > 0, node.count("test")) == (True, 5)
     assert len(node.extra["common"]["label"]) == 4
     assert node.extra["classes"] == ("cat", "dog", "owl")
     assert task.own_profile(folder) == node.profile()
@@ -181,7 +185,48 @@ def test_a_deployed_node_keeps_the_splits_of_its_folder_and_holds_out_the_others
     shutil.rmtree(folder / "common")
     assert not task.has_common_test(folder)
     (folder / "test").rename(tmp_path / "elsewhere")
-    assert [task.load_own(folder).count(split) for split in SPLITS] == [14, 2, 4]
+    counts = [task.load_own(folder).count(split) for split in SPLITS]
+    assert sum(counts) == 20
+    assert min(counts) > 0
+
+
+def write_archive(folder, pixels, labels):
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "train.npz", images=pixels, labels=labels)
+
+
+@pytest.mark.parametrize("write", [write_folders, write_archive])
+def test_no_image_that_trained_is_held_out_once_the_folder_of_a_node_has_grown(tmp_path, write):
+    """The images of each week lie between those of the week before, which are sorted by class."""
+    pixels, labels = drawn(240)
+
+    def contents(folder):
+        splits = own_images(folder, Options(dataset="pets", labels="cat,dog,owl", height=6)).splits
+        return {
+            split: {np.asarray(splits[split][row]).tobytes() for row in range(len(splits[split]))} for split in SPLITS
+        }
+
+    weeks = []
+    for count in (40, 60, 240):
+        write(tmp_path / "robot", pixels[:count], labels[:count])
+        weeks.append(contents(tmp_path / "robot"))
+        assert sum(map(len, weeks[-1].values())) == count
+    for before, after in pairwise(weeks):
+        assert all(before[split] <= after[split] for split in SPLITS)
+    assert [len(weeks[-1][split]) / 240 for split in SPLITS] == pytest.approx([0.7, 0.1, 0.2], abs=0.06)
+    shutil.copytree(tmp_path / "robot", tmp_path / "mount" / "robot")
+    assert contents(tmp_path / "mount" / "robot") == weeks[-1], "wherever the folder is"
+
+
+@settings(max_examples=50)
+@given(count=st.integers(1, 40), test=st.floats(0, 0.45), validation=st.floats(0, 0.45), seed=st.integers(0, 2**31))
+def test_a_small_folder_has_an_image_of_each_split_whose_share_is_that_of_one(count, test, validation, seed):
+    images = ImageSet([(ArrayImages("train.npz", "images", count), row) for row in range(count)], np.zeros(count, int))
+    options = Options(test_share=test, validation_share=validation, partition_seed=seed)
+    splits = partition._held_out_by_name(images, options, Path("robot"), ["train"])
+    assert sorted(row for part in splits.values() for row in numbers_of(part)) == [*range(count)]
+    shares = {"test": test, "validation": validation}
+    assert splits.keys() >= {"train", *(split for split, share in shares.items() if int(share * count))}
 
 
 def test_the_floor_is_the_most_frequent_class(tmp_path):
