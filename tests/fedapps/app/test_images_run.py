@@ -61,7 +61,7 @@ def test_nodes_with_folders_of_their_own_that_lack_classes(tmp_path):
     found = last_evaluation(folder, "fedavg")
     assert sorted(found) == ["robot-0", "robot-1", "robot-2"]
     assert {metrics["test.global_accuracy.count"] for metrics in found.values()} == {6}
-    assert {metrics["test.local_accuracy.count"] for metrics in found.values()} == {6}
+    assert all(0 < metrics["test.local_accuracy.count"] < 30 for metrics in found.values())
 
 
 def test_a_run_decodes_each_image_once_and_a_dry_run_those_of_one_node(tmp_path, monkeypatch):
