@@ -110,7 +110,8 @@ def test_the_task_says_how_its_metrics_are_averaged():
 
 
 def test_who_drops_out_is_the_same_for_every_method():
-    samplers = [strategy_of(label, drop_nodes=True, fraction_train=1.0, seed=4).sampler for label in ("fedavg", "fedcurv")]
+    keys = {"drop_nodes": True, "fraction_train": 1.0, "seed": 4}
+    samplers = [strategy_of(label, **keys).sampler for label in ("fedavg", "fedcurv")]
     assert samplers == [DropSchedule(seed=4)] * 2
 
 
