@@ -171,7 +171,7 @@ _RUNS = 16
 class Growth:
     """How many training examples a node had before each of its last 16 runs, and has now: a file of the node alone.
 
-    A damaged file is as none, with a warning.
+    A damaged file counts as missing, with a warning.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class Growth:
         runs, examples = (seen.get("runs"), seen.get("examples")) if isinstance(seen, dict) else (None, None)
         if isinstance(runs, dict) and isinstance(examples, int) and all(type(each) is int for each in runs.values()):
             return runs, examples
-        logger.warning("%s is damaged: to this run, all training examples are new; it is written anew", self.path)
+        logger.warning("%s is damaged: this run counts all training examples as new and replaces the file", self.path)
         return {}, 0
 
 

@@ -83,8 +83,8 @@ class BaseStrategy(RoundLoop):
         Limits of the numbers of examples that nodes report; by default none.
     size_bound : float
         Above 1: refuse a train reply whose update, or another part, is larger than this number times the median of
-        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound; neither is one
-        where ``privacy`` clips.
+        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound. A ``privacy``
+        that clips replaces it.
     admission : Admission
         Which nodes may take part, by their groups and keys; by default all.
     held_out : HeldOut
@@ -261,8 +261,8 @@ class BaseStrategy(RoundLoop):
         self.aggregation = aggregation
         no_mean = f"its noise is that of a mean, and aggregation = {aggregation} is none" if aggregation else ""
         learns = type(self.sampler).observe is not Sampler.observe
-        chosen = f"sampler = {self.sampler} chooses nodes by what others report" if learns else ""
-        self.privacy.check_strategy(self.privacy_gap or no_mean or chosen)
+        sampler_gap = f"sampler = {self.sampler} chooses nodes by what others report" if learns else ""
+        self.privacy.check_strategy(self.privacy_gap or no_mean or sampler_gap)
         if compression and self.compression_gap:
             raise ValueError(f"compression = {compression}: cannot be used, because {self.compression_gap}")
         self.compression = compression

@@ -229,7 +229,8 @@ class StratifiedFraction(Sampler):
     def _warn_of_unknown_labels(self, profiles: Collection[Profile]) -> None:
         labels = {node.groups[self.group] for node in profiles if self.group in node.groups}
         unknown, other = sorted(self.fractions.keys() - labels), sorted(labels - self.fractions.keys())
-        if unknown and other:  # if the labels of all nodes have a fraction, those of the others may be away
+        # Where each node has a label with a fraction, nothing is misspelt: nodes with the other labels may be away.
+        if unknown and other:
             log(
                 WARNING,
                 "fractions: no node has a %s of %s; nodes have %s, whose fraction is default = %g",

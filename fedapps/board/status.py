@@ -164,7 +164,7 @@ class MethodStatus:
     name, colour : str
         Its label, and its colour as ``#rrggbb``.
     rounds, of : int
-        Finished rounds, without those before the run, and those of the run config; 0 if unknown.
+        Finished rounds of this run, and the ``rounds`` of its config; 0 if unknown.
     value : float or None
         The last value of the run's metric.
     points : list of (int, float)

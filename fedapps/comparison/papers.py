@@ -206,8 +206,8 @@ def _tables(
 
 
 def _row(metrics: Sequence[str], cells: Sequence[float | Sequence[float]], at: int) -> dict[str, float]:
-    chosen = [cell if isinstance(cell, int | float) else cell[at] for cell in cells]
-    return dict(zip(metrics, chosen, strict=True))
+    numbers = [cell if isinstance(cell, int | float) else cell[at] for cell in cells]
+    return dict(zip(metrics, numbers, strict=True))
 
 
 @cache

@@ -101,8 +101,9 @@ def all_images(folder: Path, options: Options) -> NodeImages:
 def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> NodeImages:
     """Return the images of a deployed node.
 
-    Validation and test images are those of the folder, or else held out, each by its own draw, because such a folder
-    grows. ``labels`` are the classes of a trained model, instead of those of the options.
+    The folder's own validation and test images are used. If it has none, images are held out; a draw for each image
+    decides, so that its split stays the same when the folder grows. ``labels`` are the classes of a trained model,
+    instead of those of the options.
     """
     layout = options.layout()
     if labels:

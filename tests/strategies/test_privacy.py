@@ -248,7 +248,7 @@ def test_the_noise_comes_before_the_servers_step():
 
 @pytest.mark.parametrize("bound", [0.0, 100.0])
 def test_no_node_decides_whether_the_updates_of_others_count(bound):
-    """Relative to the small updates of nodes 0 and 2, those of the others would be too large."""
+    """Nodes 0 and 2 send small updates. A bound relative to these would refuse the updates of the other nodes."""
 
     def mean_update(*, replies):
         def train(partition, received, config):

@@ -197,7 +197,7 @@ def write_archive(folder, pixels, labels):
 
 @pytest.mark.parametrize("write", [write_folders, write_archive])
 def test_no_image_that_trained_is_held_out_once_the_folder_of_a_node_has_grown(tmp_path, write):
-    """The images of each week lie between those of the week before, which are sorted by class."""
+    """Images are sorted by class, so new images stand between those of earlier weeks."""
     pixels, labels = drawn(240)
 
     def contents(folder):

@@ -76,8 +76,8 @@ def test_the_first_evaluation_at_the_target_decides(values, mode, found):
 def test_the_rounds_before_a_started_run_do_not_count():
     """Two rounds of the run reach the target, 16 steps and 220 bytes after ten rounds of another one."""
     later = [[row | {"round": 10 + row["round"]} for row in rows] for rows in (evaluated(0.5), TRAINED)]
-    found = cost_to_target(RunConfig(target=0.5, track_metric="sr", track_mode="max"), *later, begun=10)
-    assert found == {"rounds_to_target": 2.0, "steps_to_target": 16.0, "bytes_to_target": 220.0}
+    cost = cost_to_target(RunConfig(target=0.5, track_metric="sr", track_mode="max"), *later, begun=10)
+    assert cost == {"rounds_to_target": 2.0, "steps_to_target": 16.0, "bytes_to_target": 220.0}
 
 
 def test_without_a_target_nothing_is_counted():

@@ -159,7 +159,7 @@ def test_no_pair_twice_and_none_with_itself(values):
 def test_holm_by_hand():
     # sorted .005 .01 .03 .04 -> x4 x3 x2 x1 = .02 .03 .06 .04 -> running maximum .02 .03 .06 .06
     assert holm([0.01, 0.04, 0.03, 0.005], of=4) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    # of six tests, those of the two largest p-values are not known: x6 x5 x4 x3 = .03 .05 .12 .12
+    # With six tests, of which the four smallest p-values are known: x6 x5 x4 x3 = .03 .05 .12 .12
     assert holm([0.01, 0.04, 0.03, 0.005], of=6) == pytest.approx([0.05, 0.12, 0.12, 0.03])
     assert holm([0.6, 0.9], of=2) == [1.0, 1.0]
     assert holm([0.2], of=1) == [0.2]
