@@ -184,8 +184,8 @@ def started_arrays(config: Config, strategy: BaseStrategy, initial: ArrayRecord)
     unsent = {name: array.numpy() for name, array in initial.items() if matches(name, fixed) and name not in shared}
     if changed := [name for name, array in unsent.items() if not np.array_equal(array, state.get(name, array))]:
         raise ValueError(
-            f"start = {config.run.start!r}: the model was trained with flora, which changes {changed[0]}; others "
-            "leave it as the nodes build it: start with flora"
+            f"start = {config.run.start!r}: the model has another {changed[0]} than the nodes build, and this method "
+            "does not send it: start with the method that trained the model"
         )
     arrays = {name: state[name].numpy() for name in shared if name in state}
     if mismatch := check_reply(from_record(shared), arrays, 1):
