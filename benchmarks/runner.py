@@ -76,10 +76,15 @@ def run_all(experiments: Sequence[Experiment], output: Path, results: Path, *, d
         print(f"\n[{number + 1}/{len(left)}] {one.name}: {one.answers} About {_duration(to_go)} to go.", flush=True)
         if again:
             shutil.rmtree(output / one.name, ignore_errors=True)
-        begun = time.monotonic()
-        status = subprocess.run(_command(one, output, data), check=False).returncode
-        minutes = (time.monotonic() - begun) / 60
-        spent, planned = spent + minutes, planned + one.minutes
+        command, begun = _command(one, output, data), time.monotonic()
+        so_far = output / one.name / "minutes"  # of a run that was interrupted
+        earlier = float(so_far.read_text()) if "--resume" in command and so_far.exists() else 0.0
+        try:
+            status = subprocess.run(command, check=False).returncode
+        finally:
+            minutes = earlier + (time.monotonic() - begun) / 60
+            so_far.write_text(f"{minutes}")
+        spent, planned = spent + minutes - earlier, planned + one.minutes
         if status:
             failed.append(f"{one.name} failed with exit status {status}")
         else:

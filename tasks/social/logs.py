@@ -15,6 +15,7 @@ from fedapps.tasks.logs.signals import Gathered, Series, turned
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import DataError
 from fedapps.base.options import option
+from fedapps.base.seeding import derive_seed
 
 from .scenes import scene_of
 
@@ -25,6 +26,8 @@ class SocialImportSettings(ImportSettings):
 
     node: str = option("a", "Name of the participant who rates; the file is NAME.json")
     room: str = option("", "Corners of the room in order, x,y in m in the frame of the positions: 0,0; 6,0; 6,4; 0,4")
+    test_share: float = option(0.15, "Share of the scenes for testing, drawn one by one", minimum=0, maximum=1)
+    validation_share: float = option(0.15, "Share of the scenes for validation", minimum=0, maximum=1)
 
 
 class SocialImport(LogImport):
@@ -67,7 +70,8 @@ class SocialImport(LogImport):
                 continue
             people = [self.at("people", series, epoch, time) for series in tracked]
             scene = self._scene(poses, [person for person in people if person])
-            scene |= {"identifier": f"{output.log} {len(scenes):05d}", "score": float(score)}
+            name = f"{output.log} {len(scenes):05d}"
+            scene |= {"identifier": name, "score": float(score), "split": self._split(name)}
             scene_of(scene, f"{log.path}, rating at {time:.3f} s")
             scenes.append(json.dumps(scene))
         if not scenes:
@@ -76,6 +80,13 @@ class SocialImport(LogImport):
             )
         output.lines(f"{path_name(self.settings.node)}.json", scenes)
         return f"{len(scenes)} scenes; left out {missed} ratings without a pose of the robot"
+
+    def _split(self, name: str) -> str:
+        """The split of a scene, drawn by its name, so that it is the same when other logs follow."""
+        draw = derive_seed(0, "social.split", name) / 2**63
+        if draw < self.settings.test_share:
+            return "test"
+        return "validation" if draw < self.settings.test_share + self.settings.validation_share else "train"
 
     def _scene(self, robot: dict[str, float], people: list[dict[str, float]]) -> dict[str, Any]:
         def placed(x: float, y: float) -> tuple[float, float]:

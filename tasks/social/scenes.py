@@ -3,7 +3,8 @@
 Each participant has a file of JSON lines, as published [1]_: ``score`` (0-100; 100 disturbs nobody), ``identifier``,
 ``room`` (corners ``[x, y]``), ``humans`` and ``objects`` (``id, xPos, yPos, orientation``), ``links`` (``[id, id,
 "interact"]``) and ``robot`` (``{"id": 0}``), in centimetres and degrees relative to the robot, which faces +y.
-Interactions between two people are listed twice, once from each side; interactions with objects are listed once.
+Interactions between two people are listed twice, once from each side; interactions with objects are listed once. All
+lines or none have ``split``: train, validation or test.
 
 .. [1] Manso, Nuñez, Calderita, Faria and Bachiller, SocNav1: A Dataset to Benchmark and Learn Social Navigation
    Conventions, Data 5(1):7, 2020, https://doi.org/10.3390/data5010007
@@ -50,6 +51,8 @@ class RatedScene:
         of a pair is a human.
     room : tuple of Point
         The corners in order, in metres; the first is not repeated.
+    split : str
+        train, validation or test, if the file has it; otherwise empty, and the split is drawn.
     """
 
     identifier: str
@@ -58,6 +61,7 @@ class RatedScene:
     objects: tuple[Pose, ...]
     links: tuple[tuple[int, int], ...]
     room: tuple[Point, ...]
+    split: str = ""
 
     def mirrored(self) -> "RatedScene":
         """Return the scene with left and right exchanged. Its score is the same."""
@@ -144,6 +148,11 @@ def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
                 f"{first}), so that a test scene could be a training scene; keep one of the two"
             )
         scenes.append(scene)
+    unsplit = [scene for scene in scenes if not scene.split]
+    if 0 < len(unsplit) < len(scenes):
+        raise DataError(
+            f"{path}, line {lines[unsplit[0].identifier]}: missing split; expected it in all lines or in none"
+        )
     if len(scenes) >= FEWEST and 0 < max(scene.score for scene in scenes) <= 1:
         raise DataError(f"{path}: no score is above 1, as on a scale from 0 to 1; expected 0 (worst) to 100")
     turns = [abs(turn) for scene in scenes for _, _, turn in (*scene.humans, *scene.objects)]
@@ -172,7 +181,9 @@ def _scene(values: Mapping[str, Any], location: str) -> RatedScene:
         raise DataError(f"{location}: the room is {width:g} cm wide; expected centimetres, not metres")
     if not isinstance(values["identifier"], (str, int)):
         raise DataError(f"{location}: identifier = {shown(values['identifier'])}; expected a string")
-    return RatedScene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
+    if (split := values.get("split", "")) not in ("", *SPLITS):
+        raise DataError(f"{location}: split = {shown(split)}; expected {', '.join(SPLITS)}")
+    return RatedScene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room), split)
 
 
 def _list(values: Mapping[str, Any], name: str, location: str) -> list[Any]:
@@ -232,9 +243,9 @@ def split_scenes(
 ) -> Mapping[str, list[RatedScene]]:
     """Split the scenes of one participant.
 
-    Of n scenes, ⌊0.7 n⌋ are for training, half of the remaining ones (rounded down) for validation, and the others for
-    testing. This gives Table 3 of Guerdan and Gunes, 2022, Appendix A. Participants rated partly the same scenes, so a
-    test scene of one may be a training scene of another.
+    A split that the file gives holds. Otherwise, of n scenes, ⌊0.7 n⌋ are for training, half of the remaining ones
+    (rounded down) for validation, and the others for testing. This gives Table 3 of Guerdan and Gunes, 2022,
+    Appendix A. Participants rated partly the same scenes, so a test scene of one may be a training scene of another.
 
     Parameters
     ----------
@@ -252,7 +263,7 @@ def split_scenes(
     Raises
     ------
     DataError
-        There are fewer than 4 scenes.
+        There are fewer than 4 scenes, or none whose split is train.
     """
     if len(scenes) < FEWEST:
         raise DataError(
@@ -261,9 +272,16 @@ def split_scenes(
         )
     order = generator(seed, "social.split", participant).permutation(len(scenes))
     shuffled = [scenes[index] for index in order]
-    train = 7 * len(scenes) // 10
-    validation = train + (len(scenes) - train) // 2
-    used = shuffled[: max(1, round(train_fraction * train))]
+    if scenes[0].split:
+        parts = {split: [scene for scene in shuffled if scene.split == split] for split in SPLITS}
+        if not parts["train"]:
+            raise DataError(f"{participant}.json: no scene of the split train; expected at least one")
+    else:
+        train = 7 * len(scenes) // 10
+        validation = train + (len(scenes) - train) // 2
+        cut = (shuffled[:train], shuffled[train:validation], shuffled[validation:])
+        parts = dict(zip(SPLITS, cut, strict=True))
+    parts["train"] = parts["train"][: max(1, round(train_fraction * len(parts["train"])))]
     if augment:
-        used += [scene.mirrored() for scene in used]
-    return dict(zip(SPLITS, (used, shuffled[train:validation], shuffled[validation:]), strict=True))
+        parts["train"] += [scene.mirrored() for scene in parts["train"]]
+    return parts

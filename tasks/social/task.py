@@ -245,7 +245,7 @@ class SocialTask(Task):
         counts = ", ".join(f"{len(scenes)} {split}" for split, scenes in splits.items())
         mirrored = ", with mirror images" if self.options.augment else ""
         return (
-            f"participants {', '.join(read)}; other files: {', '.join(unused) or 'none'}; scenes drawn for {counts}"
+            f"participants {', '.join(read)}; other files: {', '.join(unused) or 'none'}; scenes: {counts}"
             f"{mirrored}; cm and degrees, scores from 0 (worst) to 100"
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command_line
+from benchmarks import runner
 from benchmarks.collected import of_folder
 from benchmarks.experiments import Experiment, experiments
 from benchmarks.results import Result
@@ -116,6 +117,29 @@ def test_what_has_finished_is_skipped_and_what_is_missing_is_named(
     assert run_all([encoded], *places, data="", again=False) == 0
     assert "encoded skipped: get minilm with: python -m benchmarks.pretrained minilm" in capsys.readouterr().out
     assert "[2/2] second" in told(again=True)[1]
+
+
+@pytest.mark.subprocesses
+def test_the_minutes_of_a_resumed_experiment_are_those_of_all_parts(
+    table: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, program = tmp_path / "output" / "first", [sys.executable, "-c", "raise SystemExit({})"]
+    folder.mkdir(parents=True)
+    (folder / "rows.json").write_text('{"name": "speed"}\n')
+    (folder / "minutes").write_text("5")
+
+    def minutes(status: int, *options: str) -> float:
+        command = [*program[:2], program[2].format(status), *options]
+        monkeypatch.setattr(runner, "_command", lambda *given: command)
+        run_all([table["first"]], tmp_path / "output", tmp_path / "results", data="/d", again=False)
+        return float((folder / "minutes").read_text())
+
+    assert 5 < minutes(1, "--resume") < 6
+    so_far = minutes(1, "--resume")
+    assert 5 < so_far < minutes(0, "--resume")
+    assert Result.read(tmp_path / "results" / "first.json").minutes == pytest.approx(5, abs=0.9)
+    (folder / "result.json").unlink()
+    assert minutes(0) < 1, "it began anew"
 
 
 def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:

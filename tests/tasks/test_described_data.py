@@ -32,9 +32,7 @@ def test_participants(tmp_path):
     task = SocialTask(SocialOptions(source="simulated", participants="a,b", world_scenes=20, augment=False))
     task.make_world(tmp_path, 1, 0)
     (tmp_path / "notes.json").write_text(json.dumps({}))
-    expected = (
-        "participants a, b; other files: notes; scenes drawn for 28 train, 6 validation, 6 test; cm and degrees, "
-    )
+    expected = "participants a, b; other files: notes; scenes: 28 train, 6 validation, 6 test; cm and degrees, "
     assert task.describe_data(tmp_path) == expected + "scores from 0 (worst) to 100"
 
 

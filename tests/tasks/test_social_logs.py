@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fedapps.tasks.logs.folder import import_logs
 from fedapps.tasks.social.logs import SocialImport
-from fedapps.tasks.social.scenes import read_participant
+from fedapps.tasks.social.scenes import read_participant, split_scenes
 from robot_logs import Messages, Recorded, write_bag
 
 MAPPING = """[settings]
@@ -31,10 +31,10 @@ score = { column = "data" }
 """
 
 
-def imported(tmp_path: Path, messages: list[Recorded], mapping: str = MAPPING) -> str:
+def imported(tmp_path: Path, messages: list[Recorded], mapping: str = MAPPING, log: str = "a") -> str:
     (tmp_path / "mapping.toml").write_text(mapping)
-    log = write_bag(tmp_path / "a.mcap", messages)
-    ((complete, line),) = import_logs(SocialImport, [log], tmp_path / "mapping.toml", tmp_path / "out")
+    bag = write_bag(tmp_path / f"{log}.mcap", messages)
+    ((complete, line),) = import_logs(SocialImport, [bag], tmp_path / "mapping.toml", tmp_path / "out")
     return line if complete else f"refused: {line}"
 
 
@@ -53,6 +53,23 @@ def test_a_rating_gives_the_scene_around_the_robot(tmp_path: Path) -> None:
     assert orientation == pytest.approx(0.0, abs=1e-6)  # who faces the robot has the direction (sin 0, -cos 0)
     # the robot is at (1.5, 1): the corner (-2, -2) lies 3.5 m behind and 3 m to the right
     np.testing.assert_allclose(scene.room[0], (3.0, -3.5), atol=1e-6)
+
+
+def test_a_scene_stays_in_its_split_when_another_log_follows(tmp_path: Path) -> None:
+    ros, splits = Messages(), []
+    for name, ratings in (("a", 60), ("b", 40)):
+        messages: list[Recorded] = []
+        for tick in range(ratings):
+            time = tick * 0.1
+            messages.append(("/odom", time, ros.odometry(time, 1.0, 1.0)))
+            messages.append(("/people", time, ros.people(time, {"p": (2.0, 2.0)})))
+            messages.append(("/rating", time, ros.number(float(tick))))
+        assert f"{ratings} scenes" in imported(tmp_path, messages, log=name)
+        parts = split_scenes(read_participant(tmp_path / "out", "q"), "q", seed=0)
+        splits.append({split: {scene.identifier for scene in scenes} for split, scenes in parts.items()})
+    first, both = splits
+    assert all(first[split] < both[split] for split in both)
+    assert len(both["train"]) == pytest.approx(70, abs=15)
 
 
 @pytest.mark.parametrize("room", ["", "0,0; 1,1", "a,b; c,d; e,f", "0,0; 1,0; 1"])

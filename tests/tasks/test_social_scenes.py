@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,12 +119,20 @@ def human(**changed):
             "the room is 5 cm wide; expected centimetres, not metres",
         ),
         (GIVEN, "identifier '01792 B' occurs for the second time .first in line 1., so that a test scene could be"),
+        (GIVEN | {"split": "tests"}, "split = 'tests'; expected train, validation, test"),
         (GIVEN | {"robot": 0}, "robot: 0; expected an object whose id is a whole number"),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_line(tmp_path, line, message):
     with pytest.raises(DataError, match=f"a.json, line 2: {message}"):
         read_participant(folder_of(tmp_path, GIVEN, line), "a")
+
+
+def test_a_split_stands_in_all_lines_or_in_none(tmp_path):
+    lines = [GIVEN | {"identifier": str(n), "split": "test"} for n in range(2)]
+    assert [scene.split for scene in read_participant(folder_of(tmp_path, *lines), "a")] == ["test", "test"]
+    with pytest.raises(DataError, match=r"a\.json, line 3: missing split; expected it in all lines or in none"):
+        read_participant(folder_of(tmp_path, *lines, GIVEN), "a")
 
 
 def test_scores_on_another_scale_are_refused(tmp_path):
@@ -213,6 +222,18 @@ def test_smaller_fractions_are_part_of_larger_ones(count, fractions):
     assert large["train"][: len(small["train"])] == small["train"]
     for other in ("validation", "test"):
         assert small[other] == large[other] == whole[other]
+
+
+def test_scenes_with_a_split_stay_in_it_when_others_follow():
+    scenes = [replace(scene, split=("train", "test", "validation")[i % 3]) for i, scene in enumerate(scenes_of(30))]
+    few, many = split_scenes(scenes[:12], "a", seed=0), split_scenes(scenes, "a", seed=0)
+    for split in many:
+        assert {scene.split for scene in many[split]} == {split}
+        assert len(many[split]) == 10
+        assert {scene.identifier for scene in few[split]} <= {scene.identifier for scene in many[split]}
+    assert len(split_scenes(scenes, "a", seed=0, train_fraction=0.5, augment=True)["train"]) == 10
+    with pytest.raises(DataError, match=r"a.json: no scene of the split train; expected at least one"):
+        split_scenes([replace(scene, split="test") for scene in scenes], "a", seed=0)
 
 
 def test_mirror_images_double_the_training_scenes_alone():
