@@ -114,6 +114,8 @@ class DrivingTrained(TrainedModel):
         if plan is not None:
             ahead = _checked(plan, (horizon, 2), "plan", "[H, 2] or [S, H, 2]").expand(count, -1, -1)
         draws = self._noise(noise, count, options.samples if samples is None else samples, seed)
+        if not count:
+            return np.empty((0, draws.shape[1], horizon, 4), dtype=np.float32)
         device = self.device
         history = past(setting, seen, acting, options.history).float().to(device)
         standard = (ahead / ahead.new_tensor(setting.control)).float().to(device)

@@ -113,6 +113,7 @@ def test_several_encounters_at_once_and_plans():
     alone = trained.forecast(motions, controls, plan, noise=noise[1:])
     np.testing.assert_allclose(together[1], alone, atol=1e-5)
     assert np.abs(together[0] - together[1]).max() > 1e-3  # the human answers the robot's plan
+    assert trained.forecast(both[0][:0], both[1][:0], samples=3).shape == (0, 3, 20, 4)
 
 
 def test_bad_histories_are_refused():
