@@ -18,6 +18,9 @@ BOTH_FLOWERS := tests/conformance tests/sim/test_inprocess.py
 CORES := $(shell env -u OMP_NUM_THREADS nproc)
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
+# The slow tests of fleets, those that take longest first: were they to start last, all cores but one would wait for them.
+LONGEST := $(addprefix tests/processes/,test_faults.py test_generations.py test_first_fleet.py)
+SLOW_FLEETS := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/processes/test_*.py))
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 # An environment beside .venv: its folder, and what pip installs into it.
@@ -64,7 +67,7 @@ test-more: export OMP_NUM_THREADS := 1
 test-more: $(STAMP) $(GRPC_STAMP)  ## the slow tests, which `test` leaves out
 	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
 	.venv-grpc/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
-	$(BIN)/python -m pytest -m "slow and processes" tests/processes tests/conformance $(ON_ALL_CORES)
+	$(BIN)/python -m pytest -m "slow and processes" $(SLOW_FLEETS) tests/conformance $(ON_ALL_CORES) --no-loadscope-reorder
 	.venv-grpc/bin/python -m pytest -m "slow and processes" tests/processes/test_late_replies.py
 
 test-all: test  ## all tests
