@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.papers import paper_exhibits, paper_of
 
 from .experiments import experiments
-from .numbers import FUNCTIONS, is_method, markdown, measured, row, shown, with_limits
+from .numbers import FUNCTIONS, direction, is_method, markdown, measured, row, shown, with_limits
 from .results import result
 
 
@@ -20,7 +19,7 @@ def claim(
     ``worse`` is in the result ``other`` if that is given. The cells are the claim, the paper's difference, ours, our
     seeds and the verdict, which follows from the 95 % interval of the difference. ``because`` is added to the verdict.
     """
-    content, sign = result(name), describe(metric).better or 1
+    content, sign = result(name), direction(metric)
     if other:
         ours = content.of(better, metric).minus(result(other).of(worse, metric))
     else:
@@ -50,7 +49,7 @@ def exhibits(paper: str) -> str:
 
 def _verdict_on(name: str, metric: str, better: str, worse: str) -> str:
     ours = result(name).difference(metric, better, worse)
-    return verdict(ours if (describe(metric).better or 1) > 0 else ours.negated(), 0)
+    return verdict(ours if direction(metric) > 0 else ours.negated(), 0)
 
 
 def hours(*names: str) -> str:

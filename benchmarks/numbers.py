@@ -20,11 +20,20 @@ from .results import FOLDER, Result, result
 
 #: The functions by name. Names of results are those of experiments; methods are in canonical form.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+#: Metrics of which lower is better, though their names do not say so.
+_LOWER = {"bytes_per_client_round", "dynamics_distance", "gain_distance"}
 
 
 def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     FUNCTIONS[function.__name__] = function
     return function
+
+
+def direction(metric: str) -> int:
+    """1 if higher is better, -1 if lower is. Raise :class:`ValueError` if it is not known."""
+    if better := -1 if metric in _LOWER else describe(metric).better:
+        return better
+    raise ValueError(f"{metric}: neither higher nor lower is known to be better; add it to _LOWER or to describe")
 
 
 @_function
@@ -225,7 +234,7 @@ def wilcoxon(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
 @_function
 def in_order(name: str, metric: str, methods: Mapping[str, str]) -> str:
     """The names of methods for readers, by the mean of a metric, the best one first."""
-    content, sign = result(name), describe(metric).better or 1
+    content, sign = result(name), direction(metric)
     ordered = sorted(methods, key=lambda method: -sign * content.of(method, metric).mean)
     return ", ".join(f"`{methods[method]}`" for method in ordered)
 

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from fedapps.base.report.metrics import describe
 from fedapps.registry.expressions import read_expression
 
 from .claims import verdict
-from .numbers import FUNCTIONS, change, change_with_half, over_seeds, shown, with_half
+from .numbers import FUNCTIONS, change, change_with_half, direction, over_seeds, shown, with_half
 from .ranks import DATA_SETS, name_of
 from .results import Result, result
 
@@ -113,7 +112,7 @@ def ordered(name: str, metric: str, *chains: Sequence[str]) -> str:
     With several seeds, every interval of a paired difference must be on the better side of 0. With one, as problems
     without random draws have, the difference decides.
     """
-    content, sign = result(name), describe(metric).better or 1
+    content, sign = result(name), direction(metric)
     verdicts = []
     for better, worse in (pair for chain in chains for pair in pairwise(chain)):
         gap = content.difference(metric, better, worse)

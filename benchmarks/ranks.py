@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 
-from fedapps.base.report.metrics import WORST_TENTH, describe
+from fedapps.base.report.metrics import WORST_TENTH
 from fedapps.base.report.numbers import Estimate
 
-from .numbers import FUNCTIONS, markdown, shown
+from .numbers import FUNCTIONS, direction, markdown, shown
 from .recipe_runs import exit_status
 from .results import FOLDER, Result, result
 
@@ -76,10 +76,16 @@ class DataSet:
         """The names of the methods of which runs failed: they are not ranked."""
         return {name_of(one["method"]) for one in result(self.experiment).failed}
 
+    def at_end(self) -> set[str]:
+        """The names of the methods of which a tuned setting lies near an end of its range."""
+        if not (FOLDER / f"{self.experiment}-tune.json").exists():
+            return set()
+        return {name_of(tuned["method"]) for tuned in result(f"{self.experiment}-tune").rows if tuned["near_end"]}
+
     @property
     def better(self) -> int:
         """1 if higher is better on the own data, -1 if lower is."""
-        return describe(self.own).better or 1
+        return direction(self.own)
 
     def floors(self) -> set[str]:
         """References without training, whose names are words."""
@@ -192,8 +198,8 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
 
     Methods stand in the order of the first data set, and floors in one row at the end. Means
     that are not below the best have a star, but those of new nodes. A mean that is unknown is left out, with a dash,
-    and common data where there are none, without one. Cells of methods of which runs failed say how many seeds they
-    have.
+    and common data where there are none, without one. A dagger marks a method of which a tuned setting lies near an end
+    of its range. Cells of methods of which runs failed say how many seeds they have.
     """
     rows = [data.rows() for data in data_sets]
     best = [
@@ -211,6 +217,8 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
             for of, has, best_of in zip(rows, columns, best, strict=True)
         ]
         for index, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
+            if method in data.at_end() & of.keys():
+                cells[index] += " †"
             if method in data.lacking() & of.keys():
                 cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
@@ -232,7 +240,7 @@ def beaten_by(name: str, metric: str, method: str, others: Mapping[str, str]) ->
     others : mapping
         The other methods, with their names for readers.
     """
-    sign = describe(metric).better or 1
+    sign = direction(metric)
     gaps = {other: result(name).difference(metric, other, method) for other in others}
     lows = {other: gap.low if sign > 0 else gap.negated().low for other, gap in gaps.items()}
     return ", ".join(f"`{others[other]}`" for other, low in lows.items() if low is not None and low > 0) or "none"

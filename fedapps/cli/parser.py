@@ -22,7 +22,8 @@ def command_parser() -> argparse.ArgumentParser:
     """The parser.
 
     Of its result, ``command`` is the name of a command, ``kind`` that of a command of ``keys``, ``function`` the
-    ``MODULE:FUNCTION`` in ``fedapps.cli`` that takes the result, and ``refuse`` ends the process with a message.
+    ``MODULE:FUNCTION`` in ``fedapps.cli`` that takes the result, ``refuse`` ends the process with a message, and
+    ``default_of`` gives the default of an argument.
     """
     declared = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(
@@ -59,6 +60,7 @@ def _add_command(commands: Commands, name: str, command: Settings, shared: Mappi
     parser.set_defaults(
         function=command["function"],
         refuse=parser.error,
+        default_of=parser.get_default,
         takes_rest=command.get("takes-rest", False),
         known_options=re.findall(r"--[\w-]+", parser.format_usage()),
     )

@@ -20,7 +20,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.launch.estimate import inline_seconds
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine, execute
-from fedapps.launch.plan import timed_name
+from fedapps.launch.plan import following, timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
@@ -84,7 +84,7 @@ def compare_recipe(
     vary : sequence of Vary
         The keys to vary, whose values are combined, each with each; the recipe's if empty.
     seed_keys : sequence of str
-        Keys that take the value of the seed in each run; those of the recipe if empty.
+        Keys that take the value of the seed in each run; if empty, those of the recipe that no override sets.
     against : str
         The baseline, by its label or display name: each other method is tested against it alone; empty: pairs are.
     output_dir : str
@@ -108,7 +108,8 @@ def compare_recipe(
         raise ValueError(f"--seeds {seeds}: must be at least 1")
     keys, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
-    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys, against)
+    follow, all_seeds = following(recipe, seed_keys, keys), range(first_seed, first_seed + seeds)
+    plan = Plan.of(recipe, base, methods, all_seeds, engine, vary, follow, against)
     with _workers(plan, cluster) as workers:
         _check(plan, cluster)
         with plan.new_folder(str(keys.get("name", ""))) as (plan, folder):

@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedapps.base.options import split_names
 from fedapps.base.report.numbers import counted
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
@@ -88,7 +87,6 @@ class Plan(JobPlan):
         vary : sequence of Vary
             The keys that the recipe varies if empty.
         seed_keys : sequence of str
-            Those of the recipe if empty.
         against : str
             The label or display name of the baseline; may be empty.
 
@@ -100,7 +98,6 @@ class Plan(JobPlan):
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         method_labels = tuple(labels(named))
         vary = tuple(vary) or tuple(map(Vary.read, recipe_comparison(recipe, "vary").splitlines()))
-        follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
         names = shown_names(named)
         baselines = [label for label in method_labels if against in (label, names.get(label))]
         if against and not baselines:
@@ -113,7 +110,7 @@ class Plan(JobPlan):
             tuple(seeds),
             engine,
             vary,
-            seed_keys=follow,
+            seed_keys=tuple(seed_keys),
             names=names,
             against=baselines[0] if against else "",
         )

@@ -17,6 +17,7 @@ from fedapps.clients.data import DataSource
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import read_nodes, resolve
+from fedapps.launch.plan import following
 from fedapps.runs.comparisons import point_title
 from fedapps.tasks.base import NodeData, Task
 
@@ -71,7 +72,8 @@ class RecipeNodes:
             If data are missing or invalid.
         """
         base = resolve(read_recipe(recipe, overrides), "runs")
-        plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
+        follow = following(recipe, (), overrides.keys() - {"seed"})
+        plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary, follow)
         by_values = {
             tuple(point.values()): _read_nodes(config)
             for point, config in zip(plan.points, plan.configs(), strict=True)

@@ -41,6 +41,13 @@ def conflicts(
     yield from general
     for own in runs.values():
         yield from (conflict for conflict in _run_conflicts(own) if conflict not in general)
+    for label, own in runs.items():
+        if run.total_steps and own.training.steps != run.training.steps:
+            yield (
+                {"total_steps", "methods"},
+                f"methods: {label!r}: steps must be {run.training.steps}, those of the run, with total-steps = "
+                f"{run.total_steps}, from which the number of rounds follows",
+            )
     if run.collect_after:
         yield from _collection_conflicts(run)
     yield from _privacy_conflicts(run, methods, runs)

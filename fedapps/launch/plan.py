@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,9 +13,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedapps.app.node import choose_device
 from fedapps.base.atomic import write_whole
+from fedapps.base.options import split_names
 from fedapps.config.keys import all_keys
 from fedapps.config.parsing import Config
-from fedapps.config.recipe_files import Value
+from fedapps.config.recipe_files import Value, recipe_comparison
 from fedapps.config.run_config import check_name
 from fedapps.runs.owner import owned
 
@@ -112,6 +113,22 @@ class JobPlan:
                 f"--resume {folder}: {_FILE} is damaged or not the plan of a {cls.kind} ({where}: {problem['msg']}); "
                 f"start a new {cls.kind}"
             ) from error
+
+
+def following(recipe: Path, given: Sequence[str], overrides: Collection[str]) -> tuple[str, ...]:
+    """The keys that take the value of the seed: ``given``, otherwise those of the recipe that no override sets.
+
+    Raises
+    ------
+    ValueError
+        An override sets the seed, which is different in each run, or one of ``given``.
+    """
+    if both := [key for key in ("seed", *given) if key in overrides]:
+        advice = "use --seeds and --first-seed" if both[0] == "seed" else "leave it out, or out of --seed-keys"
+        raise ValueError(f"--set {both[0]}: each run gets its own value; {advice}")
+    return tuple(given) or tuple(
+        key for key in split_names(recipe_comparison(recipe, "seed-keys")) if key not in overrides
+    )
 
 
 def check_key(option: str, key: str, config: Config) -> None:

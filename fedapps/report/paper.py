@@ -92,7 +92,7 @@ def _csv(run: RunData, folder: Path) -> list[Path]:
     keys, rows = _varied_keys(run), []
     for value in _values(run):
         one = value.estimate
-        numbers = (one.mean, one.sd if one.sd is not None else 0.0, one.low, one.high, one.seeds, value.p)
+        numbers = (one.mean, one.sd, one.low, one.high, one.seeds, value.p)
         texts = ("" if number is None else str(number) for number in numbers)
         rows.append([*value.at, value.method, value.metric, *texts])
     head = (*keys, *_HEAD, "p_holm_against_baseline" if _baseline(run) else "p_holm_against_best")

@@ -12,14 +12,14 @@ import tomli_w
 from fedapps.app.cost import guarantee_of_all
 from fedapps.base.atomic import write_whole
 from fedapps.base.errors import RunFailedError
-from fedapps.base.options import Range, split_names
+from fedapps.base.options import Range
 from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
-from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
+from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine
-from fedapps.launch.plan import timed_name
+from fedapps.launch.plan import following, timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.registry.expressions import labels, shown_names
 from fedapps.runs.owner import owned
@@ -238,7 +238,7 @@ def tune_recipe(
     name = timed_name(f"tune-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-    follow = tuple(seed_keys) or split_names(recipe_comparison(recipe, "seed-keys"))
+    follow = following(recipe, seed_keys, keys)
     after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),

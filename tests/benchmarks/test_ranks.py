@@ -35,14 +35,14 @@ def test_ranks_need_three_methods_on_two_data_sets(scores):
 def data(tmp_path, monkeypatch):
     """A data set with three methods and two seeds; ``close`` is below ``best`` in one of them."""
     values = {"close(run.learning-rate=1)": (0.8, 0.7), "worst": (0.1, 0.2), "best": (0.7, 0.9)}
-    methods = {label: {"own": Estimate.of(of)} for label, of in values.items()}
-    methods["a guess"] = {"own": Estimate.of([0.0, 0.0])}
-    methods["best"] |= {"worst_tenth.own": Estimate.of([0.5]), "bytes_per_client_round": Estimate.of([12_345])}
-    methods["best: adapted"] = {"own": Estimate.of([0.6])}
+    methods = {label: {"accuracy": Estimate.of(of)} for label, of in values.items()}
+    methods["a guess"] = {"accuracy": Estimate.of([0.0, 0.0])}
+    methods["best"] |= {"worst_tenth.accuracy": Estimate.of([0.5]), "bytes_per_client_round": Estimate.of([12_345])}
+    methods["best: adapted"] = {"accuracy": Estimate.of([0.6])}
     (tmp_path / "methods-toy.json").write_text(Result("methods-toy", "toys", methods=methods).text())
     monkeypatch.setattr(ranks, "FOLDER", tmp_path)
     monkeypatch.setattr(ranks, "result", lambda name: Result.read(tmp_path / f"{name}.json"))
-    return DataSet("methods-toy", "Toys", "own")
+    return DataSet("methods-toy", "Toys", "accuracy")
 
 
 def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
@@ -58,13 +58,19 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
     assert data.rows()["best"]["bytes"].mean == 12_345
 
 
+def test_a_method_with_a_setting_at_the_end_of_its_range_has_a_dagger(data, tmp_path):
+    tuned = [{"method": "close", "near_end": ["run.learning-rate"]}, {"method": "best", "near_end": []}]
+    (tmp_path / "methods-toy-tune.json").write_text(Result("methods-toy-tune", "toys", rows=tuned).text())
+    assert [row for row in ranks.method_table([data]).splitlines() if "†" in row] == ["| `close` | .750* - - † |"]
+
+
 def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(data, tmp_path):
     methods = data.rows()
     failed = [{"method": "best", "seed": 2, "round": 4, "reason": "diverged"}]
     kept = {
-        "worst": methods["worst"],
-        "close": methods["close"],
-        "best": {"own": Estimate.of([0.9, 0.9])},
+        "worst": {"accuracy": methods["worst"]["own"]},
+        "close": {"accuracy": methods["close"]["own"]},
+        "best": {"accuracy": Estimate.of([0.9, 0.9])},
     }
     text = Result("methods-toy", "toys", seeds=(0, 1, 2), methods=kept, failed=failed).text()
     (tmp_path / "methods-toy.json").write_text(text)
@@ -82,14 +88,14 @@ def test_the_best_method_and_those_that_may_be_as_good(data):
 def test_the_methods_that_are_better_in_an_experiment(data):
     """``close`` is above ``worst`` by .7 and .5: .6 ± 12.7 · .1; ``best`` by .6 and .7: .65 ± 12.7 · .05."""
     assert ranks.beaten_by(
-        "methods-toy", "own", "worst", {"best": "the best", "close(run.learning-rate=1)": "close"}
+        "methods-toy", "accuracy", "worst", {"best": "the best", "close(run.learning-rate=1)": "close"}
     ) == ("`the best`")
-    assert ranks.beaten_by("methods-toy", "own", "best", {"worst": "worst"}) == "none"
+    assert ranks.beaten_by("methods-toy", "accuracy", "best", {"worst": "worst"}) == "none"
 
 
 def test_the_advice_follows_from_the_results(data, monkeypatch):
     """``close`` may be as good as ``best`` on both data sets; FedAvg would come before either with as many."""
-    monkeypatch.setattr(ranks, "DATA_SETS", (data, DataSet("methods-toy", "Same toys", "own", "own")))
+    monkeypatch.setattr(ranks, "DATA_SETS", (data, DataSet("methods-toy", "Same toys", "accuracy", "accuracy")))
     assert ranks.leaders("own") == [("best", 2), ("close", 2)]
     assert ranks.leaders("common") == [("best", 1), ("close", 1)]
     said = ranks.advice()
@@ -98,7 +104,7 @@ def test_the_advice_follows_from_the_results(data, monkeypatch):
     assert "take `best`: as good as the best on 1 of 1 data sets with common data" in said
     assert said.endswith("as good as any on own data on 0 of 2.")
     sets = {"Toys": ("best", ["fedavg"]), "Same toys": ("best", ["fedavg"]), "Others (loss)": ("worst", [])}
-    monkeypatch.setattr(ranks, "DATA_SETS", (*ranks.DATA_SETS, DataSet("methods-toy", "Others (loss)", "own")))
+    monkeypatch.setattr(ranks, "DATA_SETS", (*ranks.DATA_SETS, DataSet("methods-toy", "Others (loss)", "accuracy")))
     monkeypatch.setattr(DataSet, "as_good", lambda self, column: sets[self.name])
     assert ranks.leaders("own") == [("fedavg", 2), ("best", 2), ("worst", 1)]
     assert "take `fedavg`: as good as the best on 2 of 3 data sets; the others have `worst` (Others)." in (

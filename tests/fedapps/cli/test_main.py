@@ -139,6 +139,21 @@ def test_a_malformed_command_line_has_status_2(given, capsys):
     assert "usage: fedapps" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (["compare", "lqr", "--seeds", "20", "--engine", "ray", "--jobs", "2"], "recipe, --seeds, --engine"),
+        (["compare", "--first-seed", "1", "--json", "x.json"], "--first-seed"),
+        (["tune", "--finalists", "3", "--seed-keys", "text.partition-seed"], "--seed-keys, --finalists"),
+    ],
+)
+def test_a_resumed_job_keeps_what_was_given_at_first(given, options, capsys):
+    with pytest.raises(SystemExit):
+        main([*given, "--resume", "runs/somewhere"])
+    message = f"--resume: the folder has what was given at first; leave out {options}\n"
+    assert capsys.readouterr().err.endswith(message)
+
+
 def test_supernode_passes_flowers_options_on(monkeypatch, capsys, tmp_path):
     started = []
     monkeypatch.setattr("os.execv", lambda program, command: started.append((program, command)))

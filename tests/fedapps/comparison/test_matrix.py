@@ -9,6 +9,7 @@ from full_disk import ROOM, full_disk
 from fedapps.base.atomic import UnwritableError
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import ConfigError
+from fedapps.launch import plan as plans
 from fedapps.launch.inputs import resolve
 
 CONFIG = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "local", "output-dir": "anywhere"}
@@ -120,11 +121,16 @@ def test_seed_keys_take_the_value_of_the_seed(tmp_path):
     assert Plan.load(tmp_path) == plan
 
 
-def test_a_recipe_names_its_seed_keys_unless_others_are_given(tmp_path):
+def test_a_recipe_names_its_seed_keys_unless_others_are_given_or_it_is_set(tmp_path):
     recipe = tmp_path / "study.toml"
     recipe.write_text('task = "text"\n[compare]\nseed-keys = "text.partition-seed, text.max-length"\n')
-    for given, expected in (((), ("text.partition-seed", "text.max-length")), (("text.width",), ("text.width",))):
-        assert Plan.of(recipe, TEXT, (), (0,), "inline", (), given).seed_keys == expected
+    assert plans.following(recipe, (), ()) == ("text.partition-seed", "text.max-length")
+    assert plans.following(recipe, ("text.width",), ("text.alpha",)) == ("text.width",)
+    assert plans.following(recipe, (), ("text.partition-seed",)) == ("text.max-length",)
+    with pytest.raises(ValueError, match=r"--set text.width: each run gets its own value; leave it out, or out of --s"):
+        plans.following(recipe, ("text.width",), ("text.width",))
+    with pytest.raises(ValueError, match="--set seed: each run gets its own value; use --seeds and --first-seed"):
+        plans.following(recipe, (), ("seed",))
 
 
 @pytest.mark.parametrize(
