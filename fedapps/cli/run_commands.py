@@ -53,7 +53,7 @@ def compare(arguments: argparse.Namespace) -> int:
     from fedapps.comparison.compare import compare_recipe, resume_comparison
 
     carried_out = {"jobs": arguments.jobs, "cluster": arguments.cluster, "json_path": arguments.json}
-    if _resumes(arguments, "jobs", "cluster", "json"):
+    if _resumes(arguments, "--jobs", "--cluster", "--json"):
         resume_comparison(arguments.resume, **carried_out)
         return 0
     compare_recipe(
@@ -76,7 +76,7 @@ def tune(arguments: argparse.Namespace) -> int:
     """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
     from fedapps.tuning.tune import resume_tuning, tune_recipe
 
-    if _resumes(arguments, "jobs", "write"):
+    if _resumes(arguments, "--jobs", "--write"):
         resume_tuning(arguments.resume, jobs=arguments.jobs, write=arguments.write)
         return 0
     if not arguments.trials:
@@ -153,11 +153,10 @@ def _varied(arguments: argparse.Namespace) -> list[Vary]:
 
 def _resumes(arguments: argparse.Namespace, *anew: str) -> bool:
     """Whether a job is resumed; refuses arguments but those given ``anew``, and a command without a recipe."""
-    theirs = {"command", "resume", "method_file", *anew}
-    given = [name for name, value in vars(arguments).items() if value != arguments.default_of(name)]
-    if arguments.resume and (kept := [name for name in given if name not in theirs]):
-        options = ", ".join(name if name == "recipe" else f"--{name.replace('_', '-')}" for name in kept)
-        arguments.refuse(f"--resume: the folder has what was given at first; leave out {options}")
+    fields = {option: option.removeprefix("--").replace("-", "_") for option in ("recipe", *arguments.known_options)}
+    given = [option for option, name in fields.items() if getattr(arguments, name) != arguments.default_of(name)]
+    if arguments.resume and (kept := [one for one in given if one not in ("--resume", "--method-file", *anew)]):
+        arguments.refuse(f"--resume: the folder has what was given at first; leave out {', '.join(kept)}")
     if not arguments.resume and not arguments.recipe:
         arguments.refuse("give a recipe (`fedapps list`), a run-config file, or --resume FOLDER")
     return bool(arguments.resume)

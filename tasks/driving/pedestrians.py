@@ -46,13 +46,18 @@ def read_pedestrians(folder: Path, options: Options) -> Recording:
     Raises
     ------
     DataError
-        There is none, a part of one is missing, a file is there twice, or one is malformed.
+        There is none, a part of one is missing, a file is there twice, or one is malformed or too short.
     """
     names, blocks = {}, {}
     for number, (name, parts) in enumerate(files_of_recordings(folder, options).items()):
         names[number] = name
         read = [_sessions(path, path.stat().st_mtime_ns, options, split) for split, path in parts.items()]
         blocks[number] = tuple(chain.from_iterable(read))
+        if not blocks[number]:
+            raise DataError(
+                f"{folder}: nobody in the recording {name} is seen in {options.history + options.horizon} steps in a row "
+                "(driving.history + driving.horizon); remove it, or lower these keys"
+            )
     return Recording("point", blocks, names=names)
 
 

@@ -175,7 +175,8 @@ def reconstruction(setting: Setting, options: Options, batch: Batch, controls: T
     """
     if options.loss == "controls":
         return ((controls - batch["human_future"]) ** 2).mean(dim=(1, 2))
-    path = setting.roll_out(batch["current"][:, HUMAN], controls)[..., :2]
+    now = batch["current"][:, HUMAN]
+    path = setting.roll_out(now, controls)[..., :2] - now[:, None, :2]
     distance: Tensor = torch.linalg.vector_norm(path - batch["human_path"], dim=-1)
     return distance.mean(dim=-1)
 

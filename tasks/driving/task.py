@@ -228,7 +228,8 @@ class DrivingTask(Task):
                 controls = 2 * unknown - 1
                 if car == "robot":
                     return {**batch, "robot_future": controls}
-                way = setting.roll_out(batch["current"][:, HUMAN], controls)[..., :2]
+                now = batch["current"][:, HUMAN]
+                way = setting.roll_out(now, controls)[..., :2] - now[..., None, :2]
                 return {**batch, "human_future": controls, "human_path": way}
 
             def path(batch: Batch) -> Tensor:

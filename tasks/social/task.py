@@ -356,8 +356,8 @@ class SocialTask(Task):
 
     def _node(self, node: Participants) -> NodeData:
         scenes = [self.scenes(node.folder, participants) for participants in node.stages]
-        loaded = [{split: self._examples(of_split) for split, of_split in stage.items()} for stage in scenes]
-        extra = {"scene": scene_to_draw(scenes[-1]["test"])}
+        loaded = [{split: self._examples(some) for split, some in stage.items() if some} for stage in scenes]
+        extra = {"scene": scene_to_draw(tests)} if (tests := scenes[-1]["test"]) else {}
         return NodeData(node.key, loaded[0], node.groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
 
     def _examples(self, scenes: Sequence[RatedScene]) -> Batch:
@@ -370,7 +370,7 @@ def _mean_score(data: NodeData) -> Metrics:
     return {
         f"{stage}test.mse": float(((splits["test"]["score"] - splits["train"]["score"].mean()) ** 2).mean())
         for stage, splits in stages.items()
-        if len(splits["test"]["score"]) and len(splits["train"]["score"])
+        if "test" in splits
     }
 
 

@@ -144,6 +144,13 @@ def test_folders_with_missing_or_ambiguous_files_are_refused(tmp_path: Path, fil
         DrivingTask(OPTIONS).load_own(tmp_path)
 
 
+def test_a_recording_without_a_window_is_refused_by_its_name(tmp_path: Path) -> None:
+    for name, steps in (("hall", 4), ("yard", 40)):
+        write(tmp_path / f"{name}.txt", straight(1, steps))
+    with pytest.raises(DataError, match="nobody in the recording hall is seen in 5 steps in a row"):
+        DrivingTask(replace(OPTIONS, left_out="none")).node_profile(tmp_path, 0, 2)
+
+
 def test_a_recording_of_ones_own_is_a_node_whose_last_fifth_is_the_test(tmp_path: Path) -> None:
     task = DrivingTask(replace(OPTIONS, left_out="none"))
     write(tmp_path / "hall.txt", straight(1, 40))

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from fedapps.tasks.driving.data import Session, cut
 from fedapps.tasks.driving.options import SETTINGS, Options, to_motion
 from fedapps.tasks.driving.planner import (
     ConstantVelocity,
@@ -78,6 +80,16 @@ def test_the_error_of_controls_and_of_the_path_by_hand():
         options = Options(scenario="pedestrians", history=3, min_history=3, horizon=2, loss=loss)
         assert reconstruction(walking, options, batch, still).tolist() == pytest.approx([expected])
         assert reconstruction(walking, options, batch, human).tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(("scenario", "throttle"), [("trials", 0.0), ("lane-swap", 0.06)])
+def test_true_controls_lead_to_the_true_path_beside_the_middle_of_the_road(scenario: str, throttle: float):
+    states, controls = np.zeros((40, 2, 4)), np.zeros((40, 2, 2))
+    states[:, 1, 0], states[..., 3], controls[..., 0] = 3.5, 20, throttle
+    states[..., 1] = 2 * np.arange(40)[:, None]
+    options, setting = Options(scenario=scenario, loss="path"), SETTINGS[scenario]
+    batch = cut(setting, options, [Session(0, "train", states, controls)])
+    assert float(reconstruction(setting, options, batch, batch["human_future"]).max()) < 0.01
 
 
 def test_the_literal_posterior_sees_no_human_future_and_the_other_does():

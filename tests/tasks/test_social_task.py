@@ -1,5 +1,6 @@
 """The task as a whole: worlds, nodes and stages, batches, learning, what is drawn, and options that make no sense."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,21 @@ def test_recorded_ratings_are_never_made_up(tmp_path):
         task.make_world(tmp_path, 2, seed=0)
     assert not list(tmp_path.iterdir())
     assert SocialTask(SMALL).has_world
+
+
+def test_a_participant_without_test_scenes(tmp_path):
+    room = [[100 * x, 100 * y] for x, y in SQUARE]
+    scene = {"score": 50, "robot": {"id": 0}, "humans": [], "objects": [], "links": [], "room": room}
+    lines = [{**scene, "identifier": str(i), "split": "train" if i < 5 else "validation"} for i in range(6)]
+    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    task = SocialTask(replace(SMALL, participants="a", source="recorded"))
+    data = task.load_node(tmp_path, 0, 1)
+    assert {split: data.count(split) for split in ("train", "validation", "test")} == {
+        "train": 10, "validation": 1, "test": 0,  # with mirror images
+    }  # fmt: skip
+    found = task.evaluate(model_of(task), data, seed=0, final=True)
+    assert list(found.metrics) == ["validation.mse"]
+    assert found.traces == {}
 
 
 def test_a_world_is_for_the_nodes_of_the_option(tmp_path):

@@ -163,7 +163,8 @@ def test_what_a_driver_does_is_compared_in_metres():
     current = torch.tensor([[[0.0, 0.0, 0.0, 9.0], [1.0, 2.0, 0.0, 8.0]]])
     tried = ahead.fill({"current": current}, (faster + 1) / 2)
     assert torch.equal(tried["human_future"], faster)
-    assert torch.equal(tried["human_path"], task.setting.roll_out(current[:, 1], faster)[..., :2])
+    way = task.setting.roll_out(current[:, 1], faster)[..., :2]
+    assert torch.equal(tried["human_path"], way - current[:, 1:, :2])  # from where the human is
     history = torch.zeros(1, 2, task.setting.features)
     history[0, 1, -1] = 1
     seen = past.fill({"history": history}, torch.full_like(history, 0.75))["history"]

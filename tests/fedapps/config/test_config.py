@@ -159,7 +159,7 @@ def test_nan_is_refused(key):
         ({"total-steps": 100}, "total-steps = 100: needs steps"),
         (
             {"total-steps": 400, "steps": 10, "methods": "fedavg,fedavg(run.steps=40)"},
-            r"methods: 'fedavg\(run.steps=40\)': steps must be 10, those of the run, with total-steps = 400",
+            "methods: 'fedavg(run.steps=40)': steps must be 10, those of the run, with total-steps = 400",
         ),
         ({"methods": "h-fl", "h-fl.intervals": "5,x"}, "h-fl.intervals = '5,x': must be whole numbers"),
         ({"methods": "h-fl", "h-fl.groups": "city,continent"}, "h-fl.groups = 'city,continent', h-fl.intervals"),
