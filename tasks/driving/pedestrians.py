@@ -55,8 +55,8 @@ def read_pedestrians(folder: Path, options: Options) -> Recording:
         blocks[number] = tuple(chain.from_iterable(read))
         if not blocks[number]:
             raise DataError(
-                f"{folder}: nobody in the recording {name} is seen in {options.history + options.horizon} steps in a row "
-                "(driving.history + driving.horizon); remove it, or lower these keys"
+                f"{folder}: nobody in the recording {name} is seen in {options.history + options.horizon} steps in a "
+                "row (driving.history + driving.horizon); remove it, or lower these keys"
             )
     return Recording("point", blocks, names=names)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
@@ -112,7 +113,12 @@ class DrivingTrained(TrainedModel):
         count, horizon = len(seen), options.horizon
         ahead = torch.zeros(count, horizon, 2)
         if plan is not None:
-            ahead = _checked(plan, (horizon, 2), "plan", "[H, 2] or [S, H, 2]").expand(count, -1, -1)
+            ahead = _checked(plan, (horizon, 2), "plan", "[H, 2] or [S, H, 2]")
+            if ahead.ndim > 3 or (ahead.ndim == 3 and len(ahead) != count):
+                raise DataError(
+                    f"plan of shape {list(ahead.shape)}; expected [{horizon}, 2] or [{count}, {horizon}, 2]"
+                )
+            ahead = ahead.expand(count, -1, -1)
         draws = self._noise(noise, count, options.samples if samples is None else samples, seed)
         if not count:
             return np.empty((0, draws.shape[1], horizon, 4), dtype=np.float32)
@@ -283,11 +289,11 @@ class DrivingTrained(TrainedModel):
         latent = self._options.latent
         if noise is not None:
             tensor = torch.as_tensor(finite_numbers(noise, "noise"), dtype=torch.float32)
-            if tensor.ndim != 3 or tensor.shape[0] != count or tensor.shape[2] != latent:
+            if tensor.ndim != 3 or tensor.shape[0] != count or not tensor.shape[1] or tensor.shape[2] != latent:
                 raise DataError(f"noise of shape {list(tensor.shape)}; expected [{count}, K, {latent}]")
             return tensor
-        if samples < 1:
-            raise DataError(f"samples = {samples}: must be at least 1")
+        if not isinstance(samples, Integral) or samples < 1:
+            raise DataError(f"samples = {samples}: must be a whole number of at least 1")
         with torch_seed(seed, "driving", "forecast"):
             return torch.randn(count, samples, latent)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +62,16 @@ def clients_of(
     Raises
     ------
     DataError
-        The split gives no client.
+        The split gives no client, or clients to validate with whose sequences other clients train on.
     """
     split = _split(dataset, options, num_nodes, features)
     clients, held = hold_out(split, options.validation_clients, options.split_seed)
+    if set(chain.from_iterable(c.tracks for c in held)) & set(chain.from_iterable(c.tracks for c in clients)):
+        raise DataError(
+            f"vpr.validation-clients = {options.validation_clients}: a city has fewer sequences than vpr.split = "
+            f"'random' has clients, so they train on the sequences of the validation clients; use "
+            "vpr.validation-cities, or decrease num-nodes"
+        )
     # By chance nothing may be near: such a client is a node that never trains.
     trained = [c for c in clients if options.split == "random" or _can_train(c, dataset.training, options)]
     return tuple(sorted(trained, key=lambda client: client.key)), held

@@ -129,10 +129,16 @@ def test_bad_histories_are_refused():
         trained.forecast(motions * np.nan, controls)
     with pytest.raises(DataError, match=r"plan of shape \[3, 2\]"):
         trained.forecast(motions, controls, np.zeros((3, 2)))
-    with pytest.raises(DataError, match="samples = 0"):
-        trained.forecast(motions, controls, samples=0)
+    for plan in (np.zeros((2, 20, 2)), np.zeros((1, 1, 20, 2))):
+        with pytest.raises(DataError, match=r"plan of shape \[.*\]; expected \[20, 2\] or \[1, 20, 2\]"):
+            trained.forecast(motions, controls, plan)
+    for samples in (0, 2.5):
+        with pytest.raises(DataError, match=f"samples = {samples}: must be a whole number of at least 1"):
+            trained.forecast(motions, controls, samples=samples)
     with pytest.raises(DataError, match=r"noise of shape \[2, 2\]; expected \[1, K, 2\]"):
         trained.forecast(motions, controls, noise=np.zeros((2, 2)))
+    with pytest.raises(DataError, match=r"noise of shape \[1, 0, 2\]; expected \[1, K, 2\]"):
+        trained.forecast(motions, controls, noise=np.zeros((1, 0, 2)))
 
 
 # -- the controller --------------------------------------------------------------------------------------------

@@ -1,12 +1,16 @@
 """Who gets which sequences."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.images import ImageArray, ImageStore
+from fedapps.tasks.vpr.nodes import clients_of
+from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.places import Track, build_places
 from fedapps.tasks.vpr.readers import read_indoor, read_nordland
 from fedapps.tasks.vpr.splits import (
@@ -285,3 +289,15 @@ def test_stretches_are_clients():
     clients = group_split(places)
     assert len(clients) == 30
     assert sum(len(client.places(places)) for client in clients) == 2 * 2975
+
+
+def test_a_random_split_whose_clients_share_sequences_has_no_clients_to_validate_with():
+    tracks = [Track("c", f"{role}{number}", role == "q") for role in "qd" for number in range(3) for _ in range(20)]
+    along = np.stack([np.arange(60) * 10.0, np.zeros(60)], axis=1)
+    dataset = SimpleNamespace(training=build_places(None, tracks, np.tile(along, (2, 1)), np.zeros(120)))
+    options = Options(split="random", source="files")
+    clients, held = clients_of(dataset, options, 4, lambda: None)
+    assert len(clients) == 4
+    assert held == ()
+    with pytest.raises(DataError, match=r"vpr.validation-clients = 1: a city has fewer sequences than .*use vpr.val"):
+        clients_of(dataset, replace(options, validation_clients=1), 4, lambda: None)
