@@ -117,7 +117,7 @@ class StackedPhase:
         self.rows = [_Row(index, *member) for index, member in enumerate(members)]
         self.results: list[training.Trained | Exception] = [training.Trained(0, 0.0) for _ in members]
         stacked = _stacked([dict(_named_tensors(job.model)) for job, _, _ in members])
-        names = training.trained_parameters(first.model, phase)
+        names = _trained(first.model, phase)
         self.trained = {name: stacked[name].requires_grad_() for name in names}
         self.fixed = {name: tensor for name, tensor in stacked.items() if name not in names}
         self.prior = _stacked_prior([of.prior for _, of, _ in members], self.trained)
@@ -342,13 +342,20 @@ def _kind(job: Job, phase: training.Phase) -> Hashable:
         _say_once(reason)
         return object()
     try:
-        names = tuple(training.trained_parameters(job.model, phase))
+        names = tuple(_trained(job.model, phase))
     except ValueError:  # raised again where the node trains alone
+        return object()
+    if not names:
         return object()
     tensors = tuple((name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in _named_tensors(job.model))
     chosen = phase.training
     recipe = (chosen.optimizer, chosen.momentum, chosen.weight_decay, chosen.clip_norm)
     return type(job.model), tensors, names, recipe, job.loss_of
+
+
+def _trained(model: nn.Module, phase: training.Phase) -> list[str]:
+    """The names of the parameters that a phase trains, without those that are frozen throughout."""
+    return [name for name, parameter in training.trained_parameters(model, phase).items() if parameter.requires_grad]
 
 
 def _obstacle(job: Job, phase: training.Phase) -> str:

@@ -40,7 +40,7 @@ class QuadraticPrior:
         return frozenset()
 
     def __add__(self, other: QuadraticPrior) -> QuadraticPrior:
-        """The sum of two penalties."""
+        """The sum of two penalties, where both have a tensor on the device of the first."""
         return QuadraticPrior(
             _sum(self.precision, other.precision),
             _sum(self.linear, other.linear),
@@ -60,5 +60,5 @@ class QuadraticPrior:
 
 
 def _sum(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    both = {name: left[name] + right[name] for name in left if name in right}
+    both = {name: left[name] + right[name].to(left[name].device) for name in left if name in right}
     return {**left, **right, **both}

@@ -18,6 +18,7 @@ from . import wire
 from .arrays import Arrays, Buffers, is_float, views, without
 from .records import Stateful
 
+UPDATE = "the update"
 _ROUNDS = 5  # whose sizes give the median
 _ENOUGH = 3  # sizes without which a median says nothing
 Sizes = NDArray[np.float64]
@@ -99,10 +100,12 @@ class SizeBound(Stateful):
             self._accepted = before
         return reason
 
-    def first_limits(self, start: Arrays, content: RecordDict, buffers: Buffers) -> dict[str, float]:
+    def first_limits(
+        self, start: Arrays, content: RecordDict, buffers: Buffers, update: str = UPDATE
+    ) -> dict[str, float]:
         """The limits of the norms that :func:`norms_of` returns, for a reply to which no other can be compared."""
         trained = buffers.parameters(start)
-        parts = {"the update": trained, "the buffers": without(start, trained)}
+        parts = {update: trained, "the buffers": without(start, trained)}
         limits = {
             name: self.factor * (norm(arrays) + sqrt(_values(arrays))) for name, arrays in parts.items() if arrays
         }
@@ -110,10 +113,15 @@ class SizeBound(Stateful):
         return {**limits, **further}
 
 
-def norms_of(arrays: Arrays, start: Arrays, content: RecordDict, buffers: Buffers) -> dict[str, float]:
-    """Euclidean norms of the update, of the change of buffers, and of each further ArrayRecord of a reply."""
+def norms_of(
+    arrays: Arrays, start: Arrays, content: RecordDict, buffers: Buffers, update: str = UPDATE
+) -> dict[str, float]:
+    """Euclidean norms of the update, of the change of buffers, and of each further ArrayRecord of a reply.
+
+    ``update`` is the name of the first: updates of different arrays are not compared with each other.
+    """
     trained = buffers.parameters(start)
-    parts = {"the update": list(trained), "the buffers": list(without(start, trained))}
+    parts = {update: list(trained), "the buffers": list(without(start, trained))}
     with np.errstate(over="ignore"):
         sizes = {
             part: norm({n: arrays[n] - start[n] for n in names if n in arrays and is_float(start[n])})

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from . import records, wire
 from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
 from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
-from .bounds import SizeBound, norms_of
+from .bounds import UPDATE, SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
 from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, stage_of, truncate
 from .closing import Closing, Staleness, brought_forward
@@ -34,7 +34,7 @@ from .registry import NodeRegistry
 from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, too_few
 from .robust import RobustAggregation
 from .samplers import Sampler
-from .secure_aggregation import SecureAggregation, SecureRound
+from .secure_aggregation import FEWEST, SecureAggregation, SecureRound
 from .stopwatch import measured, timed
 from .transport import NodeFailure, Outcome, clock_of, has_virtual_time
 
@@ -367,6 +367,12 @@ class RoundLoop(records.Stateful, Strategy):
     ) -> Iterator[Reply]:
         """The sum of each cohort. One of several that is too small, or loses too many nodes, is left out."""
         cohorts, needed, wanted = list(self.cohorts(messages)), self._needed, self._wanted
+        if self.sampler.random_size:  # by chance, a cohort can be too small for a sum
+            drawn = cohorts
+            cohorts = [(sender, of_cohort) for sender, of_cohort in drawn if len(of_cohort) >= FEWEST]
+            needed = min(needed, sum(len(of_cohort) for _, of_cohort in cohorts))
+            if len(cohorts) < len(drawn):
+                log(INFO, "drew fewer than %s nodes, which give no sum", FEWEST)
         self._secure_rounds = []
         for sender, of_cohort in cohorts:
             if len(cohorts) > 1:
@@ -658,11 +664,16 @@ class RoundLoop(records.Stateful, Strategy):
 
     def size_refusal_reason(self, reply: Reply, start: Arrays) -> str | None:
         """Why a train reply is too large; ``start`` are the arrays that its node received."""
-        sizes = norms_of(reply.arrays, start, reply.content, self.buffers) | self.further_sizes(reply)
+        name = self.update_name()
+        sizes = norms_of(reply.arrays, start, reply.content, self.buffers, name) | self.further_sizes(reply)
         limits: dict[str, float] = {}
         if not all(map(self.size_bound.median, sizes)):
-            limits = self.size_bound.first_limits(start, reply.content, self.buffers)
+            limits = self.size_bound.first_limits(start, reply.content, self.buffers, name)
         return self.size_bound.refusal_reason(sizes, limits)
+
+    def update_name(self) -> str:
+        """What updates of this round are called: their sizes are compared with those of the same name."""
+        return UPDATE
 
     def _reply_filter(self, phase: records.RoundStep) -> ReplyFilter:
         return ReplyFilter(

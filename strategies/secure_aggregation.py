@@ -52,6 +52,9 @@ from .transport import NodeFailure, clock_of
 if TYPE_CHECKING:
     from .loop import RoundLoop
 
+#: The smallest cohort: the sum of two nodes shows each of them the other.
+FEWEST = 3
+
 
 @dataclass(frozen=True)
 class SecureAggregation:
@@ -210,7 +213,7 @@ class SecureRound:
         receivers = [message.metadata.dst_node_id for message in messages]
         if len(set(receivers)) < len(receivers):
             raise ValueError("secure aggregation: a node gets several messages in a round, but it has one mask")
-        self._need(len(messages), 3)
+        self._need(len(messages), FEWEST)
         self._part.plan(len(messages))
         received = views(messages[0].content.array_records[wire.ARRAYS])
         self._start = {name: received[name] for name in self._loop._returned}
@@ -232,7 +235,7 @@ class SecureRound:
             known |= {sent[:KEY_BYTES], sent[KEY_BYTES:]}
             signed.append((_bytes(answer, "signature"), _bytes(answer, "signer")))
             trains.append(message)
-        self._need(len(keys), 3)
+        self._need(len(keys), FEWEST)
         neighbours, threshold, encoding = self._part.plan(len(keys))
         cohort = Cohort(self._session, tuple(keys), neighbours, threshold)
         self._neighbours, self._threshold = neighbours, threshold
@@ -307,7 +310,8 @@ class SecureRound:
                 self._refuse(profile, reply.reason, answered=reply.by_node)
                 continue
             loop.report.count_reply("train", size := count_bytes(reply.content))
-            if arrival.flight.version != loop._version:
+            number = numbers.get(arrival.flight.node_id)  # none: of a cohort that has closed
+            if number is None or arrival.flight.version != loop._version:
                 loop.report.dropped.append(LateReply(profile.key, arrival.flight.version + 1, arrival.seconds))
                 continue
             masked = _masked(reply.content, total)
@@ -315,7 +319,7 @@ class SecureRound:
                 self._refuse(profile, f"its reply must be {wire.SECAGG_MASKED}: {total.size} {dtype}, and no more")
                 continue
             total += masked
-            survivors.add(numbers[arrival.flight.node_id])
+            survivors.add(number)
             loop._used += 1
             uploaded += size
             timings = read_timings(reply.content)

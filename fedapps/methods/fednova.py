@@ -95,5 +95,7 @@ def length(steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
     """
     # Section 4.1: ‖a‖₁ of SGD with momentum, with a proximal term, and of plain SGD
     if momentum:
-        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    return (1 - (1 - decay) ** steps) / decay if decay else float(steps)
+        norm = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    else:
+        norm = (1 - (1 - decay) ** steps) / decay if decay else float(steps)
+    return max(norm, min(steps, 1.0))  # the first step counts as 1, also after rounding

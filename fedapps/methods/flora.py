@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,6 +21,7 @@ from fedapps.config.run_config import RunConfig, compression_of
 from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Flora as FloraStrategy
 from fedapps.strategies.algorithms.flora import NEW_FACTORS
+from fedapps.strategies.arrays import Arrays
 from fedapps.tasks.base import Metrics, Task
 
 from .base import Conflict, Method, StrategyParts
@@ -85,9 +87,14 @@ class FloraPart(LocalPart):
 
     options: FloraOptions = FloraOptions()
 
+    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        """The model's values, with the received rows of A beyond the rank: zeros would count as an update of them."""
+        arrays, received, rank = super().outgoing(model, node_round), node_round.received, node_round.measured[_RANK]
+        padded = [name for name in _matrices(model, node_round) if name in arrays]
+        return {**arrays, **{name: np.concatenate((arrays[name][:rank], received[name][rank:])) for name in padded}}
+
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
-        factors = node_round.task.roles.factors
-        matrices = [p for name, p in model.named_parameters() if factors and fnmatchcase(name, factors.a)]
+        matrices = list(_matrices(model, node_round).values())
         ranks = [int(rank) for rank in split_names(self.options.ranks)] or [max((len(a) for a in matrices), default=0)]
         rank = limited_rank(int(generator(node_round.seed, _RANK, node_round.data.key).choice(ranks)))
         # A node of rank r_k trains B_k [m, r_k] and A_k [r_k, n], here padded with zeros
@@ -98,3 +105,9 @@ class FloraPart(LocalPart):
 
     def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
         return {_RANK: float(node_round.measured[_RANK])}
+
+
+def _matrices(model: nn.Module, node_round: NodeRound) -> dict[str, nn.Parameter]:
+    """The factors A, by name."""
+    factors = node_round.task.roles.factors
+    return {name: p for name, p in model.named_parameters() if factors and fnmatchcase(name, factors.a)}

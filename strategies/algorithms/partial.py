@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import Result
 
 from ..arrays import select
 from ..base import BaseStrategy
+from ..bounds import UPDATE
 
 
 class PartialAggregation(BaseStrategy):
@@ -112,3 +113,8 @@ class TrainedInTurn(BaseStrategy):
 
     def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
         return select(names, self.still[(server_round - 1) % len(self.still)])
+
+    def update_name(self) -> str:
+        """The update without what is not trained in this round."""
+        still = self.still[(self.report.round - 1) % len(self.still)]
+        return f"{UPDATE} without {', '.join(still)}" if still else UPDATE

@@ -107,6 +107,20 @@ def test_phases_with_frozen_parameters_priors_and_rates(large, monkeypatch):
         assert all(parameter.requires_grad for parameter in one.model.parameters())
 
 
+def test_parameters_that_are_frozen_throughout_stay_as_they_are():
+    def make(number):
+        one = job(number, [phase(learning_rate=0.1)], examples=5 + number)
+        one.model.first.weight.requires_grad_(False)
+        return one
+
+    assert_close(*trained(make, 3))
+    (_, together), _ = trained(make, 3)
+    for number, one in enumerate(together):
+        assert torch.equal(one.model.first.weight, make(number).model.first.weight)
+        assert not torch.equal(one.model.last.weight, make(number).model.last.weight)
+        assert not one.model.first.weight.requires_grad
+
+
 def test_learning_rates_fall_on_each_nodes_own_plateau():
     made = {}
 

@@ -69,6 +69,12 @@ def test_a_sum_keeps_what_only_one_of_them_has():
     assert [float(gradient_of(both, name, torch.zeros(1))[0]) for name in "abc"] == [-1.0, -3.0, -2.0]
 
 
+def test_a_sum_of_tensors_on_two_devices_is_on_the_first():
+    here, there = torch.zeros(3), torch.ones(3, device="meta")
+    both = QuadraticPrior.around({"w": there}, 0.1) + QuadraticPrior({"w": here}, {"w": here})
+    assert {tensor.device.type for tensor in (*both.precision.values(), *both.linear.values())} == {"meta"}
+
+
 def test_parameters_without_an_entry_or_a_gradient_are_free():
     prior = QuadraticPrior.around({"w": torch.ones(2)}, 5.0)
     np.testing.assert_array_equal(gradient_of(prior, "other", torch.zeros(2)), [0, 0])

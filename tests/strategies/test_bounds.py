@@ -9,6 +9,7 @@ from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.flora import Flora
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.algorithms.ifca import IteratedClusters
+from fedapps.strategies.algorithms.partial import TrainedInTurn
 from fedapps.strategies.algorithms.q_ffl import QFedAvg
 from fedapps.strategies.algorithms.scaffold import Scaffold
 from fedapps.strategies.base import BaseStrategy
@@ -139,6 +140,22 @@ def test_a_large_loss_does_not_own_the_rounds_of_q_ffl():
     bounded, free = (Bounded(flipped, 2).run(QFedAvg(weight_bound=b, lipschitz=1e6), rounds=3) for b in (1.0, 0.0))
     moved = [float(arrays_of(result.arrays)["own"][0]) for result in (bounded, free)]
     assert moved[0] > 0 > moved[1], "the mean of 0.1, −0.2, 0.3 and 0.4 is positive"
+
+
+def test_arrays_that_are_trained_in_turn_are_compared_with_those_of_their_turn():
+    class InTurn(Bounded):
+        """The updates of ``a`` are a thousand times those of ``c``."""
+
+        def _train(self, partition, message):
+            content, received = super()._train(partition, message), arrays_of(message.content["arrays"])
+            steps = {"a": 1.0, "c": 1e-3}
+            arrays = {n: received[n] + np.float32(steps.get(n, 0.0)) for n in content["arrays"]}
+            content["arrays"] = record_of(arrays)
+            return content
+
+    fleet = InTurn()
+    fleet.run(TrainedInTurn(still=[["c", "w"], ["a", "w"]], size_bound=100.0), rounds=10)
+    assert fleet.refusals("train") == []
 
 
 def test_the_median_follows_what_all_nodes_send():

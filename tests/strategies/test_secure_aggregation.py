@@ -21,6 +21,7 @@ from fedapps.strategies import (
     Int8,
     IteratedClusters,
     Median,
+    PoissonSampling,
     QFedAvg,
     Scaffold,
     SecureAggregation,
@@ -373,6 +374,38 @@ def test_each_cluster_that_is_large_enough_has_a_sum_of_its_own():
     }  # even ids have even partitions
     with pytest.raises(ValueError, match="cannot be used with this strategy, because its clusters exist only where"):
         HierarchicalFedAvg(secure_aggregation=SecureAggregation(noise=1.0), **CITIES)
+
+
+def test_a_late_node_of_a_cluster_that_has_closed_is_in_no_sum():
+    """The clusters are summed one after another: the reply of node 0 arrives while the second one is open."""
+    app, cities, reports = updates_app(change), "aaaabbbb", []
+
+    @app.query("profile")
+    def profile(message, context):
+        partition = int(context.node_config["partition-id"])
+        content = {"key": f"node-{partition}", "num-examples": 1, "group.city": cities[partition]}
+        return Message(RecordDict({"profile": ConfigRecord(content)}), reply_to=message)
+
+    part = SecureAggregation(clip=4.0)
+    grid = ScriptedGrid(app, 8, lambda partition, training: {0: 9.5, 7: 4.8}.get(partition, 1.0))
+    strategy = HierarchicalFedAvg(secure_aggregation=part, closing=Closing(deadline=5.0), **CITIES)
+    strategy.start(grid, record_of(START), num_rounds=1, callbacks=[Each(reports.append)])
+    assert [late.node for late in reports[0].dropped] == ["node-0"]
+    for city, nodes in (("a", [1, 2, 3]), ("b", [4, 5, 6, 7])):
+        for name, array in expected(part, 4, nodes).items():
+            np.testing.assert_allclose(strategy.cluster_models()[city][name], array, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_round_that_draws_fewer_than_three_nodes_by_chance_changes_nothing(seed):
+    sampler, reports = PoissonSampling(0.3, seed), []
+    strategy = masked_strategy(SecureAggregation(clip=4.0), sampler=sampler, min_replies=0, fraction_evaluate=0.0)
+    grid = SeenGrid(updates_app(change), [{}] * 6)
+    strategy.start(grid, record_of(START), num_rounds=8, callbacks=[Each(reports.append)])
+    replies = [report.replies for report in reports]
+    assert len(replies) == 8
+    assert 0 in replies
+    assert all(count == 0 or count >= 3 for count in replies)
 
 
 def test_an_own_strategy_that_reads_replies_is_refused_and_one_that_reads_the_mean_is_not():

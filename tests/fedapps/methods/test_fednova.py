@@ -38,6 +38,9 @@ def test_momentum_and_a_proximal_term_shorten_or_lengthen_the_steps():
     assert [length(1, 0.9), length(3, 0.9)] == near(1, 5.61)
     assert [length(2, 0.9), length(4, 0.9)] == near(2.9, 9.049)
     assert length(3, decay=0.1) == pytest.approx(1 + 0.9 + 0.81)
+    assert min(length(1, decay=rate * mu) for rate in (0.001, 0.05, 0.1) for mu in (0.001, 0.01, 1.0)) == 1
+    assert length(1, 0.99) == 1, "the server refuses less"
+    assert length(0) == 0
     assert run_method("fednova", Uneven, rounds=1, momentum=0.9, **ONE_PASS).values() == near(-0.045952)
 
 
