@@ -218,7 +218,7 @@ def method_table(data_sets: Sequence[DataSet]) -> str:
         ]
         for index, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
             if method in data.at_end() & of.keys():
-                cells[index] += " †"
+                cells[index] += "†"
             if method in data.lacking() & of.keys():
                 cells[index] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])

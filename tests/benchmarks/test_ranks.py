@@ -61,7 +61,7 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
 def test_a_method_with_a_setting_at_the_end_of_its_range_has_a_dagger(data, tmp_path):
     tuned = [{"method": "close", "near_end": ["run.learning-rate"]}, {"method": "best", "near_end": []}]
     (tmp_path / "methods-toy-tune.json").write_text(Result("methods-toy-tune", "toys", rows=tuned).text())
-    assert [row for row in ranks.method_table([data]).splitlines() if "†" in row] == ["| `close` | .750* - - † |"]
+    assert [row for row in ranks.method_table([data]).splitlines() if "†" in row] == ["| `close` | .750* - -† |"]
 
 
 def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(data, tmp_path):
