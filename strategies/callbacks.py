@@ -113,7 +113,8 @@ class Run:
         state = {f"state.{name}": array for name, array in self.strategy.state().items()}
         history = {name: getattr(self.result, name) for name in _HISTORIES}
         callbacks = {type(c).__name__: {name: getattr(c, name) for name in c.kept} for c in self.callbacks if c.kept}
-        facts: dict[str, Any] = {"best": {"round": self.best_round}, "callbacks": callbacks}
+        owners = dict(self.strategy.registry.admission.owners)
+        facts: dict[str, Any] = {"best": {"round": self.best_round}, "callbacks": callbacks, "owners": owners}
         if has_virtual_time(self.grid):
             clock = clock_of(self.grid)
             facts |= {"clock": clock.now(), "busy": dict(clock.busy())}
@@ -130,6 +131,7 @@ class Run:
         self.result.arrays = self.strategy.restore(snapshot, self.result.arrays)
         self.round, self.attempts = snapshot.round, snapshot.attempts
         self.best_round = snapshot.facts["best"]["round"]
+        self.strategy.registry.admission.owners = dict(snapshot.facts.get("owners", {}))
         for callback in self.callbacks:
             for name, value in snapshot.facts["callbacks"].get(type(callback).__name__, {}).items():
                 setattr(callback, name, value)

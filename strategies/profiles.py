@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from logging import WARNING
-from typing import ClassVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common import log
@@ -23,7 +22,7 @@ from flwr.serverapp import Grid
 
 from . import wire
 from .checks import LARGEST_COUNT, is_valid_name, require_integer, truncate
-from .records import RoundStep, Stateful
+from .records import RoundStep
 from .transport import NodeFailure, Outcome, retry
 
 MAX_GROUPS = 32
@@ -176,7 +175,7 @@ def _unused(key: str, taken: Collection[str]) -> str:
 
 
 @dataclass
-class Admission(Stateful):
+class Admission:
     """Decides from its profile whether a node may take part.
 
     Parameters
@@ -189,12 +188,17 @@ class Admission(Stateful):
         is away. Another node that claims it is left out. Meant for SuperLinks that authenticate nodes: there the public
         key of a node is the registered one. Without authentication Flower makes a new one at each start of a node, so a
         restarted node would be left out.
+
+    Attributes
+    ----------
+    owners : dict of str to str
+        By key, the SHA-256 of the public key that it belongs to. It is a fact of the run and no state of the strategy:
+        a run that is resumed has it back, and one that starts from another run binds anew.
     """
 
     allowed_groups: Mapping[str, Collection[str]] = field(default_factory=dict)
     bind_keys: bool = False
-    _owners: dict[str, str] = field(default_factory=dict, init=False, repr=False)  # of keys
-    kept: ClassVar[tuple[str, ...]] = ("_owners",)
+    owners: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def apply_to(self, profiles: Iterable[Profile], grid: Grid) -> list[Profile]:
         """The profiles; nodes that may not take part lose their key and groups, with the reason in ``no_data``."""
@@ -221,7 +225,7 @@ class Admission(Stateful):
             return ""
         if not public_key:
             return "Flower gives no public key of this node, which binding keys to nodes needs"
-        if self._owners.setdefault(profile.key, public_key) != public_key:
+        if self.owners.setdefault(profile.key, public_key) != public_key:
             return f"it claims the key {profile.key!r}, which belongs to a node with another public key"
         return ""
 

@@ -132,7 +132,7 @@ class NodeRegistry(Stateful):
         Whether nodes are asked for their profiles; otherwise each takes part under its Flower id once it is connected.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("admission", "held_out")
+    kept: ClassVar[tuple[str, ...]] = ("held_out",)
 
     def __init__(
         self,

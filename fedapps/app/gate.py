@@ -50,6 +50,7 @@ def run_gate(grid: Grid, config: Config) -> None:
 def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
     run = config.run
     aliases: dict[str, Candidate] = {}
+    owners: dict[str, str] = {}
     if run.compares:
         assert run.started_from is not None
         label = run.gate_method or next(iter(config.methods))
@@ -61,7 +62,7 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
         if not folder.finished(label):  # its first checkpoint is the champion, which would gain nothing and pass
             raise ValueError(f"start = {run.start!r}: the run has not finished {label!r}: resume it first")
         challenger = registry.challenger(run.started_from, label, snapshot.round)
-        decision = _decision(grid, config, registry, challenger)
+        decision = _decision(grid, config, registry, owners, challenger)
         for line in decision_text(decision).splitlines():
             log(INFO, "%s", line)
         if run.gate == "dry-run":
@@ -76,7 +77,7 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
         facts = {"metric": run.track_metric, "promote": False, "reason": "a person has taken the model back"}
         log(INFO, "decision: %s", registry.record({**facts, "rollback": back}))
     registry.write()
-    deliver(grid, config, registry)
+    deliver(grid, config, registry, owners)
     if registry.champion:
         aliases["champion"] = registry.of(registry.champion)
     for alias, candidate in aliases.items():
@@ -97,13 +98,15 @@ def _register(config: Config, registry: str, alias: str, candidate: Candidate) -
         tracking.register(registry, alias, candidate.round)
 
 
-def _decision(grid: Grid, config: Config, registry: Registry, challenger: Candidate) -> dict[str, Any]:
+def _decision(
+    grid: Grid, config: Config, registry: Registry, owners: dict[str, str], challenger: Candidate
+) -> dict[str, Any]:
     run, metric = config.run, config.run.track_metric
     facts = {"metric": metric, "challenger": vars(challenger)}
     if not registry.champion:
         return {**facts, "promote": True, "reason": "there is no champion yet", "nodes": {}}
     champion = registry.of(registry.champion)
-    reports = [_Model.open(config, one).evaluated(grid) for one in (champion, challenger)]
+    reports = [_Model.open(config, one, owners).evaluated(grid) for one in (champion, challenger)]
     of_champion, of_challenger = (
         {node.node: float(node.metrics[metric]) for node in report.nodes if metric in node.metrics}
         for report in reports
@@ -125,8 +128,17 @@ def _decision(grid: Grid, config: Config, registry: Registry, challenger: Candid
     return {**facts, "champion": vars(champion), "refused": refused, "ineligible": resting, **decision}
 
 
-def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
+def deliver(grid: Grid, config: Config, registry: Registry, owners: dict[str, str]) -> dict[str, int]:
     """Bring every connected node to the generation that it shall use.
+
+    Parameters
+    ----------
+    grid : Grid
+    config : Config
+    registry : Registry
+    owners : dict of str to str
+        By key, the public key that it belongs to in this run (:attr:`~fedapps.strategies.Admission.owners`). Keys that
+        are bound are added.
 
     Returns
     -------
@@ -137,7 +149,7 @@ def deliver(grid: Grid, config: Config, registry: Registry) -> dict[str, int]:
         return {}
     # A node changes its model also where all others are off, or may not work now.
     alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=0))
-    models = {one.generation: _Model.open(alone, one) for one in registry.generations}
+    models = {one.generation: _Model.open(alone, one, owners) for one in registry.generations}
     strategy = models[max(models)].strategy
     # Also nodes that may not work now: to go back to a model that they keep is no work.
     nodes = [node for node in strategy.registry.connected(grid) if not node.no_data]
@@ -183,8 +195,11 @@ class _Model:
     arrays: ArrayRecord
 
     @classmethod
-    def open(cls, config: Config, candidate: Candidate) -> "_Model":
-        """Restore it. Raises ``ValueError`` if its run is not here, or does not fit the task of this one."""
+    def open(cls, config: Config, candidate: Candidate, owners: dict[str, str]) -> "_Model":
+        """Restore it. Raises ``ValueError`` if its run is not here, or does not fit the task of this one.
+
+        The keys of nodes belong to ``owners``, which all models of a gate share, and not to those of the model's run.
+        """
         path, run = Path(candidate.run), config.run
         if not (path / "config.toml").is_file():
             raise ValueError(f"generation {candidate.generation}: {path} is no run folder; the registry needs it")
@@ -207,6 +222,7 @@ class _Model:
         label = read_label(path / "label")
         carry_states(path, label, run.folder(0), label, candidate.method)
         strategy, initial = strategy_for(loaded, candidate.method, initial_model(loaded, candidate.method))
+        strategy.registry.admission.owners = owners
         arrays = strategy.restore(snapshot, strategy.share(initial))
         best = int(snapshot.facts.get("best", {}).get("round", 0))
         settings = {DURABLE_ROUND: snapshot.round, ATTEMPTS: to_text(snapshot.attempts)}

@@ -114,8 +114,9 @@ def begun(config: Config, folder: RunFolder) -> Config:
             write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes())
         for method, snapshot in snapshots.items():
             carry_states(source, label, folder.path, folder.label, method)
-            # the best round and early stopping are those of the new run, on its own data
-            facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}}
+            # the best round and early stopping are those of the new run, on its own data; so are the owners of keys,
+            # because the key pair of a node can have been replaced since
+            facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}, "owners": {}}
             folder.checkpoints(method).save(replace(snapshot, facts=facts, history={}), best=False)
         rounds = {method: snapshot.round for method, snapshot in snapshots.items()}
         started = {"rounds": rounds, "lineage": _lineage(source)}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.callbacks import Run
 from fedapps.strategies.profiles import Admission, ExampleLimits, Profile
 from fedapps.strategies.registry import NodeRegistry
 from fedapps.strategies.samplers import ProportionalToSize
@@ -54,13 +55,27 @@ def test_a_bound_key_is_not_inherited_while_its_node_is_away():
     assert keys(registry, grid) == {3: "car-7", 9: "car-9"}
 
 
+def after_a_round():
+    """A strategy that a node with the key car-7 has taken part in, and the snapshot of its run."""
+    strategy, grid = BaseStrategy(admission=Admission(bind_keys=True)), Grid(n8=("car-7's", {"key": "car-7"}))
+    keys(strategy.registry, grid)
+    return strategy, Run(strategy, grid, 1, ()).snapshot()
+
+
 def test_a_bound_key_stays_bound_in_a_resumed_run():
-    before = BaseStrategy(admission=Admission(bind_keys=True))
-    keys(before.registry, Grid(n8=("car-7's", {"key": "car-7"})))
+    _, snapshot = after_a_round()
+    after = BaseStrategy(admission=Admission(bind_keys=True))
+    grid = Grid(n1=("thief's", {"key": "car-7"}), n5=("car-7's", {"key": "car-7"}))
+    Run(after, grid, 2, ()).restore(snapshot)
+    assert keys(after.registry, grid) == {5: "car-7"}
+
+
+def test_the_state_of_a_strategy_binds_no_key_in_another_run():
+    """The node was given a new key pair; its robot and its node key are the same."""
+    before, _ = after_a_round()
     after = BaseStrategy(admission=Admission(bind_keys=True))
     after.load_state(before.state())
-    thief = ("thief's", {"key": "car-7"})
-    assert keys(after.registry, Grid(n1=thief, n5=("car-7's", {"key": "car-7"}))) == {5: "car-7"}
+    assert keys(after.registry, Grid(n9=("car-7's new one", {"key": "car-7"}))) == {9: "car-7"}
 
 
 def test_nobody_gets_the_fisher_entry_of_an_absent_node():

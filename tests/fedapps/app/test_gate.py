@@ -14,7 +14,7 @@ from killed_processes import KilledError, killed_before
 from small_runs import LQR, run_inline, with_changes
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.gate import deliver, run_gate
+from fedapps.app.gate import _Model, deliver, run_gate
 from fedapps.app.server_app import app as server_app
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
@@ -75,6 +75,28 @@ def second(weeks, tmp_path):
     gate(weeks, registry, "week-1")
     assert gate(weeks, registry, "week-2", gate_margin=30.0).champion == 2
     return registry
+
+
+def test_a_robot_with_a_new_key_pair_takes_part_in_the_next_generation_and_its_gate(weekly, monkeypatch):
+    _, registry, command = weekly
+    public_keys, bound, evaluated = "fedapps.strategies.profiles._public_keys", [], _Model.evaluated
+
+    def noting(model, grid):
+        report = evaluated(model, grid)
+        bound.append(model.strategy.registry.admission.owners)
+        return report
+
+    monkeypatch.setattr("fedapps.app.gate._Model.evaluated", noting)
+    monkeypatch.setattr(public_keys, lambda grid: dict.fromkeys(grid.get_node_ids(), "first"))
+    keys = ["--set", "bind-keys=true"]
+    assert main([*command, *keys]) == 0
+    monkeypatch.setattr(public_keys, lambda grid: dict.fromkeys(grid.get_node_ids(), "second"))
+    assert main([*command, *keys]) == 0
+    (decision,) = decisions(registry)[1:]
+    assert (set(decision["nodes"]), decision["refused"]) == (set(everywhere(0)), {})
+    assert in_use(registry) == everywhere(2)
+    assert bound == [dict.fromkeys(everywhere(0), "second")] * 2
+    assert bound[0] is bound[1], "the two models of a gate share the owners of keys"
 
 
 def test_a_better_model_is_promoted_on_every_node_and_a_worse_one_is_not(weeks, tmp_path):
@@ -231,7 +253,7 @@ def test_a_server_that_is_killed_before_any_write_goes_on_with_one_decision_and_
     monkeypatch.setattr(
         "fedapps.app.gate._decision", lambda *given: promote | {"challenger": vars(given[-1]), "champion": {}}
     )
-    monkeypatch.setattr("fedapps.app.gate.deliver", lambda grid, config, registry: served.append(registry.target("a")))
+    monkeypatch.setattr("fedapps.app.gate.deliver", lambda *given: served.append(given[2].target("a")))
     path, seen = weeks / "week-3", set()
     for write in count():
         folder, served = tmp_path / str(write), []
