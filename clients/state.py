@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from fedapps.base.atomic import path_name, remove_leftovers, whole_folder, write_whole
+from fedapps.base.atomic import naming_errors, path_name, remove_leftovers, synced, whole_folder, write_whole
 
 from .arrays import Arrays
 
@@ -143,15 +143,18 @@ class DiskState:
     ----------
     folder : Path
         Of this node alone. It is created when it is needed.
+    durable : bool
+        Whether what is saved is on the disk (``fsync``) before older versions are deleted, so that a power failure
+        leaves one that counts. A simulation goes without it; see :class:`~fedapps.runs.run_folder.RunFolder`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self.folder, self._durable = folder, durable
 
     @classmethod
-    def of(cls, root: Path, *names: str) -> Self:
+    def of(cls, root: Path, *names: str, durable: bool = True) -> Self:
         """The state in the folder ``root / names[0] / names[1] ...``, below ``root`` whatever the names are."""
-        return cls(root.joinpath(*map(path_name, names)))
+        return cls(root.joinpath(*map(path_name, names)), durable=durable)
 
     def begin_from(self, earlier: Iterable[Path]) -> None:
         """Begin as a copy of the first of these folders that exists, unless there is something already.
@@ -189,7 +192,11 @@ class DiskState:
     ) -> None:
         attempt = attempts.of(server_round)
         self._write(self._path(server_round), arrays, {_ATTEMPT: attempt} if attempt else None)
-        for version in _forgettable(self._versions(), durable_round, best_round):
+        forgettable = _forgettable(self._versions(), durable_round, best_round)
+        if forgettable and self._durable:
+            with naming_errors(self.folder):
+                synced(self.folder)
+        for version in forgettable:
             self._path(version).unlink(missing_ok=True)
 
     def load_extra(self, name: str) -> Arrays | None:
@@ -200,7 +207,8 @@ class DiskState:
         self._write(self.folder / f"{path_name(name)}.safetensors", arrays)
 
     def siblings(self) -> list[DiskState]:
-        return [DiskState(folder) for folder in sorted(self.folder.parent.glob("*")) if folder.is_dir()]
+        folders = sorted(filter(Path.is_dir, self.folder.parent.glob("*")))
+        return [DiskState(folder, durable=self._durable) for folder in folders]
 
     def _path(self, version: int) -> Path:
         return self.folder / f"round-{version:06d}.safetensors"
@@ -218,7 +226,8 @@ class DiskState:
             return None
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, str] | None = None) -> None:
-        write_whole(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, facts))
+        content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, facts)
+        write_whole(path, content, sync=self._durable)
 
 
 class StoredState(DiskState):

@@ -159,6 +159,11 @@ class Disclosure:
         return bool(removed)
 
     @property
+    def durable(self) -> bool:
+        """Whether private state must survive a power failure: that of a node with a folder of its own."""
+        return not self._in_run
+
+    @property
     def _in_run(self) -> bool:
         """Whether :attr:`root` is a part of the run's folder, where the server removes it."""
         return self.simulated and not self.node_config.get("state-dir")

@@ -198,8 +198,8 @@ class Node:
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        settings = self.settings
-        return _disk_state(self.disclosure.root, (settings.run, *settings.lineage), settings.method, key, *part)
+        runs, durable = (self.settings.run, *self.settings.lineage), self.disclosure.durable
+        return _disk_state(self.disclosure.root, runs, self.settings.method, key, *part, durable=durable)
 
     def _keep(
         self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
@@ -322,8 +322,8 @@ def _work_of(node: Disclosure, label: str | None) -> _Work:
 
 
 @lru_cache(maxsize=4096)
-def _disk_state(root: Path, runs: tuple[str, ...], method: str, key: str, *part: str) -> DiskState:
+def _disk_state(root: Path, runs: tuple[str, ...], method: str, key: str, *part: str, durable: bool) -> DiskState:
     """The state of a node, or a part of it. In its first message of a run it begins as that of an earlier run."""
-    own, *earlier = (DiskState.of(root, run, method, key) for run in runs)
+    own, *earlier = (DiskState.of(root, run, method, key, durable=durable) for run in runs)
     own.begin_from(state.folder for state in earlier)
-    return DiskState.of(own.folder, *part)
+    return DiskState.of(own.folder, *part, durable=durable)

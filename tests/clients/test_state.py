@@ -1,6 +1,9 @@
 """Private state between rounds: which version comes back, and what damage does."""
 
 import logging
+import os
+from pathlib import Path
+from stat import S_ISDIR
 
 import numpy as np
 import pytest
@@ -193,6 +196,26 @@ def test_a_write_that_fails_forgets_nothing(tmp_path):
     with full_disk(), pytest.raises(UnwritableError):
         state.save(3, {"w": np.zeros(5000)}, durable_round=2)
     assert version_in(state.load(2)) == 1
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_versions_that_must_survive_a_power_failure_are_on_the_disk_before_older_ones_are_deleted(
+    tmp_path, monkeypatch, durable
+):
+    events, unlink = [], Path.unlink
+
+    def noting(path, missing_ok=False):
+        events.extend(["delete"] if path.suffix == ".safetensors" else [])
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr("os.fsync", lambda file: events.append("folder" if S_ISDIR(os.fstat(file).st_mode) else "file"))
+    monkeypatch.setattr(Path, "unlink", noting)
+    state = DiskState(tmp_path, durable=durable)
+    state.save_extra("traces", of(5))
+    state.save(1, of(1), 0)
+    state.save(2, of(2), durable_round=1)
+    state.save(3, of(3), durable_round=2)
+    assert events == [*(["file"] * 4 + ["folder"] if durable else []), "delete"]
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_damaged_one(tmp_path):

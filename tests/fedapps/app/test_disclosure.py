@@ -85,6 +85,23 @@ def test_two_exact_losses_reveal_the_example_of_a_node_and_local_privacy_lets_no
     assert stolen(noisy, "evaluate") is None
 
 
+@pytest.mark.parametrize(
+    ("place", "durable"),
+    [
+        ({}, True),
+        ({"data-dir": "", "partition-id": 0, "num-partitions": 1}, True),
+        ({"data-dir": "", "state-dir": "", "partition-id": 0, "num-partitions": 1}, False),
+    ],
+)
+def test_only_a_node_with_a_folder_of_its_own_waits_for_its_disk(tmp_path, monkeypatch, place, durable):
+    synced = []
+    monkeypatch.setattr("fedapps.clients.state.write_whole", lambda path, content, *, sync: synced.append(sync))
+    robot = Robot(tmp_path, {"output-dir": str(tmp_path), "cache-dir": str(tmp_path / "worlds")}, **place)
+    robot.whole = dict([*robot.whole.items()][:1])  # the rest of the model is private
+    robot.asks("train")
+    assert synced == [durable]
+
+
 class ImageNode(CuriousServer):
     """A deployed node with one training image and one test image, uint8 ``[8, 8]``, both of one class."""
 
