@@ -18,12 +18,9 @@ from fedapps.base.options import option
 from fedapps.base.seeding import torch_seed
 
 from .arrays import load_arrays, matches, private_names
-from .rules import NodeRules
+from .rules import PRIVATE, NodeRules
 from .settings import received_arrays, with_config
 from .state import Attempts, ContextState
-
-#: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
-PRIVATE = "private"
 
 
 class PrivateParametersError(ValueError):

@@ -15,10 +15,8 @@ from fedapps.tasks.trained import TrainedModel
 
 from fedapps.base.atomic import UnwritableError, naming_errors, path_name, remove_leftovers, synced, temporary_name
 
-from .rules import RulesError, exit_status
+from .rules import ACCEPT_MODEL, KEEP_MODEL, RulesError, exit_status
 
-#: Key of the node config: whether the node keeps its personal models.
-KEEP_MODEL = "keep-model"
 #: The folder of the models, beside the private state of the runs.
 MODELS = "models"
 #: The link to the newest model.
@@ -30,8 +28,6 @@ _KEPT = re.compile(r"round-\d{6,}-\w+(-\d+)?")
 _OF_GENERATION = re.compile(r"round-\d{6,}-generation(\d+)(-\d+)?")
 #: In place of run and method, in the folder of the models that a fleet has in use.
 CHAMPIONS = "champions"
-#: Key of the node config: a command that is given a model folder, and whose exit status above 0 refuses the model.
-ACCEPT_MODEL = "accept-model"
 #: Seconds after which the command is killed, which refuses the model, too.
 _MOST_SECONDS = 600
 

@@ -23,6 +23,14 @@ try:
 except ImportError:  # not a Unix system: memory cannot be limited
     resource = None  # type: ignore[assignment]
 
+#: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
+PRIVATE = "private"
+#: Key of the node config: whether the node keeps its personal models.
+KEEP_MODEL = "keep-model"
+#: Key of the node config: a command that is given a model folder, and whose exit status above 0 refuses the model.
+ACCEPT_MODEL = "accept-model"
+#: Key of the node config: a developer's switch, which sends the details of errors to the server.
+SEND_ERRORS = "send-errors"
 #: Keys of the node config.
 MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK = "max-steps", "max-seconds", "max-memory", "max-rank"
 #: The limits of a deployed node whose config does not say otherwise.

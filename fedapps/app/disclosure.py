@@ -21,7 +21,7 @@ from fedapps.base.errors import DataError
 from fedapps.clients.data import Growth, newest_count
 from fedapps.clients.kept_models import CHAMPIONS, KeptModels
 from fedapps.clients.kept_runs import KeptRuns
-from fedapps.clients.rules import LimitError, NodeRules, RulesError, is_simulated
+from fedapps.clients.rules import SEND_ERRORS, LimitError, NodeRules, RulesError, is_simulated
 from fedapps.clients.settings import RoundSettings
 from fedapps.config.parsing import Config, read
 from fedapps.strategies import SecureAggregationError, SecureRules, wire
@@ -31,8 +31,6 @@ from fedapps.tasks.profiles import OtherFilesError
 from .node_ledger import NodeLedger
 
 Handler = Callable[[Message, Context], Message]
-#: Key of the node config: a developer's switch, which sends the details of errors to the server.
-SEND_ERRORS = "send-errors"
 
 
 class UntrainedError(RuntimeError):

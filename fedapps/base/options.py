@@ -242,12 +242,12 @@ def allowed(metadata: Any, kind: type) -> str:
     return " ".join([noun, " and ".join(bounds)]).strip()
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: ``"; did you mean 'rounds'?"``; empty if no known name is close.
 
-    ``prefix`` is written before the known name.
+    ``prefix`` is written before the known name. One is close from the similarity ``cutoff`` on, at most 1.
     """
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"; did you mean {prefix + close[0]!r}?" if close else ""
 
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import torch
 
-from fedapps.app.disclosure import DEFAULT_STATE, SEND_ERRORS
+from fedapps.app.disclosure import DEFAULT_STATE
 from fedapps.app.node import choose_device
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
-from fedapps.base.options import did_you_mean, option_fields
+from fedapps.base.options import did_you_mean
 from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
-from fedapps.clients.guard import PRIVATE, Guard
-from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KEPT_MODELS, KeptModels
-from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeLimits, NodeRules, RulesError
+from fedapps.clients.guard import Guard
+from fedapps.clients.kept_models import KEPT_MODELS, KeptModels
+from fedapps.clients.rules import KEEP_MODEL, PRIVATE, NodeLimits, NodeRules, RulesError
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.estimate import DryRun
@@ -35,14 +35,10 @@ from fedapps.launch.inputs import found_in_data, resolve
 from fedapps.strategies import SecureRules
 from fedapps.tasks.base import DataError, NodeData, Task
 
+from .supernode import NODE_KEYS
+
 #: Runs of a year.
 _WEEKS = 52
-_NODE_KEYS = {
-    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, ACCEPT_MODEL, SEND_ERRORS),
-    *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
-    *option_fields(NodeRules),
-    *SecureRules.keys(),
-}
 
 
 def check(
@@ -215,8 +211,8 @@ class NodeCheck:
     def _rules(self) -> None:
         """Check the run against the limits and the rules of the node config, and print what its privacy budget has."""
         run, node = self.config.run, {**self.node_config, "data-dir": str(self.data_dir)}
-        for key in node.keys() - _NODE_KEYS:
-            self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, _NODE_KEYS)}")
+        for key in node.keys() - NODE_KEYS:
+            self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, NODE_KEYS)}")
         try:
             NodeLimits.of(node)
             if SecureRules.of(node).required and not run.secure_aggregation:

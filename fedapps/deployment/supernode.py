@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +29,20 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from cryptography.x509 import load_pem_x509_certificates
 
+from fedapps.base.options import did_you_mean, option_fields
 from fedapps.base.text_files import flattened, read_toml, shown
-from fedapps.clients.rules import NodeLimits, NodeRules
+from fedapps.clients.rules import (
+    ACCEPT_MODEL,
+    KEEP_MODEL,
+    MAX_MEMORY,
+    MAX_RANK,
+    MAX_SECONDS,
+    MAX_STEPS,
+    PRIVATE,
+    SEND_ERRORS,
+    NodeLimits,
+    NodeRules,
+)
 from fedapps.sim.flower_internals import (
     answer_lost_messages,
     ask_again_after,
@@ -61,6 +73,16 @@ _KEY, _TRUSTED = "--auth-supernode-private-key", "--root-certificates"
 _CONFIG, _HOST, _PORT = "--node-config", "--host", "--port"
 _OPTIONS = (_KEY, _TRUSTED, _CONFIG, _HOST, _PORT)
 _LOOPBACK, _FLOWERS_PORT = "127.0.0.1", "9094"
+#: Every key of the node config that an app of this package reads.
+NODE_KEYS = {
+    *("data-dir", "state-dir", "partition-id", "num-partitions", PRIVATE, KEEP_MODEL, ACCEPT_MODEL, SEND_ERRORS),
+    *(MAX_STEPS, MAX_SECONDS, MAX_MEMORY, MAX_RANK),
+    *option_fields(NodeRules),
+    *SecureRules.keys(),
+}
+#: From this similarity on, an unknown key is taken for a misspelt one of these: above that of ``max-speed`` and
+#: ``max-seconds``, below that of ``epsilon`` and ``max-epsilon``.
+_MISSPELT = 0.75
 _DATA = re.compile(r"(?:^|\s)data-dir=(\"[^\"]*\"|'[^']*'|\S+)")
 
 
@@ -76,7 +98,7 @@ def check_options(options: Sequence[str]) -> None:
     ------
     ValueError
         A file cannot be read or holds something else, the data folder is missing, a limit or a rule in the node
-        config cannot be used, or the port is taken.
+        config cannot be used, a key of it is misspelt, or the port is taken.
     """
     values = _values(options)
     if path := values.get(_KEY):
@@ -135,11 +157,24 @@ def _check_rules(config: str) -> None:
     try:
         if (keys := parse_config_args([config])) is None:
             return  # the node checks them at its first message
+        _check_keys(keys)
         NodeLimits.of(keys)
         NodeRules.of(keys)
         SecureRules.of(keys)
     except (ClickException, ValueError) as error:
         raise ValueError(f"{_CONFIG}: {error}") from error
+
+
+def _check_keys(keys: Iterable[str]) -> None:
+    """Raise ``ValueError`` if a key looks like a misspelt one, which would leave a rule out without an error.
+
+    Any other unknown key is one of another app that the node serves, too.
+    """
+    meant = {key: did_you_mean(key.lower(), NODE_KEYS, cutoff=_MISSPELT) for key in keys if key not in NODE_KEYS}
+    if misspelt := [f"{key}: unknown{question}" for key, question in meant.items() if question]:
+        raise ValueError(
+            f"{' '.join(misspelt)} Correct the name; a key of another app needs a name that is less like one of these"
+        )
 
 
 def _check_port(host: str, port: str) -> None:

@@ -19,14 +19,14 @@ from statistics import fmean
 from flwr.app import ConfigRecord, Context, Message
 
 from fedapps.app.client_app import app
-from fedapps.app.disclosure import SEND_ERRORS
 from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.base.processes import usable_cores
 from fedapps.base.report.numbers import format_bytes, format_duration
 from fedapps.base.report.tables import text_table
 from fedapps.clients.data import DataSource, cached_load
-from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
+from fedapps.clients.kept_models import CURRENT, KEPT_MODELS, KeptModels
+from fedapps.clients.rules import KEEP_MODEL, SEND_ERRORS
 from fedapps.clients.state import DiskState
 from fedapps.config.clock import Pace
 from fedapps.config.parsing import Config

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedapps.clients.kept_models import ACCEPT_MODEL, KEEP_MODEL, KeptModels, check_accepted, keeps_models
-from fedapps.clients.rules import RulesError
+from fedapps.clients.kept_models import KeptModels, check_accepted, keeps_models
+from fedapps.clients.rules import ACCEPT_MODEL, KEEP_MODEL, RulesError
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, TrainedModel
 from full_disk import ROOM, full_disk

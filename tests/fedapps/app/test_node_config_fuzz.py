@@ -4,9 +4,16 @@ from contextlib import suppress
 
 import pytest
 from damaged_files import bounded
-from fedapps.clients.guard import PRIVATE
-from fedapps.clients.kept_models import KEEP_MODEL
-from fedapps.clients.rules import MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS, NodeRules
+from fedapps.clients.rules import (
+    KEEP_MODEL,
+    MAX_MEMORY,
+    MAX_RANK,
+    MAX_SECONDS,
+    MAX_STEPS,
+    PRIVATE,
+    SEND_ERRORS,
+    NodeRules,
+)
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from hypothesis import HealthCheck, assume, given, settings
@@ -14,7 +21,7 @@ from hypothesis import strategies as st
 from spoiled_messages import FLOATS, INTEGERS, ours, typed_errors
 
 from fedapps.app.client_app import app
-from fedapps.app.disclosure import SEND_ERRORS, NodeFailedError
+from fedapps.app.disclosure import NodeFailedError
 from fedapps.app.server_app import initial_arrays
 from fedapps.base.options import option_fields
 from fedapps.config.parsing import parse

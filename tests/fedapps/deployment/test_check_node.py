@@ -298,6 +298,37 @@ def test_what_is_wrong_is_named_with_what_to_do(
         check_options(words(given, joined=joined))
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ('privat="embedding.*"', "private"),
+        ("max_steps=10", "max-steps"),
+        ("dp_noise=2.0", "dp-noise"),
+        ("max-epsilons=8.0", "max-epsilon"),
+        ('secag="required"', "secagg"),
+        ('DP_NOISE="2.0"', "dp-noise"),
+        ("dp.noise=2.0", "dp-noise"),
+        ("epsilon=8.0", "max-epsilon"),
+    ],
+)
+def test_a_misspelt_key_does_not_switch_a_rule_off(options: dict[str, str], key: str, meant: str) -> None:
+    name = key.partition("=")[0].replace(".", r"\.")
+    given = options | {"--node-config": f"{options['--node-config']} keep-model=true {key}"}
+    with pytest.raises(ValueError, match=rf"--node-config: {name}: unknown; did you mean '{meant}'\? Correct the name"):
+        check_options(words(given))
+
+
+def test_all_misspelt_keys_are_named_at_once(options: dict[str, str]) -> None:
+    given = options | {"--node-config": "dp_noise=2.0 secag=true"}
+    with pytest.raises(ValueError, match=r"dp_noise: unknown; .*'dp-noise'\? secag: unknown; .*'secagg'\? Correct"):
+        check_options(words(given))
+
+
+def test_keys_of_other_apps_are_no_misspelt_ones(options: dict[str, str]) -> None:
+    other = 'model="/maps/a.pt" map-dir="/maps" state-path="/s" max-speed=0.5 planner.max-steps=3 node-id=7 log-level=2'
+    check_options(words(options | {"--node-config": f"{options['--node-config']} {other}"}))
+
+
 def test_a_port_in_use_is_named(options: dict[str, str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
