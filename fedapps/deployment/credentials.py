@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from logging import WARNING
 from pathlib import Path
 
 from cryptography import x509
@@ -13,8 +14,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from flwr.common import log
 
 LOOPBACK = ("127.0.0.1", "localhost")
+#: Days before the end of a certificate in which its users are warned.
+_DAYS_OF_WARNING = 60
+_RENEW = (
+    "make new ones on the server with `fedapps keys certificates NEW-FOLDER --host ...`, and give the new ca.crt to "
+    "every node (docs/deployment.md, Replace the certificate of the server)"
+)
 _HOST = re.compile(r"[A-Za-z0-9*][A-Za-z0-9.-]*")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -173,6 +181,28 @@ def issue_node_key(folder: Path, name: str) -> str:
             f"    flwr supernode register {pair.public} CONNECTION",
         ]
     )
+
+
+def check_expiry(certificates: Sequence[x509.Certificate], named: str) -> None:
+    """Check that not all certificates have expired, and warn in the last 60 days of the one that lasts longest.
+
+    Parameters
+    ----------
+    certificates : sequence of Certificate
+        Those of one file, at least one.
+    named : str
+        What names the file, for the messages.
+
+    Raises
+    ------
+    ValueError
+        All have expired.
+    """
+    until, now = max(one.not_valid_after_utc for one in certificates), datetime.now(UTC)
+    if until <= now:
+        raise ValueError(f"{named}: expired on {until:%Y-%m-%d}; {_RENEW}")
+    if until - now < timedelta(days=_DAYS_OF_WARNING):
+        log(WARNING, "%s: expires on %s, and then no node can connect; before that, %s", named, until.date(), _RENEW)
 
 
 def write_secret(path: Path, content: bytes) -> None:

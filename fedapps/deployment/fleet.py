@@ -28,7 +28,7 @@ from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 
 from .processes import FleetError
-from .submission import submission
+from .submission import check_certificates, submission
 from .superlink import Deployment, NodeConfig, deployment, started_run
 
 WORKERS_PER_CORE = 3
@@ -69,7 +69,7 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     Raises
     ------
     ValueError
-        As :func:`run_config_text`.
+        As :func:`run_config_text`, or as :func:`check_certificates`.
     RunFailedError
         If the SuperLink does not take the run; with ``stream`` also if the run fails or is stopped, or if its log ends
         before the run does.
@@ -82,6 +82,7 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
 
 def submit(keys: Mapping[str, Any], federation: str, *, stream: bool) -> None:
     """Run the app with the keys of a run config on the SuperLink of a federation. Raises as :func:`deploy`."""
+    check_certificates(federation)
     with app_folder() as app, tempfile.TemporaryDirectory(prefix="fedapps-submit-") as folder:
         command = submission(app, Path(folder), for_flower(keys), federation, stream=stream)
         status, run = _shown(command) if stream else (subprocess.run(command, check=False).returncode, "")

@@ -5,16 +5,20 @@ import shutil
 import ssl
 import subprocess
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import tomli_w
+from cryptography.x509 import load_pem_x509_certificates
 from pathspec import GitIgnoreSpec
 
 from fedapps.base.processes import tool
 from fedapps.sim.flower_internals import app_patterns, fallback
+
+from .credentials import check_expiry
 
 #: The name of the connection to the SuperLink in Flower's config.
 CONNECTION = "fedapps"
@@ -76,6 +80,26 @@ def connect(home: Path, address: str, ca: Path | None = None) -> None:
     trust = {"root-certificates": str(ca)} if ca else {"insecure": True}
     connection = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
     (home / "config.toml").write_text(tomli_w.dumps(connection), encoding="utf-8")
+
+
+def check_certificates(connection: str) -> None:
+    """Check that the certificates that ``flwr`` trusts for a connection in its config have not expired.
+
+    An empty ``connection`` is the default of the config. What is missing or cannot be read is for ``flwr`` to report.
+
+    Raises
+    ------
+    ValueError
+        As :func:`check_expiry`.
+    """
+    file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
+    try:
+        connections = tomllib.loads(file.read_text(encoding="utf-8"))["superlink"]
+        path = str(connections[connection or connections["default"]]["root-certificates"])
+        certificates = load_pem_x509_certificates(Path(path).read_bytes())
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
+        return
+    check_expiry(certificates, f"root-certificates = {path!r} in {file}")
 
 
 def wait_until_healthy(superlink: subprocess.Popen[bytes], port: int, ca: Path | None = None) -> bool:

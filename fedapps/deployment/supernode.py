@@ -57,6 +57,7 @@ from fedapps.sim.flower_internals import (
 )
 from fedapps.strategies import SecureRules
 
+from .credentials import check_expiry
 from .flower_command import (
     LIBRARIES,
     POLL_INTERVAL,
@@ -97,8 +98,8 @@ def check_options(options: Sequence[str]) -> None:
     Raises
     ------
     ValueError
-        A file cannot be read or holds something else, the data folder is missing, a limit or a rule in the node
-        config cannot be used, a key of it is misspelt, or the port is taken.
+        A file cannot be read or holds something else, all certificates have expired, the data folder is missing, a
+        limit or a rule in the node config cannot be used, a key of it is misspelt, or the port is taken.
     """
     values = _values(options)
     if path := values.get(_KEY):
@@ -106,7 +107,8 @@ def check_options(options: Sequence[str]) -> None:
         _check_file(_KEY, path, lambda content: load_ssh_private_key(content, None), "private key of a node", made)
     if path := values.get(_TRUSTED):
         made = "copy ca.crt from the server's folder of certificates"
-        _check_file(_TRUSTED, path, load_pem_x509_certificates, "certificate", made)
+        certificates = _check_file(_TRUSTED, path, load_pem_x509_certificates, "certificate", made)
+        check_expiry(certificates, f"{_TRUSTED} {path}")
     if config := values.get(_CONFIG):
         _check_data(config)
         _check_rules(config)
@@ -123,9 +125,10 @@ def _values(options: Sequence[str]) -> Mapping[str, str]:
     return values
 
 
-def _check_file(option: str, path: str, read: Callable[[bytes], Any], kind: str, made: str) -> None:
+def _check_file(option: str, path: str, read: Callable[[bytes], Any], kind: str, made: str) -> Any:
+    """What ``read`` makes of the file."""
     try:
-        read(Path(path).expanduser().read_bytes())
+        return read(Path(path).expanduser().read_bytes())
     except FileNotFoundError as error:
         raise ValueError(f"{option} {path}: no such file; {made}") from error
     except OSError as error:

@@ -2,8 +2,10 @@
 
 import shutil
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from fedapps.strategies import epsilon
@@ -15,6 +17,7 @@ from fedapps.base.processes import free_port
 from fedapps.base.report.numbers import format_bytes
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
+from fedapps.deployment import credentials
 from fedapps.deployment.credentials import make_certificates, make_key_pair
 from fedapps.deployment.supernode import check_options
 from fedapps.launch.estimate import KEPT_VERSIONS
@@ -296,6 +299,41 @@ def test_what_is_wrong_is_named_with_what_to_do(
     given = options | {option: value.format(tmp_path)}
     with pytest.raises(ValueError, match=f"{option}.*{message}"):
         check_options(words(given, joined=joined))
+
+
+def clock(days: int) -> type[datetime]:
+    """A clock that is ``days`` ahead."""
+
+    class Moved(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + timedelta(days=days)
+
+    return Moved
+
+
+def test_expired_certificates_are_refused_and_one_that_lasts_is_enough(options: dict[str, str]) -> None:
+    file = Path(options["--root-certificates"])
+    with mock.patch.object(credentials, "datetime", clock(-400)):
+        old = make_certificates(file.parent / "old", days=365).ca.read_bytes()
+    new = file.read_bytes()
+    file.write_bytes(old)
+    day = (datetime.now(UTC) - timedelta(days=35)).strftime("%Y-%m-%d")
+    renew = rf"--root-certificates {file}: expired on {day}; make new ones .*keys certificates NEW-FOLDER"
+    with pytest.raises(ValueError, match=renew):
+        check_options(words(options))
+    file.write_bytes(old + new)
+    check_options(words(options))
+
+
+@pytest.mark.parametrize(("days", "warned"), [(58, True), (62, False)])
+def test_the_last_days_of_a_certificate_are_announced(
+    options: dict[str, str], days: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = make_certificates(Path(options["--root-certificates"]).parent / "new", days=days).ca
+    check_options(words(options | {"--root-certificates": str(file)}))
+    day = datetime.now(UTC) + timedelta(days=days)
+    assert (f"{file}: expires on {day:%Y-%m-%d}, and then no node can connect" in caplog.text) == warned
 
 
 @pytest.mark.parametrize(

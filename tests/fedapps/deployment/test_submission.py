@@ -6,15 +6,20 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import tomli_w
 from fedapps.sim import flower_internals
 from flwr.cli.build import build_fab_from_disk
 
 from fedapps.base.errors import RunFailedError
+from fedapps.deployment import credentials
+from fedapps.deployment.credentials import make_certificates
 from fedapps.deployment.fleet import deploy, run_config_text
 from fedapps.deployment.submission import copy_app, submission
 
@@ -202,6 +207,26 @@ def test_a_run_that_the_superlink_does_not_take_is_an_error(
     commands("finished:completed", exit_status=1, line="no such federation")
     with pytest.raises(RunFailedError, match="flwr run ended with exit status 1"):
         deploy(RECIPE, "fleet", FEDERATED, stream=stream)
+
+
+@pytest.mark.parametrize("federation", ["fleet", ""])
+def test_nothing_is_submitted_with_an_expired_certificate(
+    federation: str, commands: Callable[..., list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands("finished:completed")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    ca = make_certificates(tmp_path, days=1).ca
+    table = {"default": "fleet", "fleet": {"address": "127.0.0.1:1", "root-certificates": str(ca)}, "other": {}}
+    (tmp_path / "config.toml").write_text(tomli_w.dumps({"superlink": table}))
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with mock.patch.object(credentials, "datetime", now=lambda tz: tomorrow):
+        with pytest.raises(
+            ValueError, match=rf"root-certificates = '{ca}' in .*: expired on {tomorrow:%Y-%m-%d}; make"
+        ):
+            deploy(RECIPE, federation, FEDERATED, stream=True)
+        assert not commands("")
+        assert deploy(RECIPE, "other", FEDERATED, stream=False) == 0
+    assert deploy(RECIPE, federation, FEDERATED, stream=False) == 0
 
 
 @pytest.mark.parametrize(
