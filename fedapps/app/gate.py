@@ -4,7 +4,7 @@ Each node evaluates both models as it would use them, with what its method keeps
 promotion brings the model; a node that was off gets it, or goes back, when a later run of this kind finds it connected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
@@ -15,12 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from fedapps.base.options import did_you_mean
 from fedapps.config.parsing import Config, parse
 from fedapps.runs.champions import Candidate, Registry, decide, decision_text
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.runs.tracking import Tracking
 from fedapps.strategies import BaseStrategy, Profile, RoundReport
+from fedapps.strategies.checks import MAX_NAME_LENGTH, truncate
 from fedapps.strategies.records import to_text
 from fedapps.strategies.transport import NodeFailure
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, CHAMPION, CHAMPION_QUERY, CONFIG, DURABLE_ROUND, PROMOTE, USE
@@ -38,7 +40,8 @@ def run_gate(grid: Grid, config: Config) -> None:
     FolderInUseError
         Another process changes the registry, or compares models for it.
     ValueError
-        A run folder is missing, has other outputs or has not finished, or there is no champion to go back to.
+        A run folder is missing, has other outputs or has not finished, there is no champion to go back to, or a node
+        in ``gate-nodes`` is unknown.
     TooFewRepliesError
         Fewer than ``num-nodes`` nodes are connected.
     """
@@ -73,6 +76,7 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
     elif run.gate == "rollback":
         nodes = [name.strip() for name in run.gate_nodes.split(",") if name.strip()]
         before, registry = registry, registry.rolled_back(nodes)
+        _check_nodes(grid, config, before, owners, nodes)
         back = {"before": before.champion, "after": registry.generations[0].generation, "nodes": nodes}
         facts = {"metric": run.track_metric, "promote": False, "reason": "a person has taken the model back"}
         log(INFO, "decision: %s", registry.record({**facts, "rollback": back}))
@@ -82,6 +86,20 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
         aliases["champion"] = registry.of(registry.champion)
     for alias, candidate in aliases.items():
         _register(config, registry.folder.name, alias, candidate)
+
+
+def _check_nodes(grid: Grid, config: Config, registry: Registry, owners: dict[str, str], nodes: Sequence[str]) -> None:
+    """Raise ``ValueError`` if a key is neither that of a node in a decision, which may be off, nor of a connected one."""
+    known = registry.known_nodes()
+    if known.issuperset(nodes):
+        return
+    known |= {profile.key for profile in _connected(grid, _models(config, registry, owners))}
+    if unknown := [key for key in nodes if key not in known]:
+        raise ValueError(
+            f"gate-nodes = {config.run.gate_nodes!r}: no node has the key {unknown[0]!r}"
+            f"{did_you_mean(unknown[0], known)}; the nodes in the decisions of the registry and those that are connected "
+            f"are {truncate(', '.join(sorted(known)), MAX_NAME_LENGTH)}"
+        )
 
 
 def _register(config: Config, registry: str, alias: str, candidate: Candidate) -> None:
@@ -147,13 +165,9 @@ def deliver(grid: Grid, config: Config, registry: Registry, owners: dict[str, st
     """
     if not registry.generations:
         return {}
-    # A node changes its model also where all others are off, or may not work now.
-    alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=0))
-    models = {one.generation: _Model.open(alone, one, owners) for one in registry.generations}
+    models = _models(config, registry, owners)
     strategy = models[max(models)].strategy
-    # Also nodes that may not work now: to go back to a model that they keep is no work.
-    nodes = [node for node in strategy.registry.connected(grid) if not node.no_data]
-    targets = {profile: registry.target(profile.key) for profile in map(strategy.label, nodes)}
+    targets = {profile: registry.target(profile.key) for profile in _connected(grid, models)}
     queries = [
         Message(RecordDict({CONFIG: ConfigRecord({USE: target})}), profile.node_id, CHAMPION_QUERY)
         for profile, target in targets.items()
@@ -180,6 +194,18 @@ def deliver(grid: Grid, config: Config, registry: Registry, owners: dict[str, st
             using[key] = registry.target(key)
     log(INFO, "in use: %s", ", ".join(f"{key}: generation {number}" for key, number in sorted(using.items())))
     return using
+
+
+def _models(config: Config, registry: Registry, owners: dict[str, str]) -> "dict[int, _Model]":
+    """The champions by generation. A node changes its model also where all others are off, or may not work now."""
+    alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=0))
+    return {one.generation: _Model.open(alone, one, owners) for one in registry.generations}
+
+
+def _connected(grid: Grid, models: "Mapping[int, _Model]") -> list[Profile]:
+    """The connected nodes, also those that may not work now: to go back to a model that they keep is no work."""
+    strategy = models[max(models)].strategy
+    return [strategy.label(node) for node in strategy.registry.connected(grid) if not node.no_data]
 
 
 @dataclass(frozen=True)

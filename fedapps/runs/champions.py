@@ -124,6 +124,11 @@ class Registry:
         decisions = map(read_object, reversed(self.decisions()))
         return any(one["challenger"]["run"] == str(run) for one in decisions if "challenger" in one)
 
+    def known_nodes(self) -> set[str]:
+        """The keys of the nodes in all decisions: those that evaluated both models, were refused, or might not work."""
+        decisions = map(read_object, self.decisions())
+        return {key for one in decisions for part in ("nodes", "refused", "ineligible") for key in one.get(part, ())}
+
     def record(self, decision: Mapping[str, Any]) -> Path:
         """Write a decision with its date and all its numbers, which now holds, and return the file."""
         number = max((int(path.stem) for path in self.decisions()), default=0) + 1

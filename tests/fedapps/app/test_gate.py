@@ -176,6 +176,24 @@ def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
     assert in_use(second) == everywhere(3)
 
 
+def test_a_node_to_go_back_must_be_known_from_a_decision_or_be_connected(weeks, second, monkeypatch):
+    before = {path: path.read_bytes() for path in second.rglob("*.json")}
+    with pytest.raises(
+        ValueError, match=r"gate-nodes = .*: no node has the key 'robot-O1'; did you mean 'robot-0\d'.*"
+    ):
+        gate(weeks, second, None, "rollback", gate_nodes="robot-01, robot-O1")
+    assert {path: path.read_bytes() for path in second.rglob("*.json")} == before
+    assert in_use(second) == everywhere(2)
+    assert "robot-02" in Registry.read(second).known_nodes()
+    registry = gate(weeks, second, None, "rollback", nodes=[0, 1], gate_nodes="robot-02")  # it is off
+    assert (dict(registry.nodes), in_use(second)) == ({"robot-02": 1}, everywhere(2))
+    gate(weeks, second, None, "deliver")
+    assert in_use(second) == everywhere(2) | {"robot-02": 1}
+    monkeypatch.setattr(Registry, "known_nodes", lambda registry: set())
+    registry = gate(weeks, second, None, "rollback", gate_nodes="robot-00")  # it has been in no comparison
+    assert dict(registry.nodes) == {"robot-00": 1, "robot-02": 1}
+
+
 def test_a_node_that_missed_a_promotion_gets_the_model_later(weeks, tmp_path):
     registry = tmp_path / "champions"
     gate(weeks, registry, "week-1", nodes=[0, 1])
