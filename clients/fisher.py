@@ -84,7 +84,7 @@ def diagonal_fisher(
     trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
     device = next(iter(named.values())).device
     examples = 0
-    with _evaluating(model):
+    with evaluating(model):
         for batch in batches:
             tensors = {name: tensor.to(device) for name, tensor in batch.items()}
             count = len(next(iter(tensors.values())))
@@ -154,7 +154,8 @@ def _example(batch: Batch, index: int) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within the block the model is in evaluation mode; afterwards each module is in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

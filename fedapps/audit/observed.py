@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedapps.base.seeding import torch_seed
 from fedapps.clients.data import DataSource, cached_load
-from fedapps.clients.fisher import diagonal_fisher
+from fedapps.clients.fisher import diagonal_fisher, evaluating
 from fedapps.clients.settings import OptimizerName
 from fedapps.clients.training import ModelWithLoss, Phase, run_plan
 from fedapps.config.parsing import parse
@@ -217,11 +217,13 @@ def simulated(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunCo
 
 
 def fisher_terms(task: Task, model: nn.Module, batch: Batch, *, seed: int) -> Changes:
-    """The mean over examples of their squared gradients, differentiable in the batch."""
+    """The mean over examples of their squared gradients, differentiable in the batch; the model is taken in evaluation
+    mode, as nodes do.
+    """
     named = {name: one for name, one in model.named_parameters() if one.requires_grad}
     sums = {name: torch.zeros_like(one) for name, one in named.items()}
     count = _count(batch)
-    with torch_seed(seed, *_DRAWS):
+    with evaluating(model), torch_seed(seed, *_DRAWS):
         for single in separate(batch):
             loss = task.loss(model, single)
             for name, gradient in zip(named, _gradients(loss, named), strict=True):

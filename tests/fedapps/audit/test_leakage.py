@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +11,8 @@ from drawn_houses import run_keys, write_world
 from fedapps.clients.settings import LocalTraining
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.images.options import Options as ImageOptions
+from fedapps.tasks.images.task import ImagesTask
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.privacy.audit import ATTACKERS
 from fedapps.tasks.profiles import pixels
@@ -22,7 +25,7 @@ from toys import ToyTask
 
 import fedapps.audit.leakage
 from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
-from fedapps.audit.matching import Search, decibels, errors, matched
+from fedapps.audit.matching import Search, decibels, errors, matched, vector
 from fedapps.audit.membership import (
     MODELS,
     auc,
@@ -33,6 +36,7 @@ from fedapps.audit.membership import (
     membership_rows,
     recognised,
 )
+from fedapps.audit.observed import fisher_terms, observed, roots
 from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import finished
 from fedapps.audit.text import audit_text, row_line, statement
@@ -106,6 +110,27 @@ def test_errors_of_sets_signs_and_values_that_do_not_count():
     assert float(errors(replace(secret, unordered=True), true, read)) == pytest.approx(1.0)
     assert float(errors(replace(secret, either_sign=True), true, -true)) == 0
     assert errors(secret, torch.full((1, 1), math.nan), read[:, 0]).isnan().all()
+
+
+PLAIN = RunConfig(training=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1))
+
+
+def gap(simulated, seen):
+    """The squared distance of a simulation to what was observed, relative to that."""
+    return float((vector(simulated).detach() - vector(seen)).square().sum() / vector(seen).square().sum())
+
+
+def test_fisher_terms_are_simulated_as_nodes_compute_them():
+    """Batch normalisation differs between training and evaluation, and a simulation leaves the mode as it was."""
+    task = ImagesTask(ImageOptions(dataset="mine", classes=4, height=16, model="resnet8", norm="batch"))
+    with torch_seed(0):
+        model, images = task.build_model(), torch.rand(2, 3, 16, 16)
+    batch = {"image": images, "label": torch.tensor([1, 3])}
+    seen = observed(task, model, [batch], PLAIN, fisher=True)
+    exact = deepcopy(model).double()
+    again = fisher_terms(task, exact, {**batch, "image": images.double()}, seed=PLAIN.seed)
+    assert gap(roots(again), roots(seen)) < 1e-6
+    assert exact.training
 
 
 def updated(task, model, batches):
