@@ -41,11 +41,13 @@ from .observed import (
     aligned,
     fisher_terms,
     joined,
+    mean_of_rows,
     observed,
     roots,
     run_in,
     separate,
     simulated,
+    simulated_sum,
 )
 from .text import leakage_text
 
@@ -79,7 +81,6 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
     own, other = audited.batches(situation, 0), audited.batches(situation, -1)
     of_nodes = [audited.batches(situation, node) for node in range(situation.nodes)]
     sent = own if situation.nodes == 1 else [joined([batches[0] for batches in of_nodes])]
-    # A sum of nodes that take a step each on equally many examples is that of one node with all of these.
     seen = [
         observed(task, audited.model_of(node), of, run, fisher=situation.fisher) for node, of in enumerate(of_nodes)
     ]
@@ -150,17 +151,21 @@ def _searched(
     search: Search,
 ) -> list[Row]:
     task, secrets = audited.task, audited.task.secrets
-    model = deepcopy(audited.model).double()
+    model, start = deepcopy(audited.model).double(), [_doubled(batch) for batch in templates]
+    # Otherwise the mean of the updates of nodes with an example each is that of one node with all of these.
+    apart = situation.nodes > 1 and not mean_of_rows(task, model, start[0], seed=run.seed)
 
     def simulate(batches: Sequence[Batch]) -> Tensor:
         if situation.fisher:
             return vector(roots(fisher_terms(task, model, batches[0], seed=run.seed)))
+        if apart:
+            return vector(simulated_sum(task, model, batches[0], run))
         return vector(simulated(task, model, batches, run))
 
     read, _ = matched(
         simulate,
         vector(roots(changes) if situation.fisher else changes),
-        [_doubled(batch) for batch in templates],
+        start,
         secrets,
         search,
         torch.Generator().manual_seed(derive_seed(run.seed, "audit", situation.name)),

@@ -29,6 +29,8 @@ from .victim import compressed, noise_of
 _DRAWS = ("audit", "train")
 #: Below this, in the unit of a squared gradient, the root of a Fisher term is no longer steep.
 _FLAT = 1e-16
+#: Two gradients are equal up to this relative distance.
+_ALIKE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,32 @@ def sent(model: nn.Module, local: nn.Module, run: RunConfig) -> Changes:
     if compress := compressed(run):
         changes = dict(compress(changes))
     return changes
+
+
+def mean_of_rows(task: Task, model: nn.Module, batch: Batch, *, seed: int) -> bool:
+    """Whether the gradient of a batch is the mean of those of its examples, each alone after the same seed.
+
+    It is not where the loss draws other numbers for each row, or depends on the batch, as with batch normalisation.
+    """
+    local = deepcopy(model)
+    named = {name: one for name, one in local.named_parameters() if one.requires_grad}
+
+    def gradient(of: Batch) -> Tensor:
+        with torch_seed(seed, *_DRAWS):
+            return torch.cat([one.detach().flatten() for one in _gradients(task.loss(local, of), named)])
+
+    together, singles = gradient(batch), separate(batch)
+    apart = sum((gradient(one) / len(singles) for one in singles), torch.zeros(()))
+    return bool((together - apart).norm() <= _ALIKE * together.norm())
+
+
+def simulated_sum(task: Task, model: nn.Module, batch: Batch, run: RunConfig) -> Changes:
+    """The mean of what :func:`observed` would be of nodes with an example of a batch each, differentiable in them.
+
+    Each node has the draws of a batch of one.
+    """
+    seen = [simulated(task, model, [one], run) for one in separate(batch)]
+    return {name: torch.stack([one[name] for one in seen]).mean(0) for name in seen[0]}
 
 
 def simulated(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunConfig) -> Changes:

@@ -25,6 +25,7 @@ from toys import ToyTask
 
 import fedapps.audit.leakage
 from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
+from fedapps.audit.leakage import attack
 from fedapps.audit.matching import Search, decibels, errors, matched, vector
 from fedapps.audit.membership import (
     MODELS,
@@ -36,7 +37,7 @@ from fedapps.audit.membership import (
     membership_rows,
     recognised,
 )
-from fedapps.audit.observed import fisher_terms, observed, roots
+from fedapps.audit.observed import Audited, Situation, fisher_terms, observed, roots
 from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import finished
 from fedapps.audit.text import audit_text, row_line, statement
@@ -131,6 +132,48 @@ def test_fisher_terms_are_simulated_as_nodes_compute_them():
     again = fisher_terms(task, exact, {**batch, "image": images.double()}, seed=PLAIN.seed)
     assert gap(roots(again), roots(seen)) < 1e-6
     assert exact.training
+
+
+class Known(Audited):
+    """Nodes with data that a test gives."""
+
+    def __init__(self, task, nodes, run=PLAIN):
+        self.task, self.run, self.nodes, self.given = task, run, list(range(len(nodes))), nodes
+        with torch_seed(0):
+            self.model = task.build_model()
+
+    def data(self, node):
+        return self.given[node % len(self.nodes)]
+
+
+def driver(number, count):
+    """Windows of a drive: one forecast draws a latent vector for each window."""
+    with torch_seed(number):
+        seen, moves = torch.randn(count, 10, 12), torch.rand(2, count, 20, 2) - 0.5
+        current = torch.tensor([[0.0, 0.0, 0.0, 9.0], [1.0, 2.0, 0.0, 8.0]]).expand(count, 2, 4)
+    seen[..., -1] = 1
+    batch = {"history": seen, "robot_future": moves[0], "human_future": moves[1], "current": current}
+    way = DrivingTask().setting.roll_out(current[:, 1], moves[1])[..., :2]
+    return NodeData(f"driver-{number}", {"train": {**batch, "human_path": way}})
+
+
+DRIVERS = DrivingTask(replace(DrivingTask().options, hidden=8))
+
+
+@pytest.mark.parametrize(
+    "situation", [Situation("1 example"), Situation("2 examples", 2), Situation("sum of 2", nodes=2)]
+)
+def test_the_true_windows_match_what_was_observed(situation, monkeypatch):
+    """Simulations have the draws of each window: the same for the windows of two nodes, others within one node."""
+    gaps = []
+
+    def at_the_truth(simulate, target, templates, *others, **settings):
+        gaps.append(float((simulate(templates).detach() - target).norm() / target.norm()))
+        return templates, 0.0
+
+    monkeypatch.setattr(fedapps.audit.leakage, "matched", at_the_truth)
+    attack(Known(DRIVERS, [driver(number, 16) for number in range(2)]), situation, Search())
+    assert gaps == [pytest.approx(0, abs=1e-3)]
 
 
 def updated(task, model, batches):
@@ -319,9 +362,9 @@ PLAN = AuditPlan(
 def test_jobs_cover_every_sentence_once_in_whole_batches(sentences, data):
     size = data.draw(st.integers(1, sentences))
     plan = replace(PLAN, sentences=sentences, batch_sizes=(size,))
-    for attack, on in itertools.product(plan.attacks, plan.on):
-        jobs = [job for job in plan.jobs() if (job["attack"], job["on"]) == (attack, on)]
-        if (attack, on) == ("dlg", "update"):
+    for kind, on in itertools.product(plan.attacks, plan.on):
+        jobs = [job for job in plan.jobs() if (job["attack"], job["on"]) == (kind, on)]
+        if (kind, on) == ("dlg", "update"):
             assert not jobs
             continue
         assert [n for job in jobs for n in range(job["start"], job["stop"])] == list(range(sentences))
