@@ -15,6 +15,7 @@ from typing import Any, Self, TextIO
 import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from torch import nn
 
 from fedapps.base.atomic import whole_file
 from fedapps.base.report.numbers import mean_and_interval, number, numbers, over_examples
@@ -22,6 +23,7 @@ from fedapps.base.report.tables import text_table
 from fedapps.registry.tasks import task_class
 from fedapps.tasks.base import DataError
 from fedapps.tasks.model_folder import StoredModel
+from fedapps.tasks.partitioners import added_logits
 from fedapps.tasks.trained import TrainedModel
 
 from .load import NoSharedModelError, load, load_from
@@ -192,8 +194,8 @@ def evaluate_run(
 ) -> Iterator[EvaluatedModel]:
     """Evaluate models on folders of data, in the format of a node's own data.
 
-    A method gives the row of its shared model, if it has one, and the rows of its nodes, if their models differ from
-    it; then their mean.
+    A method gives the row of its shared model, if it has one. If the model of any node differs from it, the rows of all
+    nodes follow, and then their mean.
 
     Parameters
     ----------
@@ -228,12 +230,11 @@ def evaluate_run(
             shared = load_from(stored, label, None, round, device)
         if shared is not None:
             yield _evaluated(shared, folders)
+            if not nodes and all(_same(load_from(stored, label, key, round, device), shared) for key in keys):
+                continue
         of_nodes = []
         for key in nodes or keys:
-            model = load_from(stored, label, key, round, device)
-            if shared is not None and not nodes and _same(model, shared):
-                break  # all nodes have the shared model
-            of_nodes.append(_evaluated(model, folders))
+            of_nodes.append(_evaluated(load_from(stored, label, key, round, device), folders))
             yield of_nodes[-1]
         if len(of_nodes) > 1:
             yield _mean(of_nodes)
@@ -279,8 +280,14 @@ def _over(values: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def _same(model: TrainedModel, other: TrainedModel) -> bool:
-    one, two = model.module.state_dict(), other.module.state_dict()
+    one, two = _computing(model.module), _computing(other.module)
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def _computing(module: nn.Module) -> dict[str, torch.Tensor]:
+    """What a network computes with: its weights, and what it adds to its logits."""
+    added = added_logits(module)
+    return module.state_dict() | ({} if added is None else {"added logits": added})
 
 
 def _cell(value: dict[str, float] | None) -> str:

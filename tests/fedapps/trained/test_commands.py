@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_runs import LQR, run_inline
 from trained_runs import last_evaluation
 
 import fedapps
@@ -136,6 +137,29 @@ def test_each_method_has_its_shared_model_and_its_nodes(robots, tmp_path, capsys
     (all_nodes,) = (row for row in rows if (row["method"], row["node"]) == ("local", "all nodes"))
     expected = mean_and_interval(of_nodes)
     assert all_nodes["metrics"]["test.excess"] == {key: expected[key] for key in ("mean", "low", "high")}
+
+
+def test_nodes_have_rows_if_the_model_of_any_node_differs(robots, tmp_path, runs_without_reports):
+    """Under IFCA, the shared model is that of the largest cluster, here of the first two nodes."""
+    _, own = robots
+    run = run_inline(LQR | {"methods": "ifca(clusters=3)", "num-nodes": 5, "cache-dir": str(tmp_path)}, tmp_path)
+    rows = list(evaluate_run(run.path, [own["robot-00"]]))
+    nodes = [f"robot-0{number}" for number in range(5)]
+    assert [row.node for row in rows] == ["shared", *nodes, "all nodes"]
+    shared, *of_nodes, mean = (row.metrics["test.total_loss"]["mean"] for row in rows)
+    assert of_nodes[:2] == [shared, shared]
+    assert shared not in of_nodes[2:]
+    assert mean == pytest.approx(sum(of_nodes) / 5)
+
+
+def test_nodes_that_add_something_else_to_their_logits_have_rows(runs):
+    run = runs("text").path
+    config = tomllib.loads((run / "config.toml").read_text())
+    (world,) = (path for path in Path(config["cache-dir"]).iterdir() if path.is_dir())
+    nodes = ["client-000", "client-001", "client-002", "all nodes"]
+    for method, expected in (("fedavg", []), ("fedavg(logit-adjustment=1)", nodes)):
+        rows = list(evaluate_run(run, [world], methods=[method]))
+        assert [row.node for row in rows] == ["shared", *expected]
 
 
 def test_several_folders_give_intervals_over_them(robots):
