@@ -127,6 +127,11 @@ class TextTrained(TrainedModel):
     pipeline_tag: ClassVar[str] = "text-classification"
     file_sizes: ClassVar[Mapping[str, int]] = {TOKENIZER: 1 << 27}
 
+    def __init__(self, *arguments: Any, **further: Any) -> None:
+        super().__init__(*arguments, **further)
+        if self.files:  # read now: the folder may be deleted or hold another model later
+            self.vocabulary = self._task.vocabulary_of(self.facts, self.files)
+
     @property
     def _task(self) -> TextTask:
         return cast(TextTask, self.task)

@@ -16,7 +16,7 @@ from fedapps.tasks.text.trained import TextTrained
 from fedapps.tasks.trained import Origin, TrainedModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_world import FEDRECON, FEDVOCAB, NODES, OWN_START, SHARED, SMALL, TEXTS, model_for, model_of
+from text_world import FEDRECON, FEDVOCAB, NODES, OWN_START, SHARED, SMALL, TEXTS, model_for, model_of, renamed
 from tiny_encoder import encoder_folder
 from tokenizers import Tokenizer
 from torch import nn
@@ -177,6 +177,17 @@ def test_the_tokenizer_and_the_configuration_of_an_encoder_do(scores, tmp_path, 
         finally:
             for path, there in hidden.items():
                 there.rename(path)
+
+
+def test_a_model_keeps_its_tokenizer_whatever_becomes_of_its_folder(scores, tmp_path):
+    """A node that keeps its model deletes older folders, and a folder can be replaced by that of another model."""
+    model = trained(scores, SHARED, replace(SMALL, model=str(encoder_folder(tmp_path / "encoder")), max_length=8))
+    folder, texts = model.save(tmp_path / "model"), ["one two threes", "nine"]
+    again = TrainedModel.read(folder, task_class)
+    renamed(folder / "files", "tokenizer.json", {"one": "nine"})
+    assert again.predict(texts).probabilities.tolist() == model.predict(texts).probabilities.tolist()
+    saved = Tokenizer.from_file(str(again.save(tmp_path / "again") / "files" / "tokenizer.json"))
+    assert saved.to_str() == model.vocabulary.tokenizer.to_str()
 
 
 def test_the_facts_of_a_shared_model_need_data_only_where_the_words_are_theirs(scores):
