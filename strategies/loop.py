@@ -104,6 +104,8 @@ class RoundLoop(records.Stateful, Strategy):
         self._records_seconds = False  # from messages to replies; where they decide something
         self._records: dict[Hashable, ArrayRecord] = {}
         self._resumed: dict[str, Any] = {}  # the messages in flight of a snapshot, until the nodes are there
+        self._started = False
+        self._loaded = False  # whether a state was loaded that no run has gone on from
 
     # -- what an algorithm overrides ------------------------------------------------------------------------------
 
@@ -176,6 +178,8 @@ class RoundLoop(records.Stateful, Strategy):
     ) -> Result:
         """Run all rounds. The parameters up to ``should_stop`` are Flower's, and the others extend them.
 
+        A strategy runs once; it starts again only from a state that :meth:`load_state` or a callback has restored.
+
         Parameters
         ----------
         grid : Grid
@@ -212,7 +216,7 @@ class RoundLoop(records.Stateful, Strategy):
         FailedEvaluationsError
             Too many evaluations in a row failed.
         ValueError
-            The snapshot does not fit the model, or a parameter is out of range.
+            The snapshot does not fit the model, a parameter is out of range, or the strategy has run before.
         """
         require_integer("num_rounds", num_rounds, least=1)
         require_integer("evaluate_every", evaluate_every, least=1)
@@ -228,9 +232,16 @@ class RoundLoop(records.Stateful, Strategy):
             self.secure_aggregation.check_arrays(views(run.result.arrays), self.buffers)
         self.mailbox = self._new_mailbox(grid)
         self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
-        self.sampler.load_state({})
+        if not self._loaded:
+            self.sampler.load_state({})  # another strategy can have used it
         for callback in callbacks:
             callback.begin(run)
+        if self._started and not self._loaded:
+            raise ValueError(
+                f"start: this {type(self).__name__} has run before, and its state belongs to that run; create a new "
+                "strategy for another run, or resume with the callback Save(checkpoints, resume=True)"
+            )
+        self._started, self._loaded = True, False
         run.attempts = records.next_attempts(run.attempts, run.round)
         log(INFO, "Starting %s for %s rounds:", type(self).__name__, num_rounds)
         self.summary()
@@ -691,6 +702,10 @@ class RoundLoop(records.Stateful, Strategy):
             max_staleness=self.max_staleness,
             examples_key=self.weighted_by_key,
         )
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self._loaded = True
 
     @property
     def in_transit(self) -> dict[str, Any]:

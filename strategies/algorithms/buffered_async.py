@@ -16,7 +16,6 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
 from .. import wire
 from ..base import BaseStrategy
@@ -128,10 +127,6 @@ class BufferedAsync(BaseStrategy):
         log(INFO, "\t├── asynchronous: %s nodes at work, steps of %s updates", self.concurrency or "all", self.buffer)
         log(INFO, "\t├── staleness: %s%s", self.staleness, ", mixing" if self.mixing else "")
         super().summary()
-
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
-        self._first, self._draws, self._counted = [], 0, []
-        return super().start(grid, initial_arrays, *positional, **named)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

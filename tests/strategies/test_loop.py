@@ -9,11 +9,11 @@ from adding_nodes import START, add_partition
 from between_rounds import between
 from fedapps.clients.state import Attempts
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import Callback, Save
+from fedapps.strategies import BufferedAsync, Callback, ClusteredFedAvg, Save, SpeedTiers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.callbacks import TrackedMetric
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.records import FailedEvaluationsError, LeftOut, Snapshot
+from fedapps.strategies.records import FailedEvaluationsError, LeftOut, Snapshot, nested
 from flwr.app import ArrayRecord, MetricRecord
 from grouped import MemoryCheckpoints, PowerCutError
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
@@ -46,14 +46,36 @@ def test_evaluation_rhythm_and_reports(caplog):
     assert reports[0].train == {"loss": 0.0, "num-examples": 1}
 
 
-def test_a_strategy_that_starts_twice_begins_new_reports():
-    strategy, reports = BaseStrategy(), []
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BaseStrategy(server_optimizer=Adam()),
+        lambda: ClusteredFedAvg(num_clusters=2),
+        lambda: BufferedAsync(buffer=2),
+    ],
+)
+def test_a_strategy_that_has_run_starts_again_only_from_a_snapshot(make):
+    strategy, kept, reports = make(), MemoryCheckpoints(), []
+    options = {"num_nodes": 2, "checkpoints": kept, "on_round": reports.append}
+    app = arithmetic_app(add_partition)
+    federate(strategy, app, START, num_rounds=1, **options)
+    elsewhere = {name: array + 100 for name, array in START.items()}
+    with pytest.raises(ValueError, match=f"this {type(strategy).__name__} has run before.* create a new strategy"):
+        federate(strategy, app, elsewhere, num_rounds=1, **options)
+    federate(strategy, app, START, num_rounds=2, resume=True, **options)
+    assert [report.round for report in reports] == [1, 2]
+
+
+def test_a_state_that_was_loaded_before_the_start_is_that_of_the_run():
+    before, after = BaseStrategy(sampler=SpeedTiers(0.5)), BaseStrategy(sampler=SpeedTiers(0.5))
+    app = arithmetic_app(add_partition)
     for _ in range(2):
-        federate(strategy, arithmetic_app(add_partition), START, num_nodes=2, num_rounds=1, on_round=reports.append)
-    first, second = reports
-    assert (first.round, first.train_messages, first.train_bytes_up) == (1, 2, second.train_bytes_up)
-    assert [(node.node, node.phase) for node in first.nodes] == [(node.node, node.phase) for node in second.nodes]
-    assert (second.round, second.train_messages) == (1, 2)
+        federate(before, app, START, num_nodes=2, num_rounds=1)
+        assert len(nested(before.sampler.state())["seen"]) == 1
+        after.load_state(before.state())
+        federate(after, app, START, num_nodes=2, num_rounds=1)
+        assert len(nested(after.sampler.state())["seen"]) == 2  # another node, as the time of the first is known
+        before = BaseStrategy(sampler=before.sampler)  # a new strategy has not learned anything
 
 
 def losses_app(losses, train=add_partition):
