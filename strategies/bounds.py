@@ -132,8 +132,9 @@ def norms_of(
 
 
 def norm(arrays: Arrays) -> float:
-    """The Euclidean norm of all floating-point values, summed in the dtype of each array."""
-    flat = [array.reshape(-1) for array in arrays.values() if is_float(array)]
+    """The Euclidean norm of all floating-point values, summed in the dtype of each array, but at least in float32."""
+    floats = [array.reshape(-1) for array in arrays.values() if is_float(array)]
+    flat = [array.astype(np.result_type(array, np.float32), copy=False) for array in floats]  # squares overflow float16
     return sqrt(sum(float(array.dot(array)) for array in flat))
 
 

@@ -104,6 +104,23 @@ def test_honest_nodes_do_not_feel_the_bound(attack):
     assert same_bits(arrays_of(bounded.arrays), arrays_of(free.arrays))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 400.0])
+def test_the_bound_is_the_same_for_any_dtype(dtype, scale):
+    """The squares of float16 overflow above 255 and are 0 below 1.7e-4."""
+
+    class Scaled(Bounded):
+        def _train(self, partition, message):
+            content, factor = super()._train(partition, message), 10.0 if partition == ROGUE else 1.0
+            content["arrays"] = record_of({"w": arrays_of(message.content["arrays"])["w"] + dtype(factor * scale)})
+            return content
+
+    fleet = Scaled()
+    fleet.start = {"w": np.full((2, 3), scale, dtype)}
+    fleet.run(BaseStrategy(size_bound=3.0, profiles=True), rounds=3)
+    assert [refusal.node for report in fleet.reports[1:] for refusal in report.refused] == [f"part-{ROGUE}"] * 2
+
+
 class Apart(Fleet):
     """Nodes of two groups, whose models are far from each other: each moves the model that it trains by 0.1."""
 
