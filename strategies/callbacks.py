@@ -187,11 +187,12 @@ class Track(Callback):
     tracked: TrackedMetric
     best_value: float | None = field(default=None, init=False)
     evaluations_since: int = field(default=0, init=False)
-    kept: ClassVar[tuple[str, ...]] = ("best_value", "evaluations_since")
+    value: float | None = field(default=None, init=False)  # that of the last round, None if it was not evaluated
+    kept: ClassVar[tuple[str, ...]] = ("best_value", "evaluations_since", "value")
 
     def begin(self, run: Run) -> None:
         if not run.round:  # a run that goes on has restored them
-            self.best_value, self.evaluations_since = None, 0
+            self.best_value, self.evaluations_since, self.value = None, 0, None
 
     def after_round(self, run: Run, report: RoundReport) -> None:
         """Note the value of the round, if it was evaluated.
@@ -202,14 +203,16 @@ class Track(Callback):
             The evaluation has no such metric.
         """
         metric = self.tracked.metric
+        self.value = None
         if not report.evaluate:
             return
-        value = nan
+        value = nan  # of a metric that was left out because it was not finite
         if metric not in report.missing_metrics():
             if metric not in report.evaluate:
                 names = ", ".join(sorted(report.evaluate))
                 raise ValueError(f"tracked metric {metric!r} is not reported; reported metrics: {names}")
             value = float(report.evaluate[metric])
+        self.value = value
         self.evaluations_since += 1
         if self.tracked.improves(value, self.best_value):
             run.best_round, self.best_value, self.evaluations_since = report.round, value, 0
@@ -217,11 +220,8 @@ class Track(Callback):
     def reason_to_stop(self, run: Run) -> str:
         if 0 < self.tracked.patience <= self.evaluations_since:
             return f"{self.tracked.metric} has not improved since round {run.best_round}"
-        evaluated = run.result.evaluate_metrics_clientapp.get(run.round)
-        if evaluated is not None:
-            value = evaluated.get(self.tracked.metric, nan)  # a metric that was left out was not finite
-            if self.tracked.beyond_limit(run.round, float(value)):  # type: ignore[arg-type]
-                return f"{self.tracked.metric} is beyond its limit of round {run.round}"
+        if self.value is not None and self.tracked.beyond_limit(run.round, self.value):
+            return f"{self.tracked.metric} is beyond its limit of round {run.round}"
         return ""
 
 

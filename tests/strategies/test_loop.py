@@ -143,6 +143,23 @@ def test_a_run_that_stopped_at_its_limit_stays_stopped_when_it_is_resumed():
     assert [report.round for report in reports] == [1, 2]
 
 
+@pytest.mark.parametrize("nodes_evaluate", [True, False])
+def test_a_limit_also_holds_for_a_metric_of_the_server(nodes_evaluate):
+    def rounds_of(limits, kept, **keywords):
+        reports = []
+        federate(
+            BaseStrategy(fraction_evaluate=float(nodes_evaluate)), arithmetic_app(add_partition), START, num_nodes=1,
+            num_rounds=3, tracked=TrackedMetric("server.score", limits=limits), on_round=reports.append,
+            evaluate_fn=lambda r, arrays: MetricRecord({"score": float(r)}), checkpoints=kept, **keywords,
+        )  # fmt: skip
+        return [report.round for report in reports]
+
+    kept = MemoryCheckpoints()
+    assert rounds_of({1: 1.0, 2: 2.0}, MemoryCheckpoints()) == [1, 2, 3]
+    assert rounds_of({2: 1.9}, kept) == [1, 2]
+    assert rounds_of({2: 1.9}, kept, resume=True) == []
+
+
 def test_more_may_be_better():
     kept = MemoryCheckpoints()
     tracked = TrackedMetric("loss", mode="max")
