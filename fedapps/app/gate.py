@@ -89,7 +89,7 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
 
 
 def _check_nodes(grid: Grid, config: Config, registry: Registry, owners: dict[str, str], nodes: Sequence[str]) -> None:
-    """Raise ``ValueError`` if a key is neither that of a node in a decision, which may be off, nor of a connected one."""
+    """Raise ``ValueError`` if a key is that of no connected node, and of none in a decision, which may be off."""
     known = registry.known_nodes()
     if known.issuperset(nodes):
         return
@@ -97,7 +97,7 @@ def _check_nodes(grid: Grid, config: Config, registry: Registry, owners: dict[st
     if unknown := [key for key in nodes if key not in known]:
         raise ValueError(
             f"gate-nodes = {config.run.gate_nodes!r}: no node has the key {unknown[0]!r}"
-            f"{did_you_mean(unknown[0], known)}; the nodes in the decisions of the registry and those that are connected "
+            f"{did_you_mean(unknown[0], known)}; the nodes that are connected or in the decisions of the registry "
             f"are {truncate(', '.join(sorted(known)), MAX_NAME_LENGTH)}"
         )
 
