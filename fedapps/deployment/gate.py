@@ -16,7 +16,8 @@ from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import execute
 from fedapps.report import write_report
 from fedapps.runs.champions import Registry
-from fedapps.runs.run_folder import RunFolder, begun, read_config
+from fedapps.runs.owner import check_free
+from fedapps.runs.run_folder import RunFolder, begun, changed_keys, read_config
 from fedapps.strategies import RunEndedError
 
 from .fleet import check_deployable, submit
@@ -85,9 +86,11 @@ def generation(
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
 
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
-    one, and one without a decision is compared. At the end, the checkpoints of old generations and the private state of
-    their simulated nodes are removed: all but the last ``keep-runs``, and the champions. The report of all generations
-    is then ``report.html`` in the registry. Runs for another registry, which can have the same names, are left alone.
+    one, and one without a decision is compared. If the recipe has changed since, a run that has not finished is given
+    up with a warning, and a new one begins; this is not so for keys ``gate-*`` and keys that do not change the results,
+    which take effect at once. At the end, the checkpoints of old generations and the private state of their simulated
+    nodes are removed: all but the last ``keep-runs``, and the champions. The report of all generations is then
+    ``report.html`` in the registry. Runs for another registry, which can have the same names, are left alone.
 
     Parameters
     ----------
@@ -111,7 +114,7 @@ def generation(
     Raises
     ------
     ValueError
-        A key is missing or invalid, or a decision of the registry is damaged.
+        A key is missing or invalid, a decision of the registry is damaged, or another process owns the unfinished run.
     RunFailedError
         A run failed.
     """
@@ -124,11 +127,20 @@ def generation(
     gate_keys = {key: value for key, value in keys.items() if key.startswith("gate-")}
     begun(output / f"{stem}-{max(_numbers(output, stem), default=0)}")  # a run without a config is removed
     path = [output / f"{stem}-0", *_runs(output, stem, registry)][-1]
-    left = begun(path) and not Registry.read(registry).decided(path)
+    champions = Registry.read(registry)
+    left = begun(path) and not champions.decided(path)
     unfinished = left and not _finished(path)
     if unfinished:
-        resumed = {"name": path.name, "output-dir": str(output), "resume": True}
-        _train(path, read_config(path) | resumed, federation, simulate)
+        set_here = ("registry", "start") if champions.champion else ("registry",)
+        own = {key: each for key, each in read_config(path).items() if key in set_here or key.startswith("gate-")}
+        resumed = keys | own | {"name": path.name, "output-dir": str(output), "resume": True}
+        if changed := changed_keys(path, parse(resumed)):
+            check_free(path)
+            lines = "\n  ".join(changed)
+            log(WARNING, "%s has not finished and is given up, because the recipe has changed:\n  %s", path, lines)
+            left = unfinished = False
+        else:
+            _train(path, resumed, federation, simulate)
     if left:
         steer(registry, path, "compare", federation, gate_keys, simulate)
     if not unfinished:
@@ -176,15 +188,17 @@ def _finished(path: Path) -> bool:
 
 
 def _remove_old(last: Path, stem: str, registry: Registry) -> None:
-    """Remove the checkpoints and the state of simulated nodes of the finished runs before, as ``keep-runs`` says."""
+    """Remove the checkpoints and the state of simulated nodes of the runs before, as ``keep-runs`` says.
+
+    Those that have not finished were given up.
+    """
     keep = parse(read_config(last), on_node=True).run.keep_runs
     champions = [Path(one.run) for one in registry.generations]
     paths = _runs(last.parent, stem, registry.folder)
     for path in [path for path in paths if path not in champions][:-keep] if keep else ():
-        if _finished(path):
-            remove_leftovers(path)
-            for name in ("checkpoints", "nodes"):
-                remove_folder(path / name)
+        remove_leftovers(path)
+        for name in ("checkpoints", "nodes"):
+            remove_folder(path / name)
 
 
 def _run(keys: Mapping[str, Any], federation: str, simulate: Simulate) -> None:

@@ -303,20 +303,27 @@ def _check_resumable(path: Path, config: Config) -> None:
         raise ValueError(
             f"resume = true, but there is no run in {path}: set name and output-dir to those of the run to resume"
         )
-    now = config.flat() | {"name": path.name}
-    # Keys that did not exist when the run was started had their default value.
-    before = defaults(now) | read_config(path)
-    changed = [
-        f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in _FREE_KEYS and key.partition(".")[0] not in TRACKERS.names()
-    ]
-    if changed:
+    if changed := changed_keys(path, config):
         raise ValueError(
             f"the run in {path} has a different config; resume it with the same config, or choose another name and go "
             f"on from the finished run with start = {str(path)!r}, whose rounds come after it:\n  "
             + "\n  ".join(changed)
         )
+
+
+def changed_keys(path: Path, config: Config) -> list[str]:
+    """The keys in which a config differs from that of the run in a folder, each with both values.
+
+    Keys that do not change the results are left out. Raises ``ValueError`` for a damaged ``config.toml``.
+    """
+    now = config.flat() | {"name": path.name}
+    # Keys that did not exist when the run was started had their default value.
+    before = defaults(now) | read_config(path)
+    return [
+        f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key not in _FREE_KEYS and key.partition(".")[0] not in TRACKERS.names()
+    ]
 
 
 def _check_once(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

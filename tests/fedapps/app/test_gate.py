@@ -21,7 +21,7 @@ from fedapps.config.parsing import parse
 from fedapps.deployment.gate import steer
 from fedapps.report.generations import read_fleet
 from fedapps.runs.champions import Registry
-from fedapps.runs.owner import OWNER_FILE, FolderInUseError
+from fedapps.runs.owner import OWNER_FILE, FolderInUseError, owned
 from fedapps.runs.run_folder import read_config
 from fedapps.runs.tables import RefusedNodesError
 
@@ -363,6 +363,55 @@ def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, m
     assert runs_of(registry) == (done, done)
     assert main(command) == 0
     assert runs_of(registry)[0] == [*done, f"weekly-{len(done) + 1}"]
+
+
+@pytest.fixture
+def unfinished(weekly, monkeypatch):
+    """A fleet with a champion, whose second run was killed after its first round."""
+    _, registry, command = weekly
+    assert main(command) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.Recorder.after_round", killed)
+        with pytest.raises(KilledError):
+            main(command)
+    return registry, command, registry.parent / "runs" / "weekly-2"
+
+
+def test_a_generation_that_was_killed_is_given_up_if_the_recipe_has_changed(unfinished, caplog):
+    registry, command, path = unfinished
+    caplog.clear()
+    changed = [*command, "--set", "rounds=1", "--set", "min-replies=2", "--set", "keep-runs=1"]
+    assert main(changed) == 0
+    assert (
+        f"{path} has not finished and is given up, because the recipe has changed:\n"
+        "  min-replies: was 1, is 2\n  rounds: was 2, is 1"
+    ) in caplog.messages
+    assert runs_of(registry) == (["weekly-1", "weekly-3"], ["weekly-1", "weekly-2", "weekly-3"])
+    assert read_config(path.with_name("weekly-3"))["start"] == str(path.with_name("weekly-1"))
+    assert main(changed) == 0
+    assert runs_of(registry)[0] == ["weekly-1", "weekly-3", "weekly-4"]
+    outcomes = [one.decision.outcome[:17] for one in read_fleet(registry).generations]
+    assert outcomes == ["weekly-1 promoted", "weekly-3 promoted", "weekly-4 promoted"]
+    assert main([*changed, "--set", "learning-rate=3.0"]) == 0
+    bulky = {found.parent.name for found in path.parent.glob("*/checkpoints")}
+    assert bulky == {"weekly-3", "weekly-4", "weekly-5"}, "the champions and the last run"
+
+
+def test_a_key_of_the_gate_or_without_effect_on_results_is_no_reason_to_give_a_generation_up(unfinished, monkeypatch):
+    registry, command, _ = unfinished
+    compared = []
+    monkeypatch.setattr("fedapps.app.gate.run_gate", lambda grid, config: compared.append(config.run))
+    assert main([*command, "--set", "gate-margin=9.0", "--set", "timeout=99.0"]) == 0
+    assert runs_of(registry)[1] == ["weekly-1", "weekly-2"]
+    assert [(run.name, run.gate, run.gate_margin) for run in compared] == [("weekly-2", "compare", 9.0)]
+
+
+def test_a_generation_that_another_process_trains_is_not_given_up(unfinished, capsys):
+    registry, command, path = unfinished
+    with owned(path):
+        assert main([*command, "--set", "rounds=1"]) == 2
+    assert f"{path} is in use by process {os.getpid()}" in capsys.readouterr().err
+    assert runs_of(registry)[1] == ["weekly-1", "weekly-2"]
 
 
 def test_a_node_of_which_nothing_can_be_used_does_not_keep_the_others_from_a_new_model(weekly, monkeypatch, caplog):
