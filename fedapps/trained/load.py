@@ -4,6 +4,7 @@ From a run, the model of a node is what the node evaluates: the message of the e
 state, and what the local parts of the method do before an evaluation.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,9 +74,10 @@ def load(
     ------
     ValueError
         The folder, the method, the node or the round is unknown, which the message lists; the method has no model that
-        all nodes share; a checkpoint or a private state is damaged or missing; or the node's data cannot be read, or
-        would have to be simulated for far more nodes than the records of the run name. Or a model folder has a link, a
-        special file or a file that is too large.
+        all nodes share; the node took part in no round, so that its private parameters are untrained; a checkpoint or a
+        private state is damaged or missing; or the node's data cannot be read, or would have to be simulated for far
+        more nodes than the records of the run name. Or a model folder has a link, a special file or a file that is too
+        large.
     """
     path = Path(run).expanduser()
     if StoredModel.is_in(path):
@@ -161,6 +163,7 @@ def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device
         node = _ReadingNode(message, context)
         client = node.client()
         prepared = client.prepared_model(received_arrays(message), node.settings)
+        _check_took_part(stored, label, key, prepared)
         _check_state(stored, label, snapshot, client, prepared)
         module = prepared.at(node.settings.stage)
     facts = client.task.facts(client.data)
@@ -185,6 +188,17 @@ def _place(stored: StoredRun, label: str, key: str) -> Mapping[str, Any]:
     raise ValueError(
         f"node = {key!r}: method {label!r} has no such node; its nodes are {first_names(known)}{unreadable}"
     )
+
+
+def _check_took_part(stored: StoredRun, label: str, key: str, prepared: PreparedModel) -> None:
+    """Raise ``ValueError`` if the private parameters of a node are the initial ones because no round had the node."""
+    patterns = stored.config.methods[label].private(stored.config.task).patterns
+    if patterns and not prepared.prepared.steps and key not in stored.nodes(label):
+        raise ValueError(
+            f"node = {key!r}: it took part in no round of method {label!r} (see held-out-nodes), so its private "
+            f"parameters {first_names(patterns)} are untrained; adapt the model to its data: fedapps adapt "
+            f"{shlex.quote(str(stored.path))} --method {shlex.quote(label)} --data-dir FOLDER"
+        )
 
 
 def _check_state(

@@ -32,6 +32,16 @@ def test_it_is_what_a_held_out_node_of_the_run_has(folder, method):
         assert metrics == {name: found[model][name] for name in metrics}
 
 
+def test_a_held_out_node_has_no_model_before_it_is_adapted_if_it_has_private_parameters(folder):
+    said = (
+        "node = 'robot-03': it took part in no round of method 'local' .* fedapps adapt .*run --method local --data-dir"
+    )
+    with pytest.raises(ValueError, match=said):
+        fedapps.load(folder.path, "local", HELD_OUT)
+    for method in ("fedavg", "apfl", "h-fl"):  # it has what the others share, and what apfl trains before an evaluation
+        assert fedapps.load(folder.path, method, HELD_OUT).origin.node == HELD_OUT
+
+
 def test_a_model_folder_serves_as_well_and_the_result_is_one(folder, tmp_path):
     fedapps.load(folder.path, "fedavg").save(tmp_path / "shared")
     output = tmp_path / "own"
