@@ -4,6 +4,7 @@ Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algo
 https://arxiv.org/abs/2111.04263.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from flwr.serverapp import Grid
 from ..aggregation import Aggregate
 from ..arrays import Arrays, to_record
 from ..base import BaseStrategy
+from ..optimizers import SGD
 from ..profiles import Profile
 from ..records import RoundStep
 from ..replies import Reply
@@ -38,24 +40,36 @@ class FedDyn(BaseStrategy):
     alpha : float
         α ≥ 0, the strength of the regularisation, as on the nodes. 0 is FedAvg, bit for bit.
     **base
-        As in :class:`~fedapps.strategies.base.BaseStrategy`. ``weighting`` must be "uniform".
+        As in :class:`~fedapps.strategies.base.BaseStrategy`. ``weighting`` is "uniform", ``server_optimizer`` SGD(1).
 
     Raises
     ------
     ValueError
-        An argument is out of range, or ``privacy`` or ``aggregation`` is not the plain mean.
+        An argument is out of range, ``weighting`` or ``server_optimizer`` is another, or ``privacy`` or ``aggregation``
+        is not the plain mean.
     """
 
     privacy_gap: ClassVar[str] = "its server state adds up the noise of all rounds"
     secrecy_gap: ClassVar[str | None] = "it computes the linear term of each node from its update"
     robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
+    flower_gaps: ClassVar[Mapping[str, str]] = {"weighted_by_key": "all nodes have equal weights, remove it"}
     kept: ClassVar[tuple[str, ...]] = ("_sum", "_nodes", "_terms")
     needs_profiles: bool = True
 
     def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
+        weighting = base.setdefault("weighting", "uniform")
+        if weighting != "uniform":
+            raise ValueError(
+                f"weighting = {weighting!r}: must be 'uniform', as the server corrects the plain mean; leave it out"
+            )
         super().__init__(**base)
         if not alpha >= 0:
             raise ValueError(f"alpha = {alpha}: must be at least 0")
+        if self.server_optimizer != SGD(1.0):
+            raise ValueError(
+                f"server_optimizer = {self.server_optimizer}: must be SGD(1.0), as the server corrects the plain mean; "
+                "leave it out"
+            )
         self.alpha = alpha
         self._sum: Arrays = {}
         self._nodes: set[str] = set()

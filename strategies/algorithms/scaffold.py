@@ -4,6 +4,7 @@ Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Lear
 https://arxiv.org/abs/1910.06378.
 """
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any, ClassVar, cast
 
@@ -42,22 +43,28 @@ class Scaffold(BaseStrategy):
     Parameters
     ----------
     **base
-        As in :class:`~fedapps.strategies.base.BaseStrategy`. ``weighting`` must be "uniform", as in the paper.
+        As in :class:`~fedapps.strategies.base.BaseStrategy`. ``weighting`` is "uniform", as in the paper.
 
     Raises
     ------
     ValueError
-        An argument is out of range, ``privacy`` is central differential privacy, which would not cover the control
-        variates, or ``compression`` is set.
+        An argument is out of range, ``weighting`` is another, ``privacy`` is central differential privacy, which would
+        not cover the control variates, or ``compression`` is set.
     """
 
     privacy_gap: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
     robustness_gap: ClassVar[str] = "it also averages the changes of the nodes' control variates"
     compression_gap: ClassVar[str] = "it computes the nodes' control variates from their exact updates"
+    flower_gaps: ClassVar[Mapping[str, str]] = {"weighted_by_key": "all nodes have equal weights, remove it"}
     kept: ClassVar[tuple[str, ...]] = ("_sum", "_nodes", "_controls")
     needs_profiles: bool = True
 
     def __init__(self, **base: Any) -> None:
+        weighting = base.setdefault("weighting", "uniform")
+        if weighting != "uniform":
+            raise ValueError(
+                f"weighting = {weighting!r}: must be 'uniform', as the control variate is a plain mean; leave it out"
+            )
         super().__init__(**base)
         self._sum: Arrays = {}
         self._sent: Arrays = {}  # c of the round, in the dtypes of the model

@@ -48,7 +48,7 @@ NEEDED: dict[type[BaseStrategy], dict[str, Any]] = {
     BaseStrategy: {},
     BufferedAsync: {},
     ClusteredFedAvg: {"num_clusters": 2},
-    FedDyn: {"alpha": 0.1, "weighting": "uniform"},
+    FedDyn: {},
     FedNova: {},
     FedProto: {},
     FedWeIT: {},
@@ -58,7 +58,7 @@ NEEDED: dict[type[BaseStrategy], dict[str, Any]] = {
     IteratedClusters: {},
     PartialAggregation: {"shared": ["0.*"]},
     QFedAvg: {},
-    Scaffold: {"weighting": "uniform"},
+    Scaffold: {},
     TrainedInTurn: {"still": [["w"]]},
     VirtualClients: {"sampler": IndependentDraws(2), "steps": 1},
 }

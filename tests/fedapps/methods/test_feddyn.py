@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import NodeError
-from fedapps.strategies import BaseStrategy, FedDyn
+from fedapps.strategies import SGD, Adam, BaseStrategy, FedDyn
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +103,17 @@ def test_statistics_of_normalisations_are_averaged():
     run, fedavg = run_method("feddyn(alpha=1)", Points, rounds=1), run_method("fedavg", Points, rounds=1)
     assert "_sum.body.1.running_mean" not in run.server[0]
     assert not np.array_equal(run.arrays[0]["head.bias"], fedavg.arrays[0]["head.bias"])
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("weighting", "num-examples"), ("server_optimizer", Adam(0.1)), ("server_optimizer", SGD(0.5))],
+)
+def test_the_server_corrects_the_plain_mean(part, value):
+    assert (FedDyn().weighting, FedDyn().server_optimizer) == ("uniform", SGD(1.0))
+    FedDyn(weighting="uniform", server_optimizer=SGD(1.0))
+    with pytest.raises(ValueError, match=rf"^{part} = .*: must be .*; leave it out"):
+        FedDyn(**{part: value})
 
 
 @pytest.mark.parametrize(("keys", "message"), [({"weighting": "num-examples"}, "weighting"), ({"dp": "local"}, "dp")])

@@ -192,6 +192,13 @@ def test_central_privacy_and_robust_aggregations_are_refused():
     assert Scaffold().robustness_conflict() == ScaffoldStrategy.robustness_gap
 
 
+def test_replies_have_equal_weights():
+    assert ScaffoldStrategy().weighting == ScaffoldStrategy(weighting="uniform").weighting == "uniform"
+    for other in ("num-examples", lambda examples: 1.0):
+        with pytest.raises(ValueError, match=r"weighting = .*: must be 'uniform', .*; leave it out"):
+            ScaffoldStrategy(weighting=other)
+
+
 @pytest.mark.parametrize(
     "given",
     [{"optimizer": "adam"}, {"momentum": 0.9}, {"clip_norm": 1.0}, {"linear_decay": True}, {"plateau_patience": 2},
