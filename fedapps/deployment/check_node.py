@@ -19,7 +19,7 @@ import torch
 
 from fedapps.app.disclosure import DEFAULT_STATE
 from fedapps.app.node import choose_device
-from fedapps.app.node_ledger import NodeLedger
+from fedapps.app.node_ledger import LEDGER, NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.base.options import did_you_mean
@@ -185,6 +185,11 @@ class NodeCheck:
                 "runs the node"
             )
             return None
+        if os.path.exists(path / "state" / LEDGER):  # false also where this user may not look
+            self._say(
+                f"note:   {path / 'state'} has a {LEDGER}, so it is probably the node's state folder: give "
+                f"--state-dir {path / 'state'}, or what has left this node before is not counted here"
+            )
         return existing
 
     def _private(self, usable: Mapping[str, NodeData]) -> None:

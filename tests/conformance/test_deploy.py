@@ -258,6 +258,14 @@ def test_flower_takes_the_command_of_a_nodes_unit():
     }
 
 
+def test_the_page_checks_a_node_with_the_state_folder_of_its_service(compose):
+    commands = [unit("fedapps-supernode@.service")["Service"]["ExecStart"], compose["services"]["supernode"]["command"]]
+    folders = re.findall(r'state-dir="([^"]*)"', " ".join(word for command in commands for word in command))
+    expected = [folder.replace("%S", "/var/lib").replace("%i", "car-7") for folder in folders]
+    page = (DEPLOY / "README.md").read_text().replace("\\\n", " ")
+    assert re.findall(r" check-node .* --state-dir (\S+)", page) == expected
+
+
 def test_the_weekly_unit_runs_a_command_that_there_is_and_has_the_servers_rights():
     service, server = ((DEPLOY / f"fedapps-{name}.service").read_text() for name in ("generation", "superlink"))
     (command,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", service, re.MULTILINE)

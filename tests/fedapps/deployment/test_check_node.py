@@ -191,6 +191,21 @@ def test_the_privacy_rules_of_the_node_are_checked_with_its_budget(place, capsys
     ]
 
 
+def test_the_parent_of_the_state_folder_is_noted(place, capsys):
+    given = [*ROBOT, "--data-dir", place / "data", "--set", "methods=fedavg"]
+    (place / "state").mkdir()
+    assert not any("state folder" in line for line in checked(capsys, *given, "--state-dir", place)[1])
+    (place / "state" / "releases.jsonl").write_text("")
+    status, lines = checked(capsys, *given, "--state-dir", place)
+    assert status == 0, lines
+    (note,) = [line for line in lines if line.startswith("note: ")]
+    assert note == (
+        f"note:   {place / 'state'} has a releases.jsonl, so it is probably the node's state folder: give --state-dir "
+        f"{place / 'state'}, or what has left this node before is not counted here"
+    )
+    assert not any("state folder" in line for line in checked(capsys, *given, "--state-dir", place / "state")[1])
+
+
 def test_all_problems_are_reported_at_once(place, capsys):
     (place / "file").write_text("")
     (place / "empty").mkdir()
