@@ -26,7 +26,7 @@ from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.partitioners import added_logits
 from fedapps.tasks.trained import TrainedModel
 
-from .load import NoSharedModelError, load, load_from
+from .load import NoSharedModelError, check_same, load, load_from
 from .stored_run import StoredRun, first_names
 
 #: The formats of the output, by the ending of the file.
@@ -205,7 +205,7 @@ def evaluate_run(
         At least one. With several, a metric is their mean, with Student's interval over the folders; with one, shares
         of examples have Wilson's.
     methods, nodes : sequence of str
-        Labels and keys; by default all.
+        Labels and keys; by default all. For a model folder, only those of its model.
     round, device
         As in :func:`fedapps.load`.
 
@@ -216,7 +216,12 @@ def evaluate_run(
     """
     path = Path(run).expanduser()
     if StoredModel.is_in(path):
-        yield _evaluated(load(path, device=device), folders)
+        model = load(path, round=round, device=device)
+        for method in methods:
+            check_same(model.origin, method, None, None)
+        for key in nodes:
+            check_same(model.origin, None, key, None)
+        yield _evaluated(model, folders)
         return
     stored = StoredRun.open(path)
     for label in [stored.method(method) for method in methods] or stored.config.methods:

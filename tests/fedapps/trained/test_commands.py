@@ -179,6 +179,15 @@ def test_nodes_can_be_chosen_and_a_model_folder_gives_one_row(robots, tmp_path):
     assert [row.node for row in rows] == ["robot-02"]
     kept = fedapps.load(run, "local", "robot-02").save(tmp_path / "kept")
     assert list(evaluate_run(kept, [own["robot-00"]])) == rows
+    asked = {"methods": ["local"], "nodes": ["robot-02"], "round": 3}
+    assert list(evaluate_run(kept, [own["robot-00"]], **asked)) == rows
+    for other, said in (
+        ({"methods": ["local", "apfl"]}, "method = 'apfl'"),
+        ({"nodes": ["robot-02", "robot-00"]}, "node = 'robot-00'"),
+        ({"round": 2}, "round = 2"),
+    ):
+        with pytest.raises(ValueError, match=f"{said}: the model folder has the model with"):
+            list(evaluate_run(kept, [own["robot-00"]], **asked | other))
     with pytest.raises(ValueError, match="node = 'car': method 'local' has no such node; its nodes are robot-00"):
         list(evaluate_run(run, [own["robot-00"]], methods=["local"], nodes=["car"]))
 
