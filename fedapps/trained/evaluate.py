@@ -101,8 +101,10 @@ def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], int]]:
         sys.stdout.flush()
         return
     with whole_file(path) as binary:
-        text = TextIOWrapper(binary, encoding="utf-8", newline="", write_through=True)
-        if path.suffix == ".csv":
+        is_csv = path.suffix == ".csv"
+        errors = "backslashreplace" if is_csv else "strict"  # rows of JSON have their own escapes
+        text = TextIOWrapper(binary, encoding="utf-8", errors=errors, newline="", write_through=True)
+        if is_csv:
             with TemporaryFile("w+", encoding="utf-8") as kept:
                 table = _Csv(kept)
                 yield table.write
@@ -114,7 +116,14 @@ def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], int]]:
 
 
 def _json_row(file: TextIO, row: dict[str, Any]) -> int:
-    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    """Write a row and return 1.
+
+    A text from JSON or the name of a file can have half of a surrogate pair, which cannot be encoded and is escaped.
+    """
+    try:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except UnicodeEncodeError:
+        file.write(json.dumps(row) + "\n")
     return 1
 
 

@@ -63,6 +63,27 @@ def test_a_csv_file_has_the_columns_of_all_rows(tmp_path):
     assert rows == [{"text": "a", "label": "x", "scores": ""}, {"text": "", "label": "y", "scores": "[0.5, 0.25]"}]
 
 
+def test_a_text_that_utf_8_cannot_encode_is_escaped_and_no_row_is_lost(tmp_path):
+    """JSON can have half of a surrogate pair, and so can the name of a file."""
+    answers = [{"text": "ä", "label": "x"}, {"text": "a \ud83d b", "label": "y"}, {"text": "c", "label": "x"}]
+    model = SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))
+    for name in ("out.jsonl", "out.csv"):
+        assert PredictionFiles((), tmp_path / name, 1).write(model) == 3
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert list(map(json.loads, lines)) == answers
+    assert lines[0] == '{"text": "ä", "label": "x"}'
+    with (tmp_path / "out.csv").open(encoding="utf-8") as file:
+        assert [row["text"] for row in csv.DictReader(file)] == ["ä", r"a \ud83d b", "c"]
+
+
+def test_standard_output_gets_what_its_encoding_lacks_escaped(monkeypatch):
+    answers = [{"text": "ä"}, {"text": "日"}]
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert PredictionFiles().write(SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))) == 2
+    assert written.getvalue().decode("latin-1") == '{"text": "ä"}\n{"text": "\\u65e5"}\n'
+
+
 def test_an_output_file_is_whole_or_not_there(robots, tmp_path, capsys):
     run, _ = robots
     (tmp_path / "in.csv").write_text("y,v\n1,2\n3,4\n")
