@@ -104,7 +104,8 @@ class Fleet:
 
     def champions(self, node: str) -> KeptModels:
         """The models that the program of a node uses."""
-        return KeptModels.of(self.disk(node), CHAMPIONS, "champions", node)
+        label = Registry.read(self.folder / "champions").label
+        return KeptModels.of(self.disk(node), CHAMPIONS, "champions", node, label)
 
     def models(self, node: str) -> dict[int, TrainedModel]:
         """The models of champions on the disk of a node, by generation."""

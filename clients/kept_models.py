@@ -13,7 +13,15 @@ from typing import Any, Self
 
 from fedapps.tasks.trained import TrainedModel
 
-from fedapps.base.atomic import UnwritableError, naming_errors, path_name, remove_leftovers, synced, temporary_name
+from fedapps.base.atomic import (
+    UnwritableError,
+    naming_errors,
+    path_name,
+    remove_leftovers,
+    synced,
+    temporary_name,
+    write_whole,
+)
 
 from .rules import ACCEPT_MODEL, KEEP_MODEL, RulesError, exit_status
 
@@ -21,6 +29,8 @@ from .rules import ACCEPT_MODEL, KEEP_MODEL, RulesError, exit_status
 MODELS = "models"
 #: The link to the newest model.
 CURRENT = "current"
+#: The file with the label of the registry whose champions the models are.
+_LABEL = "registry"
 #: How many models are kept.
 KEPT_MODELS = 2
 _PREFIX = "round-"
@@ -80,21 +90,26 @@ class KeptModels:
     ----------
     folder : Path
         Of this node alone. It is created when it is needed.
+    registry : str
+        The label of the registry whose champions the models are; empty for those of a run.
     """
 
     folder: Path
+    registry: str = ""
 
     @classmethod
-    def of(cls, root: Path, run: str, method: str, node: str) -> Self:
+    def of(cls, root: Path, run: str, method: str, node: str, registry: str = "") -> Self:
         """The folder ``root / "models" / run / method / node``, below ``root`` whatever the names are.
 
         The name of a run, unlike the label of its private state, is known before it starts, and it stays the same when
         the run is resumed.
         """
-        return cls(root.joinpath(MODELS, *map(path_name, (run, method, node))))
+        return cls(root.joinpath(MODELS, *map(path_name, (run, method, node))), registry)
 
     def keep(self, model: TrainedModel, phase: str, check: Callable[[Path], None] | None = None) -> Path:
         """Write a model, let ``current`` lead to it, and delete all models but this one and the one before.
+
+        Models of another registry are deleted, too.
 
         Parameters
         ----------
@@ -116,13 +131,16 @@ class KeptModels:
             The folder cannot be written, or its file system has no symbolic links. ``current`` is unchanged.
         """
         remove_leftovers(self.folder)
-        path, before = self._unused(f"{_PREFIX}{model.origin.round:06d}-{phase}"), self._current()
+        path, known = self._unused(f"{_PREFIX}{model.origin.round:06d}-{phase}"), self._known
+        before = self._current() if known else ""
         if check is None:
             model.save(path)
         else:
             self._save_checked(model, path, check)
         try:
             with naming_errors(self.folder / CURRENT):
+                if not known:  # a process that is killed leaves models of no registry, and the server sends one again
+                    (self.folder / _LABEL).unlink(missing_ok=True)
                 self._link(path)
         except UnwritableError:
             if self._current() != path.name:
@@ -134,6 +152,8 @@ class KeptModels:
                 with naming_errors(other):
                     other.replace(leftover)
                 shutil.rmtree(leftover, ignore_errors=True)
+        if not known:
+            write_whole(self.folder / _LABEL, self.registry.encode(), sync=True)
         return path
 
     def use(self, generation: int) -> int:
@@ -142,13 +162,21 @@ class KeptModels:
         Returns
         -------
         int
-            The generation that ``current`` leads to now; 0 if there is none.
+            The generation that ``current`` leads to now; 0 if there is none, or if it is one of another registry.
         """
+        if not self._known:
+            return 0
         kept = sorted(path for path in self.folder.glob(f"{_PREFIX}*") if generation == _generation(path) != 0)
         if kept and _generation(Path(self._current())) != generation:
             with naming_errors(self.folder / CURRENT):
                 self._link(kept[-1])
         return _generation(Path(self._current()))
+
+    @property
+    def _known(self) -> bool:
+        """Whether the models in the folder are those of the registry."""
+        label = self.folder / _LABEL
+        return (label.read_bytes() if label.exists() else b"") == self.registry.encode()
 
     def _save_checked(self, model: TrainedModel, path: Path, check: Callable[[Path], None]) -> None:
         unchecked = temporary_name(path)

@@ -29,7 +29,7 @@ class KeptRuns:
     root : Path
         The node's state folder.
     registry : str
-        The name of the registry.
+        The label of the registry, which no other has.
     node : str
         The key of the node.
     """

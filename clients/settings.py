@@ -218,7 +218,7 @@ class RoundSettings:
     lineage : tuple of str
         The labels of the runs that this one goes on from, the last one first.
     registry : str
-        The name of the registry of champions that the run belongs to; empty: none.
+        The label of the registry of champions that the run belongs to; empty: none, or one without a champion.
     champions : tuple of tuples of str
         For each champion in it: the label of its run, then the labels of the runs that it started from.
     """

@@ -126,6 +126,8 @@ PROFILE_QUERY = "query.profile"
 CHAMPION_QUERY, CHAMPION, USE = "query.champion", "champion", "use"
 #: Key of the config of an EVALUATE message: the generation as which the node shall use the model that it makes of it.
 PROMOTE = "promote"
+#: Key of the config of both: the label of the registry that the generation belongs to.
+REGISTRY = "champions-of"
 #: Record of a profile.
 PROFILE = "profile"
 #: Profile key: the node's stable key, a string.

@@ -28,7 +28,7 @@ from fedapps.strategies.packing import packing_mod
 from fedapps.strategies.secure_node import masked
 from fedapps.strategies.stopwatch import measured, timed
 
-from .disclosure import Disclosure, Handler, NodeFailedError, reported, run_config_of
+from .disclosure import Disclosure, Handler, NodeFailedError, registry_label, reported, run_config_of
 from .node import Node
 from .privacy import hiding_outcome, node_mod
 
@@ -130,13 +130,17 @@ def profile_record(context: Context) -> ConfigRecord:
 
 @app.query(wire.CHAMPION_QUERY.removeprefix("query."))
 def champion(message: Message, context: Context) -> Message:
-    """The generation of champions that the node uses, after it has changed to the one that it shall use."""
-    wanted = message.content.config_records.get(wire.CONFIG, ConfigRecord()).get(wire.USE)
+    """The generation of champions that the node uses, after it has changed to the one that it shall use.
+
+    It is 0 if the node's models are those of another registry, also of one with the same name.
+    """
+    sent = message.content.config_records.get(wire.CONFIG, ConfigRecord())
+    wanted, label = sent.get(wire.USE), registry_label(sent)
     if type(wanted) is not int or wanted < 0:
         raise ValueError(f"config {wire.USE} = {wanted!r}: must be a whole number of at least 0")
     disclosure, config = Disclosure.of(context), run_config_of(context)
     key = config.run.source(config.task, context.node_config).profile(config.task).key
-    generation = disclosure.champions(key).use(wanted)
+    generation = disclosure.champions(key, label).use(wanted)
     return Message(RecordDict({wire.CHAMPION: ConfigRecord({wire.USE: generation})}), reply_to=message)
 
 

@@ -58,6 +58,17 @@ def run_config_of(context: Context) -> Config:
     return _run(tuple(context.run_config.items()))[0]
 
 
+def registry_label(config: Mapping[str, Any]) -> str:
+    """The label of the registry that the generation in a message's config belongs to; empty if there is none.
+
+    Raises ``ValueError`` if it is no text.
+    """
+    label = config.get(wire.REGISTRY, "")
+    if not isinstance(label, str):
+        raise ValueError(f"config {wire.REGISTRY} = {label!r}: must be a text")
+    return label
+
+
 class Disclosure:
     """What the messages of a run may take from a node.
 
@@ -134,10 +145,10 @@ class Disclosure:
             ) from error
         return folder
 
-    def champions(self, key: str) -> KeptModels:
-        """The models of the fleet that a node has in use; their folder is the same in every run."""
+    def champions(self, key: str, label: str) -> KeptModels:
+        """The models of the registry of a label that a node has in use; their folder is the same in every run."""
         registry = Path(self.run.registry)
-        return KeptModels.of(registry if self._in_run else self.root, CHAMPIONS, registry.name, key)
+        return KeptModels.of(registry if self._in_run else self.root, CHAMPIONS, registry.name, key, label)
 
     def note_run(self, key: str, settings: RoundSettings, *, trains: bool) -> bool:
         """Note the run of a message, and remove the private state and the models of runs that none can need any more.

@@ -25,7 +25,17 @@ from fedapps.strategies import BaseStrategy, Profile, RoundReport
 from fedapps.strategies.checks import MAX_NAME_LENGTH, truncate
 from fedapps.strategies.records import to_text
 from fedapps.strategies.transport import NodeFailure
-from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, CHAMPION, CHAMPION_QUERY, CONFIG, DURABLE_ROUND, PROMOTE, USE
+from fedapps.strategies.wire import (
+    ATTEMPTS,
+    BEST_ROUND,
+    CHAMPION,
+    CHAMPION_QUERY,
+    CONFIG,
+    DURABLE_ROUND,
+    PROMOTE,
+    REGISTRY,
+    USE,
+)
 
 from .round_config import RoundConfigs, tracked_results
 from .server_app import initial_model, strategy_for
@@ -80,6 +90,7 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
         back = {"before": before.champion, "after": registry.generations[0].generation, "nodes": nodes}
         facts = {"metric": run.track_metric, "promote": False, "reason": "a person has taken the model back"}
         log(INFO, "decision: %s", registry.record({**facts, "rollback": back}))
+    registry = registry.labelled()
     registry.write()
     deliver(grid, config, registry, owners)
     if registry.champion:
@@ -169,7 +180,9 @@ def deliver(grid: Grid, config: Config, registry: Registry, owners: dict[str, st
     strategy = models[max(models)].strategy
     targets = {profile: registry.target(profile.key) for profile in _connected(grid, models)}
     queries = [
-        Message(RecordDict({CONFIG: ConfigRecord({USE: target})}), profile.node_id, CHAMPION_QUERY)
+        Message(
+            RecordDict({CONFIG: ConfigRecord({USE: target, REGISTRY: registry.label})}), profile.node_id, CHAMPION_QUERY
+        )
         for profile, target in targets.items()
     ]
     using: dict[str, int] = {}
@@ -182,7 +195,7 @@ def deliver(grid: Grid, config: Config, registry: Registry, owners: dict[str, st
         else:
             log(WARNING, "node %s does not say which model it uses", arrival.flight.profile.key)
     changes = [
-        models[target].promotion(profile, target)
+        models[target].promotion(profile, target, registry.label)
         for profile, target in targets.items()
         if using.get(profile.key, target) != target and not profile.ineligible
     ]
@@ -262,9 +275,9 @@ class _Model:
         self.strategy.aggregate_evaluate(self.round, self.strategy.send(grid, messages, self.config.run.timeout))
         return report
 
-    def promotion(self, node: Profile, generation: int) -> Message:
-        """The message with which a node uses it as a generation of champions."""
-        config = ConfigRecord({**self._config(), PROMOTE: generation})
+    def promotion(self, node: Profile, generation: int, registry: str) -> Message:
+        """The message with which a node uses it as a generation of the champions of a registry, by its label."""
+        config = ConfigRecord({**self._config(), PROMOTE: generation, REGISTRY: registry})
         return self.strategy.evaluate_message(self.round, node, self.arrays, config)
 
     def _config(self) -> ConfigRecord:

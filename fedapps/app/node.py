@@ -33,7 +33,7 @@ from fedapps.tasks.base import Metrics, NodeData, Task
 from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
-from .disclosure import Disclosure, UntrainedError
+from .disclosure import Disclosure, UntrainedError, registry_label
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -254,7 +254,8 @@ class Node:
         if type(generation) is not int or generation < 1:
             raise ValueError(f"config {wire.PROMOTE} = {generation!r}: must be a whole number of at least 1")
         check = partial(check_accepted, self.context.node_config)
-        self.disclosure.champions(client.data.key).keep(model, f"generation{generation}", check)
+        label = registry_label(self.round_config)
+        self.disclosure.champions(client.data.key, label).keep(model, f"generation{generation}", check)
         return RoundResult({}, 1, {})
 
     def _reply(self, result: RoundResult, *, arrays: bool) -> Message:

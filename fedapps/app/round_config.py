@@ -8,7 +8,6 @@ reads metrics, so this works wherever nodes evaluate.
 
 from collections.abc import Mapping
 from math import cos, pi
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -43,8 +42,8 @@ class RoundConfigs:
         self._common: dict[str, Scalar | list[str]] = {"run": run_label, "method": label}
         if config.lineage:
             self._common[LINEAGE] = list(config.lineage)
-        if config.run.registry:
-            self._common["registry"] = Path(config.run.registry).name
+        if config.registry_label:
+            self._common["registry"] = config.registry_label
         if config.champions:
             self._common[CHAMPION_RUNS] = [label for chain in config.champions for label in (*chain, "")]
         if self.run.timings:

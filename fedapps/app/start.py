@@ -127,9 +127,12 @@ def begun(config: Config, folder: RunFolder) -> Config:
 def with_begun(config: Config, path: Path) -> Config:
     """The config of the run in a folder with what came before it. Raises ``ValueError`` for a damaged file."""
     started = read_object(path / STARTED)
-    generations = Registry.read(Path(config.run.registry)).generations if config.run.registry else ()
-    champions = tuple(_lineage(Path(one.run)) for one in generations)
-    return replace(config, begun=started.get("rounds", {}), lineage=_lineage(path)[1:], champions=champions)
+    config = replace(config, begun=started.get("rounds", {}), lineage=_lineage(path)[1:])
+    if not config.run.registry:
+        return config
+    registry = Registry.read(Path(config.run.registry))
+    champions = tuple(_lineage(Path(one.run)) for one in registry.generations)
+    return replace(config, champions=champions, registry_label=registry.label)
 
 
 def _lineage(path: Path) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ class Config:
         The labels of the runs before this one, from the last one on, under which nodes have private state.
     champions : tuple of tuples of str
         For each champion in the registry: the label of its run, then the labels of the runs that it started from.
+    registry_label : str
+        The label of the registry; empty without one that has a champion.
     """
 
     run: RunConfig
@@ -66,6 +68,7 @@ class Config:
     begun: Mapping[str, int] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
     champions: tuple[tuple[str, ...], ...] = ()
+    registry_label: str = ""
 
     def last_round(self, label: str) -> int:
         """The last round of a method."""

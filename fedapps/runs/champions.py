@@ -5,6 +5,7 @@ whole: a server that is killed has decided, or it has not.
 """
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -47,12 +48,16 @@ class Registry:
         The generation in use, 0 before the first.
     nodes : mapping of str to int
         By key, the generation of nodes that were taken back alone, until the next promotion.
+    label : str
+        Unique name of the registry, by which nodes know it; empty until its first promotion is delivered. A registry
+        that takes the place of this folder has another.
     """
 
     folder: Path
     generations: tuple[Candidate, ...] = ()
     champion: int = 0
     nodes: Mapping[str, int] = field(default_factory=dict)
+    label: str = ""
 
     def __post_init__(self) -> None:
         known = [0, *(one.generation for one in self.generations)]
@@ -73,6 +78,10 @@ class Registry:
         decided = Candidate(**last["challenger"]) if last["promote"] else None
         newest = max((one.generation for one in registry.generations), default=0)
         return registry.promoted(decided) if decided and decided.generation > newest else registry
+
+    def labelled(self) -> Self:
+        """With a label, a new one if there is none."""
+        return self if self.label else replace(self, label=f"{self.folder.name}-{secrets.token_hex(4)}")
 
     def write(self) -> None:
         """Replace the file."""

@@ -1,6 +1,7 @@
 """The models that a node keeps: which, where ``current`` leads to, and that no fault takes the last good one away."""
 
 import os
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -147,6 +148,39 @@ def test_a_node_goes_back_to_a_generation_that_it_has_and_stays_with_its_own_oth
     assert (kept.use(3), current(tmp_path)) == (1, 1)
     promote(kept, 3)
     assert names(tmp_path) == ["current", "round-000001-generation1", "round-000003-generation3"]
+
+
+def test_models_of_another_registry_of_the_same_name_are_replaced(tmp_path):
+    first, second = (KeptModels(tmp_path, label) for label in ("champions-1a", "champions-2b"))
+    for generation in (1, 2):
+        promote(first, generation)
+    assert [kept.use(1) for kept in (second, KeptModels(tmp_path), first)] == [0, 0, 1]
+    promote(second, 2)
+    assert names(tmp_path) == ["current", "registry", "round-000002-generation2-2"]
+    assert [kept.use(2) for kept in (first, second)] == [0, 2]
+    promote(second, 3)
+    assert (second.use(2), second.use(3), first.use(3)) == (2, 3, 0)
+
+
+def test_a_node_that_is_killed_while_it_changes_to_another_registry_does_not_take_one_model_for_another(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)
+    left = set()
+    for write in count():
+        first, second = (KeptModels(tmp_path / str(write), label) for label in ("champions-1a", "champions-2b"))
+        first.keep(of_round(1), "generation1", check=lambda folder: None)
+        finished = False
+        with killed_before(write), suppress(KilledError):
+            second.keep(of_round(2), "generation1", check=lambda folder: None)
+            finished = True
+        left.add((current(first.folder), first.use(1), second.use(1)))
+        second.keep(of_round(2), "generation1", check=lambda folder: None)
+        assert (current(first.folder), first.use(1), second.use(1)) == (2, 0, 1)
+        if finished:
+            break
+    # the model of a registry, or one that is taken for none and sent again
+    assert left == {(1, 1, 0), (1, 0, 0), (2, 0, 0), (2, 0, 1)}
 
 
 def test_a_model_that_the_node_refuses_leaves_nothing(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 import tomli_w
@@ -174,6 +175,25 @@ def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
     registry = gate(weeks, second, "week-3", gate_margin=1e9, gate_group_margin=1e9)
     assert [one.generation for one in registry.generations] == [2, 3]
     assert in_use(second) == everywhere(3)
+
+
+def test_another_registry_of_the_same_name_brings_its_own_model(weeks, tmp_path, monkeypatch):
+    def model():
+        (link,) = (tmp_path / "state" / "models" / "champions" / "champions" / "robot-00").glob("current")
+        return Path(os.readlink(link)).name
+
+    node_config = {"state-dir": str(tmp_path / "state")}
+    first, second = tmp_path / "a" / "champions", tmp_path / "b" / "champions"
+    labels = [gate(weeks, first, "week-1", nodes=[0, 1, 2], node_config=node_config).label]
+    assert model() == "round-000002-generation1"
+    labels.append(gate(weeks, second, "week-2", nodes=[0, 1, 2], node_config=node_config).label)
+    assert model() == "round-000008-generation1"
+    shutil.rmtree(first)
+    labels.append(gate(weeks, first, "week-1", nodes=[0, 1, 2], node_config=node_config).label)
+    assert model() == "round-000002-generation1"
+    assert len(set(labels)) == 3
+    assert gate(weeks, first, None, "deliver", nodes=[0, 1, 2], node_config=node_config).label == labels[-1]
+    assert model() == "round-000002-generation1"
 
 
 def test_a_node_to_go_back_must_be_known_from_a_decision_or_be_connected(weeks, second, monkeypatch):

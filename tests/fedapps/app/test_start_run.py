@@ -310,7 +310,10 @@ def test_a_node_finds_its_state_of_the_run_before_and_says_how_many_examples_are
 
 def test_a_node_removes_what_no_run_of_the_registry_can_need(tmp_path, caplog):
     write_robot(tmp_path / "robot", 5)
-    registry = Registry(tmp_path / "champions")
+    registry = Registry(tmp_path / "champions").labelled()
+    registry.write()
+    there = Registry(tmp_path / "there" / "champions").labelled()
+    there.write()
     keys = {"registry": str(registry.folder), "keep_runs": 1}
     for number in range(1, 6):
         run_robot(tmp_path, f"week-{number}", **keys, start="week-1" if number > 1 else "")
@@ -320,11 +323,14 @@ def test_a_node_removes_what_no_run_of_the_registry_can_need(tmp_path, caplog):
     kept = [path.name.rpartition("-")[0] for path in sorted((tmp_path / "state").glob("week-*"))]
     assert kept == ["week-1", "week-2", "week-4", "week-5"]
     assert "removed the state of the runs week-3-" in caplog.text
-    (listed,) = (tmp_path / "state" / "runs").rglob("*.json")
+    # the runs of another registry of the same name are no others of this one
+    run_robot(tmp_path, "week-1-there", registry=str(there.folder), keep_runs=1, start="week-1")
+    assert len(list((tmp_path / "state").glob("week-*"))) == 5
+    (listed,) = (tmp_path / "state" / "runs" / registry.label).glob("*.json")
     listed.write_text("[")
     run_robot(tmp_path, "week-6", **keys, start="week-1")
     assert "the state of earlier runs is not removed: " in caplog.text
-    assert len(list((tmp_path / "state").glob("week-*"))) == 5
+    assert len(list((tmp_path / "state").glob("week-*"))) == 6
 
 
 def test_simulated_nodes_know_no_last_run(tmp_path):
