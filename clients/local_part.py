@@ -15,6 +15,7 @@ from types import UnionType
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
+from fedapps.strategies.wire import SHARED_METRICS_PREFIX
 from fedapps.tasks.base import Batch, Metrics, NodeData, Task
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
@@ -406,6 +407,19 @@ class ComposedParts(LocalPart):
     def with_own_objective(self) -> str:
         """The name of the first part that wraps the model or changes the loss, so that nodes differ; empty if none."""
         return next((type(part).__name__ for part in self.parts if _has(part, "wrap") or _has(part, "loss")), "")
+
+    def shared_prefix(self) -> str | None:
+        """The prefix of the metrics of the model that all nodes share; ``None`` if nodes do not evaluate it.
+
+        It is empty unless nodes evaluate a model of their own: that of a cluster, a personal or an adapted one.
+        """
+        hooks = ("begin", "stage_model", "before_evaluation", "also_evaluated")
+        own = [name for name in hooks if any(_has(part, name) for part in self.parts)]
+        if own == ["also_evaluated"]:
+            return SHARED_METRICS_PREFIX
+        if own == ["before_evaluation"]:
+            return self.unprepared_prefix()
+        return None if own else ""
 
 
 def _has(part: LocalPart, name: str) -> bool:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import Context, RecordDict
@@ -19,7 +19,7 @@ from fedapps.app.privacy import guarantee
 from fedapps.app.server_app import initial_model
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
-from fedapps.clients.local_part import LocalPart
+from fedapps.clients.local_part import ComposedParts, LocalPart, composed
 from fedapps.clients.settings import received_arrays
 from fedapps.clients.state import Attempts, StoredState
 from fedapps.registry.tasks import task_class
@@ -32,6 +32,8 @@ from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
 from .stored_run import StoredRun, first_names
+
+Value = TypeVar("Value")
 
 
 class NoSharedModelError(ValueError):
@@ -249,6 +251,7 @@ def _trained(
 def origin_of(stored: StoredRun, label: str, snapshot: Snapshot, node: str) -> Origin:
     """The origin of the model of a node, or of the shared model for the empty key."""
     config, rows = stored.config, stored.rows(label, node or None)
+    prefix = "" if node else ComposedParts(composed(config.methods[label].local_parts())).shared_prefix()
     sizes = {row["node"]: row["num_examples"] for row in rows if row["phase"] == "train"}
     return Origin(
         run=stored.path.absolute().name,
@@ -260,12 +263,19 @@ def origin_of(stored: StoredRun, label: str, snapshot: Snapshot, node: str) -> O
         seed=config.run.seed,
         nodes=len({row["node"] for row in stored.rows(label) if row["phase"] == "train"}),
         examples=int(sum(sizes.values())),
-        metrics=stored.reported(label, snapshot.round, node),
-        spread=stored.spread(label, snapshot.round),
+        metrics=_with_prefix(prefix, stored.reported(label, snapshot.round, node)),
+        spread=_with_prefix(prefix, stored.spread(label, snapshot.round)),
         guarantee=guarantee(config, label, stored.folder.releases(label).by_round()),
         versions=versions(),
         settings=config.flat(),
     )
+
+
+def _with_prefix(prefix: str | None, metrics: Mapping[str, Value]) -> dict[str, Value]:
+    """The metrics whose names have a prefix, under their names without it; none for ``None``."""
+    if prefix is None:
+        return {}
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
 
 @contextmanager

@@ -75,6 +75,21 @@ def test_origin_says_where_a_model_comes_from(runs):
     assert torch.__version__.startswith(origin.versions["torch"])
 
 
+@pytest.mark.parametrize(
+    ("method", "has_metrics"), [("fedavg", True), ("clustered", True), ("h-fl", True), ("apfl", False)]
+)
+def test_the_metrics_of_the_shared_model_are_its_own(runs, method, has_metrics):
+    """Under clustered FL and H-FL nodes report them beside those of their clusters, under APFL not at all."""
+    path = runs("lqr").path
+    shared = fedapps.load(path, method)
+    assert bool(shared.origin.metrics) == bool(shared.origin.spread) == has_metrics
+    if has_metrics:
+        own = [fedapps.load(path, method, f"robot-0{robot}").own for robot in range(3)]
+        losses = [shared.evaluate(data)["test.total_loss"] for data in own]
+        assert shared.origin.metrics["test.total_loss"] == pytest.approx(sum(losses) / 3)
+        assert shared.origin.spread["test.total_loss"]["mean"] == pytest.approx(sum(losses) / 3)
+
+
 # -- rounds -----------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,20 @@ def test_the_model_of_a_node_is_the_one_that_it_evaluated(folder, method, tmp_pa
     assert again.origin == model.origin
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_metrics_of_a_personal_model_are_not_those_of_the_shared_one(folder, method, tmp_path):
+    origin = fedapps.load(folder.path, method).origin
+    if method == "per-fedavg":  # its nodes evaluate the shared model before they adapt it
+        reported = last_evaluation(folder, method)
+        assert set(origin.metrics) >= set(origin.spread) > set()
+        for name, over in origin.spread.items():
+            assert over["mean"] == pytest.approx(np.mean([metrics[f"stale.{name}"] for metrics in reported.values()]))
+    else:
+        assert (origin.metrics, origin.spread) == ({}, {})
+        fedapps.export(fedapps.load(folder.path, method), "safetensors", tmp_path / "shared")
+        assert "No evaluation of this model is recorded." in (tmp_path / "shared" / "README.md").read_text()
+
+
 @pytest.mark.parametrize("method", ["ditto", "pfedme", "apfl-deng"])
 def test_the_model_of_a_node_is_its_personal_one_or_the_mixture_of_it(folder, method):
     shared = weights(fedapps.load(folder.path, method))
