@@ -413,6 +413,9 @@ class RoundLoop(records.Stateful, Strategy):
 
         Under secure aggregation there is one for each cohort, the mean of its nodes, which has been checked.
 
+        ``replies`` are not messages: each holds a message or a failure, which is not checked yet and can be compressed.
+        A subclass looks at single replies in :meth:`fold` or, to refuse some, in :meth:`refusal_reason`.
+
         Raises
         ------
         TooFewRepliesError

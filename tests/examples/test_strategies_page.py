@@ -7,10 +7,11 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from example_apps import load_example
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies import BaseStrategy, PartialAggregation, wire
+from fedapps.strategies import BaseStrategy, PartialAggregation, TooFewRepliesError, wire
 from fedapps.tasks.lqr.task import LqrOptions, LqrTask
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -85,6 +86,18 @@ def test_the_private_head_of_the_page_stays_on_the_node() -> None:
     result = federate(PartialAggregation(shared=literal_eval(shared)), names["app"], initial, num_nodes=1, num_rounds=1)
     assert seen == [{"body", "head"}] * 2
     assert set(result.arrays) == {"body.weight", "body.bias"}
+
+
+def test_a_numpy_client_needs_flowers_older_strategies() -> None:
+    _, client_app, config = load_example(EXAMPLE)
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        BaseStrategy().start(grid, ArrayRecord([np.zeros(2)]), num_rounds=1)
+
+    with pytest.raises(TooFewRepliesError, match=r"KeyError: 'fitins\.parameters'"):
+        run_inprocess(server_app, client_app, num_nodes=2, run_config=config, errors="reply")
 
 
 def test_the_numpy_client_trains_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
