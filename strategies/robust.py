@@ -8,9 +8,11 @@ neighbours: Krum and multi-Krum. Yin, Chen, Ramchandran and Bartlett, Byzantine-
 Optimal Statistical Rates, ICML 2018 (https://arxiv.org/abs/1803.01498), Definitions 1 and 2: the coordinate-wise median
 and trimmed mean.
 
-Flower's ``FedMedian``, ``FedTrimmedAvg``, ``Krum`` and ``MultiKrum`` are whole strategies with the same results; these
-are parts that combine with other strategies of this package, samplers and server optimizers, and refuse a round that
-has too few replies for the promise.
+Flower's ``FedMedian``, ``FedTrimmedAvg``, ``Krum`` and ``MultiKrum`` are whole strategies. They give trained parameters
+the same values up to rounding, with three exceptions: ``MultiKrum`` weights the replies that it selects by their
+numbers of examples; ``FedTrimmedAvg`` cuts ⌊β · n⌋ values at each end, even if that is 0, while a fraction here cuts at
+least one; and Flower's distances include buffers and integers. These are parts that combine with other strategies of
+this package, samplers and server optimizers, and refuse a round that has too few replies for the promise.
 """
 
 from abc import ABC, abstractmethod

@@ -29,3 +29,18 @@ def test_the_model_is_that_of_flowers_strategy(name: str) -> None:
     for key, array in arrays_of(flowers.arrays).items():
         np.testing.assert_allclose(arrays_of(ours.arrays)[key], array, rtol=1e-5, atol=1e-6)
         assert (arrays_of(ours.arrays)[key] != mean[key]).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "examples"), [("trimmed mean", 4, lambda partition: 8), ("multi-krum", 7, lambda k: 4 + 4 * k)]
+)
+def test_flowers_trimmed_mean_may_cut_nothing_and_its_multi_krum_has_weights(name, nodes, examples) -> None:
+    aggregation, theirs = PAIRS[name]
+    app, initial = template_app(examples), ArrayRecord(template_net().state_dict())
+    ours = federate(BaseStrategy(aggregation=aggregation), app, initial, num_nodes=nodes, num_rounds=1)
+    flowers = federate(theirs, app, initial, num_nodes=nodes, num_rounds=1)
+    plain = federate(BaseStrategy(), app, initial, num_nodes=nodes, num_rounds=1)
+    (key, *_) = flowers.arrays
+    assert not np.allclose(arrays_of(ours.arrays)[key], arrays_of(flowers.arrays)[key], rtol=1e-4, atol=1e-5)
+    if name == "trimmed mean":  # of four values
+        np.testing.assert_allclose(arrays_of(plain.arrays)[key], arrays_of(flowers.arrays)[key], rtol=1e-5, atol=1e-6)
