@@ -187,7 +187,7 @@ def test_four_weeks_with_a_poisoned_model_a_rollback_and_kills(tmp_path: Path) -
         assert own.keys() == expected.keys()
         assert all(same_bits(arrays, expected[path]) for path, arrays in own.items()), "nothing private is lost"
         assert {path.partition("/")[0] for path in own} == {"weekly-1", "weekly-2", "weekly-4"}
-        assert len([*folders[node].iterdir()]) == 3, "two models and the link"
+        assert len([*folders[node].iterdir()]) == 4, "two models, the link, and the label of the registry"
     assert [*tmp_path.rglob(".*.fedapps-*")] == [], "no interrupted write is left"
     checkpoints = {path.parent.parent.parent.name: path for path in runs.glob("*/checkpoints/apfl/round-*")}
     assert checkpoints.keys() == {"weekly-1", "weekly-3", "weekly-4"}
