@@ -43,6 +43,7 @@ from .observed import (
     joined,
     mean_of_rows,
     observed,
+    parts,
     roots,
     run_in,
     separate,
@@ -63,6 +64,8 @@ LABELS, FEATURES = "label counts", "inputs of the head"
 #: At most so many examples of other nodes, among which those of an update are looked for.
 _CANDIDATES = 64
 CANDIDATES = "named among others"
+#: Parts of examples add up to an update up to this relative distance, which is that of rounding in float32.
+_SAME = 0.05
 #: What is measured of an attack.
 MEASURES = ("error", "guess", "read", "another")
 Row = dict[str, Any]
@@ -116,23 +119,42 @@ def _among_candidates(
     audited: Audited, situation: Situation, changes: Changes, own: Sequence[Batch], other: Sequence[Batch]
 ) -> Row:
     task, run = audited.task, run_in(audited.run, replace(SITUATIONS[0], optimizer=situation.optimizer))
+    strangers = {node: _singles(audited, node) for node in _others(audited)}
 
-    def updates(node: int, singles: Iterable[Batch]) -> list[Tensor]:
-        model = audited.model_of(node)
-        return [vector(observed(task, model, [one], run, fisher=situation.fisher)) for one in singles]
+    def parted(node: int, singles: Iterable[Batch], counts: Sequence[int]) -> list[Tensor]:
+        model, key = audited.model_of(node), task.model_key(audited.data(node))
+        # A model that knows the node's houses, for example, reads no other node's examples.
+        fillers = strangers[1] if key == () else strangers.get(node) or _singles(audited, node)
+        filler = min(fillers, key=lambda single: sum(tensor.numel() for tensor in single.values()))
+        return [parts(task, model, one, filler, counts, run, fisher=situation.fisher) for one in singles]
 
-    strangers: list[Tensor] = []
-    for node in _others(audited):
-        with torch_seed(audited.run.seed, "audit", "candidates", node):
-            drawn = task.training_batches(audited.model_of(node), audited.data(node), 1)
-            strangers += updates(node, list(islice(drawn, _CANDIDATES // len(_others(audited)))))
+    # The other node's update shows whether draws depend on places, and whether parts then add up. They do not where
+    # draws depend on the other examples, as those of walks do, or where a batch is normalised: updates alone are near.
+    sent = vector(observed(task, audited.model_of(1), other[:1], run, fisher=situation.fisher))
+
+    def gap(counts: Sequence[int]) -> float:
+        found = parted(1, separate(other[0]), counts)
+        total = sum((of[place % len(of)].double() for place, of in enumerate(found)), torch.zeros(()))
+        return float((total * sum(counts) / len(found) - sent).norm())
+
+    counts, places, most = [1], [len(separate(batch)) for batch in own], _SAME * float(sent.norm())
+    if gap(counts) > most >= gap(places[:1]):
+        counts = places
+    foreign = [one for node, singles in strangers.items() for one in parted(node, singles, counts)]
 
     def share(node: int, batches: Sequence[Batch]) -> float:
-        singles = updates(node, [single for batch in batches for single in separate(batch)])
-        named = explaining(vector(changes), torch.stack(singles + strangers), len(singles))
+        singles = parted(node, [single for batch in batches for single in separate(batch)], counts)
+        named = explaining(vector(changes), torch.stack(singles + foreign), len(singles))
         return float(named[: len(singles)].double().mean())
 
     return {"attack": CANDIDATES, "unit": "", "read": share(0, own), "another": share(1, other)}
+
+
+def _singles(audited: Audited, node: int) -> list[Batch]:
+    """Examples of a node, each a batch of one, as many of each node as make all candidates of other nodes."""
+    with torch_seed(audited.run.seed, "audit", "candidates", node):
+        drawn = audited.task.training_batches(audited.model_of(node), audited.data(node), 1)
+        return list(islice(drawn, _CANDIDATES // len(_others(audited))))
 
 
 def _others(audited: Audited) -> range:

@@ -39,6 +39,8 @@ _RUNS = 32
 #: The rate of false positives at which the true ones are counted.
 RATE = 0.01
 FINAL = "final model"
+#: Values of updates that are multiplied at once, in float64.
+_VALUES = 2**15
 
 
 def membership_rows(task: Task, first: nn.Module, nodes: list[NodeData], run: RunConfig) -> list[dict[str, Any]]:
@@ -100,30 +102,35 @@ def membership_rows(task: Task, first: nn.Module, nodes: list[NodeData], run: Ru
 def explaining(update: Tensor, candidates: Tensor, count: int) -> Tensor:
     """Which candidates explain an update.
 
-    The update of several examples is a mean of their own updates. The weights λ >= 0 are those of the least squared
-    distance of Σ λ_i c_i / |c_i| to the update.
+    The update of several examples is a sum of a part of each. The weights λ >= 0 are those of the least squared
+    distance of Σ λ_i c_i / |c_i| to the update, where c_i is a part of a candidate.
 
     Parameters
     ----------
-    update, candidates : Tensor [P], [k, P]
-        The update, and what it would be of each candidate alone.
+    update : Tensor [P]
+    candidates : Tensor [k, r, P]
+        The part of each candidate in each of the r places that it may have had.
     count : int
         How many candidates to name, at most k.
 
     Returns
     -------
     Tensor bool [k]
-        The largest weights.
+        The largest sums of weights over places.
     """
-    units = nn.functional.normalize(candidates.double(), dim=1)
+    aim = nn.functional.normalize(update.double(), dim=0)
+    products, onto = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for part, of in zip(candidates.flatten(0, 1).split(_VALUES, dim=1), aim.split(_VALUES), strict=True):
+        products, onto = products + part.double() @ part.double().T, onto + part.double() @ of
+    lengths = products.diagonal().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
     # With the eigenvectors V and eigenvalues d of C Cᵀ, |Cᵀ λ - u|² is |√d Vᵀ λ - √d⁻¹ Vᵀ C u|² and a constant.
-    values, vectors = torch.linalg.eigh(units @ units.T)
+    values, vectors = torch.linalg.eigh(products / lengths / lengths[:, None])
     kept = values > 1e-10
     roots, rotation = values[kept].sqrt(), vectors[:, kept].T
-    right = rotation @ (units @ nn.functional.normalize(update.double(), dim=0)) / roots
+    right = rotation @ (onto / lengths) / roots
     weights = torch.from_numpy(scipy.optimize.nnls((roots[:, None] * rotation).numpy(), right.numpy())[0])
     named = torch.zeros(len(candidates), dtype=torch.bool)
-    named[weights.topk(count).indices] = True
+    named[weights.view(len(candidates), -1).sum(1).topk(count).indices] = True
     return named
 
 

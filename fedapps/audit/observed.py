@@ -215,6 +215,41 @@ def mean_of_rows(task: Task, model: nn.Module, batch: Batch, *, seed: int) -> bo
     return bool((together - apart).norm() <= _ALIKE * together.norm())
 
 
+def parts(
+    task: Task, model: nn.Module, example: Batch, filler: Batch, counts: Sequence[int], run: RunConfig, *, fisher: bool
+) -> Tensor:
+    """What an example adds to :func:`observed` in each place that it may have, which differ in their draws.
+
+    All other places hold a filler, and its mean part stands for each of its own. The parts of the examples of a batch,
+    each in its place, then add up to what is observed: exactly for one step on a mean of losses of examples, and for
+    Fisher terms, if the draws of one example do not depend on the others.
+
+    Parameters
+    ----------
+    task, model, run, fisher
+        As in :func:`observed`.
+    example, filler : mapping of names to tensors
+        Batches of one.
+    counts : sequence of int
+        How many examples each step has; with one example in one step, the part is its own update.
+
+    Returns
+    -------
+    Tensor [places, P]
+        float32.
+    """
+    own, rest = aligned([example, filler])
+    total = sum(counts)
+
+    def seen(place: int) -> Tensor:
+        rows = iter([own if place == other else rest for other in range(total)])
+        changes = observed(task, model, [joined(list(islice(rows, count))) for count in counts], run, fisher=fisher)
+        return torch.cat([one.flatten() for one in changes.values()]).double()
+
+    others = (1 - 1 / total) * seen(-1) if total > 1 else torch.zeros(())
+    return torch.stack([(seen(place) - others).float() for place in range(total)])
+
+
 def simulated_sum(task: Task, model: nn.Module, batch: Batch, run: RunConfig) -> Changes:
     """The mean of what :func:`observed` would be of nodes with an example of a batch each, differentiable in them.
 

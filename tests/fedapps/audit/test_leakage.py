@@ -25,7 +25,7 @@ from toys import ToyTask
 
 import fedapps.audit.leakage
 from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
-from fedapps.audit.leakage import attack
+from fedapps.audit.leakage import CANDIDATES, attack
 from fedapps.audit.matching import Search, decibels, errors, matched, vector
 from fedapps.audit.membership import (
     MODELS,
@@ -37,7 +37,17 @@ from fedapps.audit.membership import (
     membership_rows,
     recognised,
 )
-from fedapps.audit.observed import Audited, Situation, fisher_terms, observed, roots
+from fedapps.audit.observed import (
+    Audited,
+    Situation,
+    fisher_terms,
+    joined,
+    mean_of_rows,
+    observed,
+    parts,
+    roots,
+    separate,
+)
 from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import finished
 from fedapps.audit.text import audit_text, row_line, statement
@@ -174,6 +184,64 @@ def test_the_true_windows_match_what_was_observed(situation, monkeypatch):
     monkeypatch.setattr(fedapps.audit.leakage, "matched", at_the_truth)
     attack(Known(DRIVERS, [driver(number, 16) for number in range(2)]), situation, Search())
     assert gaps == [pytest.approx(0, abs=1e-3)]
+
+
+@pytest.mark.parametrize("fisher", [False, True])
+def test_the_parts_of_windows_in_their_places_add_up_to_what_was_observed(fisher):
+    *windows, filler = separate({name: one.double() for name, one in driver(0, 4).splits["train"].items()})
+    with torch_seed(0):
+        model = DRIVERS.build_model().double()
+    seen = vector(observed(DRIVERS, model, [joined(windows)], PLAIN, fisher=fisher))
+    in_places = [parts(DRIVERS, model, one, filler, [3], PLAIN, fisher=fisher) for one in windows]
+    total = sum(of[place] for place, of in enumerate(in_places))
+    assert float((total - seen).norm() / seen.norm()) < 1e-6
+    swapped = sum(of[(place + 1) % 3] for place, of in enumerate(in_places))
+    assert float((swapped - seen).norm() / seen.norm()) > 0.01
+    alone = vector(observed(DRIVERS, model, windows[:1], PLAIN, fisher=fisher))
+    torch.testing.assert_close(parts(DRIVERS, model, windows[0], filler, [1], PLAIN, fisher=fisher)[0], alone.float())
+
+
+@pytest.mark.parametrize(
+    "situation", [Situation("4 examples", 4), Situation("2 steps of 2", 2, 2), Situation("Fisher of 4", 4, fisher=True)]
+)
+def test_windows_are_named_with_the_draws_of_their_places(situation, monkeypatch):
+    monkeypatch.setattr(fedapps.audit.leakage, "matched", lambda simulate, target, templates, *_, **__: (templates, 0))
+    rows = attack(Known(DRIVERS, [driver(number, 8) for number in range(2)]), situation, Search())
+    (named,) = (row for row in rows if row["attack"] == CANDIDATES)
+    assert named["read"] == 1
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_images_are_named_by_their_updates_alone(norm, monkeypatch):
+    """Their loss draws nothing; and where a batch is normalised together, no parts add up to its update."""
+    counted = []
+
+    def spied(*arguments, **settings):
+        counted.append(arguments[4])
+        return parts(*arguments, **settings)
+
+    monkeypatch.setattr(fedapps.audit.leakage, "parts", spied)
+    monkeypatch.setattr(fedapps.audit.leakage, "matched", lambda simulate, target, templates, *_, **__: (templates, 0))
+    nodes = []
+    for number in range(2):
+        generator = torch.Generator().manual_seed(number)
+        images = torch.randint(256, (6, 3, 16, 16), generator=generator, dtype=torch.uint8)
+        train = {"image": images, "label": torch.arange(6) % 4}
+        nodes.append(NodeData(f"node-{number}", {"train": train}, extra={"statistics": None}))
+    task = ImagesTask(ImageOptions(dataset="mine", classes=4, height=16, model="resnet8", norm=norm))
+    attack(Known(task, nodes), Situation("3 examples", 3), Search())
+    assert counted[-1] == [1]
+    assert ([3] in counted) == (norm == "batch")
+
+
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_a_batch_is_the_mean_of_its_images_unless_they_are_normalised_together(norm):
+    task = ImagesTask(ImageOptions(dataset="mine", classes=4, height=16, model="resnet8", norm=norm))
+    with torch_seed(0):
+        model, images = task.build_model(), torch.rand(2, 3, 16, 16)
+    batch = {"image": images, "label": torch.tensor([1, 3])}
+    assert mean_of_rows(task, model, batch, seed=0) == (norm == "group")
+    assert mean_of_rows(task, model.eval(), batch, seed=0)
 
 
 def updated(task, model, batches):
@@ -337,8 +405,8 @@ def test_a_node_with_too_few_examples_is_told_before_anything_runs(tmp_path, cap
 
 
 def test_the_examples_of_a_mean_are_named_among_candidates():
-    candidates = torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
-    named = explaining(candidates[[3, 7, 11]].mean(0), candidates, 3)
+    candidates = torch.randn(20, 2, 50, generator=torch.Generator().manual_seed(0))
+    named = explaining(candidates[[3, 7, 11], [0, 1, 1]].mean(0), candidates, 3)
     assert named.nonzero()[:, 0].tolist() == [3, 7, 11]
 
 
