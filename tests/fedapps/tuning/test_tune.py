@@ -297,14 +297,14 @@ def test_seed_keys_follow_the_seed_of_each_run_and_reach_the_tuned_recipe(robots
     seen = []
 
     def value(method, seed, config):
-        seen.append((seed, config["rounds"]))
+        seen.append((seed, config["batch-size"]))
         return 1.0
 
     measured(monkeypatch, value)
-    tune(tmp_path, robots, methods=["sfl"], trials=2, first_seed=3, seeds=2, seed_keys=["rounds"])
+    tune(tmp_path, robots, methods=["sfl"], trials=2, first_seed=3, seeds=2, seed_keys=["batch-size"])
     assert seen == [(3, 3), (4, 4)] * 2
     (folder,) = tmp_path.glob("tune-lqr-*")
-    assert '[compare]\nseed-keys = "rounds"' in (folder / "tuned.toml").read_text()
+    assert '[compare]\nseed-keys = "batch-size"' in (folder / "tuned.toml").read_text()
 
 
 def test_a_display_name_reaches_the_tuned_recipe(robots, tmp_path):
@@ -348,7 +348,7 @@ def test_an_existing_folder_is_resumed_only_on_demand(tuned, robots, tmp_path, c
     assert f"{folder} is in use by process" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["tune", "lqr", "--resume", str(folder)])
-    assert "leave them out" in capsys.readouterr().err
+    assert "leave out recipe" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["tune", "lqr"])
     assert "give the number of trials of each method: --trials N" in capsys.readouterr().err
