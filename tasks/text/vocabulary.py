@@ -118,10 +118,14 @@ class TokenizerVocabulary:
         return tuple(words)
 
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Encode texts as in :class:`Vocabulary`; a text without tokens becomes the token 0."""
+        """Encode texts as in :class:`Vocabulary`; a text without tokens becomes the token 0.
+
+        Halves of characters, which JSON can have and UTF-8 cannot, are read as question marks.
+        """
+        whole = [text.encode(errors="replace").decode() for text in texts]
         with panics_as_errors():
             self.tokenizer.enable_truncation(max_length)
-            return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
+            return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(whole)]
 
 
 class PieceVocabulary(TokenizerVocabulary):

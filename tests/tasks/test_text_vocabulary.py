@@ -115,6 +115,7 @@ def test_a_tokenizer_in_a_file(tmp_path):
     assert isinstance(vocabulary, TokenizerVocabulary)
     assert vocabulary.words == ("[UNK]", "token", "##s", "", "of")
     assert vocabulary.encode(["tokens of x", ""], 3) == [[1, 2, 4], [0]]
+    assert vocabulary.encode(["token \ud83d of"], 3) == [[1, 0, 4]], "half of a character"
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(DataError, match=r"t\.json': expected the JSON of a tokenizer"):
         read_vocabulary(tmp_path / "t.json", 0)
