@@ -56,7 +56,8 @@ class BaseStrategy(RoundLoop):
     sampler, evaluate_sampler : Sampler
         Select the nodes that train and the nodes that evaluate; by default all of them.
     weighting : "num-examples", "uniform" or a Weighting
-        The weight of a reply in the means of arrays and of metrics.
+        The weight of a reply in the means of arrays and of metrics; by default "num-examples", or "uniform" where it
+        must be (:attr:`equal_weights`).
     aggregation : RobustAggregation
         Combines the arrays of the replies in place of their weighted mean, for federations with Byzantine nodes:
         ``Median``, ``TrimmedMean``, ``Krum`` or ``MultiKrum`` (:mod:`fedapps.strategies.robust`). The
@@ -149,6 +150,8 @@ class BaseStrategy(RoundLoop):
     needs_profiles: bool = False
     #: What to do in place of those arguments of Flower that mean nothing in the strategy, by their names.
     flower_gaps: ClassVar[Mapping[str, str]] = {}
+    #: Why the weighting must be "uniform"; empty if it need not be.
+    equal_weights: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class BaseStrategy(RoundLoop):
         shared: Sequence[str] = ("*",),
         sampler: Sampler | None = None,
         evaluate_sampler: Sampler | None = None,
-        weighting: str | Weighting = "num-examples",
+        weighting: str | Weighting | None = None,
         aggregation: RobustAggregation | None = None,
         metric_means: Mapping[str, MetricRule] | None = None,
         server_optimizer: ServerOptimizer | None = None,
@@ -193,6 +196,11 @@ class BaseStrategy(RoundLoop):
                 raise ValueError(
                     f"{name} = {argument!r}: {type(self).__name__} cannot use it; {self.flower_gaps[name]}"
                 )
+        if self.equal_weights and weighting not in (None, "uniform"):
+            raise ValueError(
+                f"weighting = {weighting!r}: must be 'uniform', because {self.equal_weights}; leave it out"
+            )
+        weighting = weighting or ("uniform" if self.equal_weights else "num-examples")
         if weighted_by_key is not None and weighting == "uniform":
             raise ValueError(f"weighted_by_key = {weighted_by_key!r}: weighting = 'uniform' ignores it; remove one")
         if min_available_nodes is not None and min_nodes > 1:

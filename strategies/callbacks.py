@@ -131,7 +131,7 @@ class Run:
         self.result.arrays = self.strategy.restore(snapshot, self.result.arrays)
         self.round, self.attempts = snapshot.round, snapshot.attempts
         self.best_round = snapshot.facts["best"]["round"]
-        self.strategy.registry.admission.owners = dict(snapshot.facts.get("owners", {}))
+        self.strategy.registry.admission.owners = dict(snapshot.facts["owners"])
         for callback in self.callbacks:
             for name, value in snapshot.facts["callbacks"].get(type(callback).__name__, {}).items():
                 setattr(callback, name, value)

@@ -383,7 +383,7 @@ class RoundLoop(records.Stateful, Strategy):
             cohorts = [(sender, of_cohort) for sender, of_cohort in drawn if len(of_cohort) >= FEWEST]
             needed = min(needed, sum(len(of_cohort) for _, of_cohort in cohorts))
             if len(cohorts) < len(drawn):
-                log(INFO, "drew fewer than %s nodes, which give no sum", FEWEST)
+                log(INFO, "a cohort with fewer than %s nodes was drawn and is left out, because it has no sum", FEWEST)
         self._secure_rounds = []
         for sender, of_cohort in cohorts:
             if len(cohorts) > 1:

@@ -53,22 +53,18 @@ class FedDyn(BaseStrategy):
     secrecy_gap: ClassVar[str | None] = "it computes the linear term of each node from its update"
     robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
     flower_gaps: ClassVar[Mapping[str, str]] = {"weighted_by_key": "all nodes have equal weights, remove it"}
+    equal_weights: ClassVar[str] = "the server corrects the plain mean"
     kept: ClassVar[tuple[str, ...]] = ("_sum", "_nodes", "_terms")
     needs_profiles: bool = True
 
     def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
-        weighting = base.setdefault("weighting", "uniform")
-        if weighting != "uniform":
-            raise ValueError(
-                f"weighting = {weighting!r}: must be 'uniform', as the server corrects the plain mean; leave it out"
-            )
         super().__init__(**base)
         if not alpha >= 0:
             raise ValueError(f"alpha = {alpha}: must be at least 0")
         if self.server_optimizer != SGD(1.0):
             raise ValueError(
-                f"server_optimizer = {self.server_optimizer}: must be SGD(1.0), as the server corrects the plain mean; "
-                "leave it out"
+                f"server_optimizer = {self.server_optimizer}: must be SGD(1.0), because {self.equal_weights}; leave it "
+                "out"
             )
         self.alpha = alpha
         self._sum: Arrays = {}

@@ -52,7 +52,7 @@ class VirtualClients(BaseStrategy):
     examples, steps : int
         The work of a virtual client: one of the two is at least 1, the other 0. ``examples`` is N_VC in the paper.
     **base
-        As in :class:`BaseStrategy`, without ``weighting``.
+        As in :class:`BaseStrategy`. ``weighting`` is "uniform".
 
     Raises
     ------
@@ -66,15 +66,15 @@ class VirtualClients(BaseStrategy):
         "weighted_by_key": "virtual clients all have equal weights, remove it",
     }
 
+    equal_weights: ClassVar[str] = "virtual clients all have equal weights"
+
     def __init__(self, *, sampler: Sampler, examples: int = 0, steps: int = 0, **base: Any) -> None:
-        if "weighting" in base:
-            raise ValueError(f"weighting = {base['weighting']!r}: virtual clients all have equal weights, leave it out")
         for name, value in (("examples", examples), ("steps", steps)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} = {value!r}: must be an integer of at least 1, or 0 if the other is set")
         if (examples > 0) == (steps > 0):
             raise ValueError(f"examples = {examples}, steps = {steps}: exactly one of them must be above 0")
-        super().__init__(sampler=sampler, weighting="uniform", **base)
+        super().__init__(sampler=sampler, **base)
         self.example_limits = replace(self.example_limits, drawn=examples)
         if isinstance(sampler, IndependentDraws):
             self._check_distinct()

@@ -112,9 +112,13 @@ class TrainedInTurn(BaseStrategy):
         self.still = tuple(tuple(patterns) for patterns in still)
 
     def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:
-        return select(names, self.still[(server_round - 1) % len(self.still)])
+        return select(names, self._still_in(server_round))
 
     def update_name(self) -> str:
         """The update without what is not trained in this round."""
-        still = self.still[(self.report.round - 1) % len(self.still)]
+        still = self._still_in(self.report.round)
         return f"{UPDATE} without {', '.join(still)}" if still else UPDATE
+
+    def _still_in(self, server_round: int) -> tuple[str, ...]:
+        """The patterns of the arrays that are not trained in a round."""
+        return self.still[(server_round - 1) % len(self.still)]

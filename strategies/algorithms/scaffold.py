@@ -56,15 +56,11 @@ class Scaffold(BaseStrategy):
     robustness_gap: ClassVar[str] = "it also averages the changes of the nodes' control variates"
     compression_gap: ClassVar[str] = "it computes the nodes' control variates from their exact updates"
     flower_gaps: ClassVar[Mapping[str, str]] = {"weighted_by_key": "all nodes have equal weights, remove it"}
+    equal_weights: ClassVar[str] = "the control variate is a plain mean"
     kept: ClassVar[tuple[str, ...]] = ("_sum", "_nodes", "_controls")
     needs_profiles: bool = True
 
     def __init__(self, **base: Any) -> None:
-        weighting = base.setdefault("weighting", "uniform")
-        if weighting != "uniform":
-            raise ValueError(
-                f"weighting = {weighting!r}: must be 'uniform', as the control variate is a plain mean; leave it out"
-            )
         super().__init__(**base)
         self._sum: Arrays = {}
         self._sent: Arrays = {}  # c of the round, in the dtypes of the model

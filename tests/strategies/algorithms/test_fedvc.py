@@ -254,7 +254,7 @@ def test_without_examples_nobody_is_drawn(sizes):
         ({"steps": True}, "steps = True: must be an integer"),
         (
             {"steps": 2, "weighting": "num-examples"},
-            "weighting = 'num-examples': virtual clients all have equal weights",
+            "weighting = 'num-examples': must be 'uniform', because virtual clients all have equal weights; leave",
         ),
     ],
 )
