@@ -174,7 +174,7 @@ class KeptModels:
 
     @property
     def _known(self) -> bool:
-        """Whether the models in the folder are those of the registry."""
+        """Whether the models in the folder are champions of this registry."""
         label = self.folder / _LABEL
         return (label.read_bytes() if label.exists() else b"") == self.registry.encode()
 

@@ -411,15 +411,16 @@ class ComposedParts(LocalPart):
     def shared_prefix(self) -> str | None:
         """The prefix of the metrics of the model that all nodes share; ``None`` if nodes do not evaluate it.
 
-        It is empty unless nodes evaluate a model of their own: that of a cluster, a personal or an adapted one.
+        It is empty if nodes evaluate this model alone. Others evaluate the model of a cluster, or a personal or adapted
+        one; some of them also evaluate the shared model, and report it with a prefix.
         """
         hooks = ("begin", "stage_model", "before_evaluation", "also_evaluated")
-        own = [name for name in hooks if any(_has(part, name) for part in self.parts)]
-        if own == ["also_evaluated"]:
+        overridden = [name for name in hooks if any(_has(part, name) for part in self.parts)]
+        if overridden == ["also_evaluated"]:
             return SHARED_METRICS_PREFIX
-        if own == ["before_evaluation"]:
+        if overridden == ["before_evaluation"]:
             return self.unprepared_prefix()
-        return None if own else ""
+        return None if overridden else ""
 
 
 def _has(part: LocalPart, name: str) -> bool:

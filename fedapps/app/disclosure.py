@@ -169,7 +169,7 @@ class Disclosure:
 
     @property
     def durable(self) -> bool:
-        """Whether private state must survive a power failure: that of a node with a folder of its own."""
+        """Whether private state must survive a power failure, as it must on a node that keeps it in its own folder."""
         return not self._in_run
 
     @property

@@ -237,7 +237,8 @@ class _Model:
     def open(cls, config: Config, candidate: Candidate, owners: dict[str, str]) -> "_Model":
         """Restore it. Raises ``ValueError`` if its run is not here, or does not fit the task of this one.
 
-        The keys of nodes belong to ``owners``, which all models of a gate share, and not to those of the model's run.
+        ``owners`` says which public key each key of a node belongs to. It replaces what the model's run knew, and all
+        models of a gate share it.
         """
         path, run = Path(candidate.run), config.run
         if not (path / "config.toml").is_file():

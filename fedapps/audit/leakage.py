@@ -64,7 +64,7 @@ LABELS, FEATURES = "label counts", "inputs of the head"
 #: At most so many examples of other nodes, among which those of an update are looked for.
 _CANDIDATES = 64
 CANDIDATES = "named among others"
-#: Parts of examples add up to an update up to this relative distance, which is that of rounding in float32.
+#: The parts of examples are taken to add up to an update if they differ from it by at most this share of its norm.
 _SAME = 0.05
 #: What is measured of an attack.
 MEASURES = ("error", "guess", "read", "another")
@@ -133,9 +133,9 @@ def _among_candidates(
     sent = vector(observed(task, audited.model_of(1), other[:1], run, fisher=situation.fisher))
 
     def gap(counts: Sequence[int]) -> float:
-        found = parted(1, separate(other[0]), counts)
-        total = sum((of[place % len(of)].double() for place, of in enumerate(found)), torch.zeros(()))
-        return float((total * sum(counts) / len(found) - sent).norm())
+        rows = parted(1, separate(other[0]), counts)
+        total = sum((row[place % len(row)].double() for place, row in enumerate(rows)), torch.zeros(()))
+        return float((total * sum(counts) / len(rows) - sent).norm())
 
     counts, places, most = [1], [len(separate(batch)) for batch in own], _SAME * float(sent.norm())
     if gap(counts) > most >= gap(places[:1]):

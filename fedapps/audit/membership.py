@@ -102,14 +102,14 @@ def membership_rows(task: Task, first: nn.Module, nodes: list[NodeData], run: Ru
 def explaining(update: Tensor, candidates: Tensor, count: int) -> Tensor:
     """Which candidates explain an update.
 
-    The update of several examples is a sum of a part of each. The weights λ >= 0 are those of the least squared
-    distance of Σ λ_i c_i / |c_i| to the update, where c_i is a part of a candidate.
+    An update is the sum of what each of its examples adds. With c_i for what a candidate would add, the weights λ >= 0
+    minimise the squared distance of Σ λ_i c_i / |c_i| to the update.
 
     Parameters
     ----------
     update : Tensor [P]
     candidates : Tensor [k, r, P]
-        The part of each candidate in each of the r places that it may have had.
+        What each candidate would add in each of r places of the batch.
     count : int
         How many candidates to name, at most k.
 

@@ -199,9 +199,10 @@ def sent(model: nn.Module, local: nn.Module, run: RunConfig) -> Changes:
 
 
 def mean_of_rows(task: Task, model: nn.Module, batch: Batch, *, seed: int) -> bool:
-    """Whether the gradient of a batch is the mean of those of its examples, each alone after the same seed.
+    """Whether the gradient of a batch is the mean of the gradients of its examples, each computed alone.
 
-    It is not where the loss draws other numbers for each row, or depends on the batch, as with batch normalisation.
+    The draws begin with the same seed each time. The two differ if the loss draws other numbers for each row, or if
+    rows depend on each other, as with batch normalisation.
     """
     local = deepcopy(model)
     named = {name: one for name, one in local.named_parameters() if one.requires_grad}
@@ -220,9 +221,9 @@ def parts(
 ) -> Tensor:
     """What an example adds to :func:`observed` in each place that it may have, which differ in their draws.
 
-    All other places hold a filler, and its mean part stands for each of its own. The parts of the examples of a batch,
-    each in its place, then add up to what is observed: exactly for one step on a mean of losses of examples, and for
-    Fisher terms, if the draws of one example do not depend on the others.
+    All other places hold a filler. What fillers add there is subtracted: (1 - 1/n) of what n fillers give. The parts of
+    the examples of a batch, each in its place, then add up to what is observed. This is exact for one step on a mean
+    of losses of examples, and for Fisher terms, if the draws of one example do not depend on the others.
 
     Parameters
     ----------
@@ -238,11 +239,11 @@ def parts(
     Tensor [places, P]
         float32.
     """
-    own, rest = aligned([example, filler])
+    example, filler = aligned([example, filler])
     total = sum(counts)
 
     def seen(place: int) -> Tensor:
-        rows = iter([own if place == other else rest for other in range(total)])
+        rows = iter([example if place == other else filler for other in range(total)])
         changes = observed(task, model, [joined(list(islice(rows, count))) for count in counts], run, fisher=fisher)
         return torch.cat([one.flatten() for one in changes.values()]).double()
 

@@ -132,8 +132,8 @@ def generation(
     unfinished = left and not _finished(path)
     if unfinished:
         set_here = ("registry", "start") if champions.champion else ("registry",)
-        own = {key: each for key, each in read_config(path).items() if key in set_here or key.startswith("gate-")}
-        resumed = keys | own | {"name": path.name, "output-dir": str(output), "resume": True}
+        stored = {key: each for key, each in read_config(path).items() if key in set_here or key.startswith("gate-")}
+        resumed = keys | stored | {"name": path.name, "output-dir": str(output), "resume": True}
         if changed := changed_keys(path, parse(resumed)):
             check_free(path)
             lines = "\n  ".join(changed)
