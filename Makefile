@@ -18,6 +18,8 @@ BOTH_FLOWERS := tests/conformance tests/sim/test_inprocess.py
 CORES := $(shell env -u OMP_NUM_THREADS nproc)
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
+# Fleets wait for half of their time.
+FLEETS_ON_ALL_CORES := --numprocesses $(shell echo $$(($(CORES) * 3 / 2))) --dist loadfile
 # The slow tests of fleets, those that take longest first: were they to start last, all cores but one would wait for them.
 LONGEST := $(addprefix tests/processes/,test_faults.py test_generations.py test_first_fleet.py)
 SLOW_FLEETS := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/processes/test_*.py))
@@ -37,7 +39,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test test-all test-more quick-tests fleet-tests fleet-tests-grpc fuzz lint lint-style lint-types package bench gpu results docs newest release env env-grpc config clean
+.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench gpu results docs newest release env env-grpc config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -50,13 +52,7 @@ check: lint-style  ## lint, types, and the quick tests that start no process and
 test: lint-style $(GRPC_STAMP)  ## the gate, in eight minutes: lint, types, architecture and all tests but the slow ones
 	$(MAKE) --no-print-directory --jobs 2 lint-types quick-tests
 	.venv-grpc/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
-	$(MAKE) --no-print-directory --jobs 2 fleet-tests fleet-tests-grpc
-
-fleet-tests: $(STAMP)
 	$(BIN)/python -m pytest -m "processes and not slow" tests/processes $(ON_ALL_CORES)
-
-fleet-tests-grpc: $(GRPC_STAMP)
-	.venv-grpc/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
 
 QUICK := not slow and not processes
 quick-tests: export OMP_NUM_THREADS := 1
@@ -67,8 +63,8 @@ test-more: export OMP_NUM_THREADS := 1
 test-more: $(STAMP) $(GRPC_STAMP)  ## the slow tests, which `test` leaves out
 	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
 	.venv-grpc/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
-	$(BIN)/python -m pytest -m "slow and processes" $(SLOW_FLEETS) tests/conformance $(ON_ALL_CORES) --no-loadscope-reorder
-	.venv-grpc/bin/python -m pytest -m "slow and processes" tests/processes/test_late_replies.py
+	$(BIN)/python -m pytest -m "slow and processes" $(SLOW_FLEETS) tests/conformance $(FLEETS_ON_ALL_CORES) --no-loadscope-reorder
+	.venv-grpc/bin/python -m pytest -m processes tests/processes/test_federation.py tests/processes/test_late_replies.py -k "not example" $(ON_ALL_CORES)
 
 test-all: test  ## all tests
 	$(MAKE) --no-print-directory test-more

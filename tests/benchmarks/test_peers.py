@@ -33,6 +33,7 @@ job.finish(network())
 """
 
 
+@pytest.mark.slow
 def test_the_time_of_processes_that_a_command_starts_counts() -> None:
     cost, output = peers.measured([sys.executable, "-c", HAS_A_CHILD])
     assert output == "done\n"

@@ -43,6 +43,7 @@ def fleet() -> Iterator[Any]:
         end_groups([process])
 
 
+@pytest.mark.slow
 def test_the_time_of_workers_counts_for_their_node_also_after_their_end(fleet: Any) -> None:
     assert supernodes._processor_seconds(fleet) >= 0.35
     spent, megabytes = supernodes._waiting(fleet, 0.1)

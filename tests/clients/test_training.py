@@ -107,6 +107,7 @@ print([name for name in ("torch._dynamo", "sympy", "matplotlib") if name in sys.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_no_optimizer_and_no_check_of_a_network_imports_torchs_compiler():
     """Its import takes as long as that of torch."""

@@ -7,7 +7,7 @@ import pytest
 from example_apps import EXAMPLES, told
 from lean_environment import install, make_environment, run_example, run_python
 
-pytestmark = pytest.mark.subprocesses
+pytestmark = [pytest.mark.subprocesses, pytest.mark.slow]
 
 PROJECT = Path(__file__).parents[2]
 #: The folders that stand beside ``fedapps/`` in the repository, and in it in the wheel.

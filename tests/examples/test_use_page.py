@@ -45,6 +45,7 @@ def world(run):
     return next(path for path in Path(config["cache-dir"]).iterdir() if path.is_dir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reader")
 def test_the_page_runs(monkeypatch, capsys):
     names = {}

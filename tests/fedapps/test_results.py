@@ -42,12 +42,13 @@ def worlds(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory, worlds):
+def result(tmp_path_factory, worlds, reports):
     folder = tmp_path_factory.mktemp("runs")
-    return fedapps.run(
-        overrides=SMALL, engine="inline", output_dir=folder, name="small", cache_dir=worlds, seed=3,
-        lqr={"noise_variance": 0.02},
-    )  # fmt: skip
+    with reports():
+        return fedapps.run(
+            overrides=SMALL, engine="inline", output_dir=folder, name="small", cache_dir=worlds, seed=3,
+            lqr={"noise_variance": 0.02},
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,6 @@ def compared(tmp_path_factory, worlds):
     folder = tmp_path_factory.mktemp("compared")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
         return fedapps.compare(
             "lqr", SMALL | {"evaluate-every": 2}, methods=["fedavg", "fedprox(mu=0.1)"], seeds=2, output_dir=folder,
             cache_dir=worlds, vary={"lqr.trajectories": [4, 6]},
@@ -265,6 +265,7 @@ def test_a_pipeline_has_a_result_for_each_stage(tmp_path, worlds):
 # -- imports ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_importing_fedapps_loads_neither_torch_nor_flower():
     code = (

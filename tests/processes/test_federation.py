@@ -1,6 +1,6 @@
 """A federation with TLS and node keys: the same bits as in one process, and strangers refused.
 
-Its nodes speak gRPC or HTTP, as the installed Flower does; ``make test`` runs this file with both.
+Its nodes speak gRPC or HTTP, as the installed Flower does; ``make test-all`` runs this file with both.
 """
 
 import shutil

@@ -195,6 +195,7 @@ print({"datasets", "flwr_datasets"} & set(sys.modules))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_partitions_import_no_package_of_data_sets():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)

@@ -110,7 +110,9 @@ def test_data_that_cannot_be_loaded_have_no_profile(worlds, tmp_path, name):
         assert str(ours.value) == str(theirs.value)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "vpr" else name for name in SMALL]
+)
 def test_a_world_repeats_with_its_seed(worlds, tmp_path, name):
     given = next(given for case, given in CASES if case == name)
     task = task_class(name)(task_class(name).Options(**given))
@@ -137,6 +139,7 @@ print("torchvision" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_tasks_are_loaded_without_torchvision():
     """Only the network and the images of "vpr" need it, and its import takes as long as that of torch."""

@@ -10,9 +10,8 @@ def worlds(tmp_path_factory):
 
 
 @pytest.fixture
-def federate(tmp_path, worlds, monkeypatch):
-    """Run the app with some keys changed; the run's folder. Reports are drawn by the first test only."""
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+def federate(tmp_path, worlds):
+    """Run the app with some keys changed; the run's folder."""
 
     def run(place="run", node_configs=(), **changes):
         return run_inline(with_changes(LQR | worlds, changes), tmp_path / place, node_configs)

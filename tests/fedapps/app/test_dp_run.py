@@ -33,9 +33,7 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture
-def run(tmp_path, world, monkeypatch):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-
+def run(tmp_path, world):
     def start(**changes):
         given = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}
         given |= {"cache-dir": str(world), "name": f"dp-{len(list(tmp_path.iterdir()))}"}
@@ -152,7 +150,6 @@ class KilledError(Exception):
 def test_a_round_that_is_repeated_after_a_crash_counts_as_often_as_nodes_sent_their_updates(
     tmp_path, world, monkeypatch
 ):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
     given = SMALL | {"dp": "local", "rounds": 4, "cache-dir": str(world)}
     save = DiskCheckpoints.save
 

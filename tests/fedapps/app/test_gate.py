@@ -31,15 +31,13 @@ from fedapps.runs.tables import RefusedNodesError
 def weeks(tmp_path_factory):
     """Three weekly runs: the third one is worse than the second."""
     folder = tmp_path_factory.mktemp("weeks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda path: path)
-        keys = LQR | {
-            "cache-dir": str(folder / "worlds"), "methods": "apfl", "track-metric": "test.total_loss", "rounds": 2,
-            "held-back": 0.25, "epochs": 5,
-        }  # fmt: skip
-        run_inline(with_changes(keys, {"name": "week-1"}), folder)
-        run_inline(with_changes(keys, {"name": "week-2", "start": "week-1", "rounds": 6}), folder)
-        run_inline(with_changes(keys, {"name": "week-3", "start": "week-1", "learning_rate": 3.0}), folder)
+    keys = LQR | {
+        "cache-dir": str(folder / "worlds"), "methods": "apfl", "track-metric": "test.total_loss", "rounds": 2,
+        "held-back": 0.25, "epochs": 5,
+    }  # fmt: skip
+    run_inline(with_changes(keys, {"name": "week-1"}), folder)
+    run_inline(with_changes(keys, {"name": "week-2", "start": "week-1", "rounds": 6}), folder)
+    run_inline(with_changes(keys, {"name": "week-3", "start": "week-1", "learning_rate": 3.0}), folder)
     return folder
 
 
@@ -177,7 +175,7 @@ def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
     assert in_use(second) == everywhere(3)
 
 
-def test_another_registry_of_the_same_name_brings_its_own_model(weeks, tmp_path, monkeypatch):
+def test_another_registry_of_the_same_name_brings_its_own_model(weeks, tmp_path):
     def model():
         (link,) = (tmp_path / "state" / "models" / "champions" / "champions" / "robot-00").glob("current")
         return Path(os.readlink(link)).name
@@ -245,8 +243,7 @@ def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(w
     assert states == dict.fromkeys(in_use(second), "may not work: eligible: the command ended with exit status 1")
 
 
-def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it(weeks, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
+def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it(weeks, tmp_path):
     keys = read_config(weeks / "week-1") | {"methods": "fedper", "start": "", "output-dir": str(tmp_path)}
     for name, more in {"week-1": {}, "week-2": {"start": "week-1"}}.items():
         run_inline(keys | more | {"name": name}, tmp_path)
@@ -352,9 +349,8 @@ def test_the_command_promotes_and_takes_back(weeks, tmp_path):
 
 
 @pytest.fixture
-def weekly(weeks, tmp_path, monkeypatch):
+def weekly(weeks, tmp_path):
     """A recipe of generations, its registry, and the command that trains the next one."""
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda path: path)
     recipe, registry = tmp_path / "weekly.toml", tmp_path / "champions"
     keys = read_config(weeks / "week-1")
     keys = {key: keys[key] for key in keys if key not in ("name", "output-dir", "start")}

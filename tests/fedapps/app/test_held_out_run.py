@@ -8,7 +8,6 @@ import fedapps
 from fedapps.app.round_config import tracked_results
 from fedapps.runs.tables import summary_table
 
-pytestmark = pytest.mark.usefixtures("runs_without_reports")
 KEYS = ("robot-00", "robot-01", "robot-02", "robot-03", "robot-04")
 METHODS = "local,fedavg,spfl,apfl,h-fl"
 

@@ -49,11 +49,12 @@ def evaluations(folder, method):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, worlds):
+def whole(tmp_path_factory, worlds, reports):
     """A launched run of every method."""
     folder = tmp_path_factory.mktemp("whole")
     overrides = LQR | worlds | {"methods": ",".join(METHODS), "track-metric": "test.total_loss"}
-    assert launch(overrides, Simulation("inline"), str(folder)) == folder / "run"
+    with reports():
+        assert launch(overrides, Simulation("inline"), str(folder)) == folder / "run"
     return RunFolder(folder / "run", "")
 
 

@@ -27,9 +27,8 @@ SMALL = {
 
 
 @pytest.fixture
-def federate(tmp_path, worlds, monkeypatch):
+def federate(tmp_path, worlds):
     """Run the app with some keys changed; the run's folder."""
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
 
     def run(place="run", **changes):
         return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place)

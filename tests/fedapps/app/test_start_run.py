@@ -20,7 +20,6 @@ from fedapps.registry.methods import method_class
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import STARTED, RunFolder, read_label, read_object
 
-pytestmark = pytest.mark.usefixtures("runs_without_reports")
 #: What runs have in common with which the server, the samplers and the compression keep something between rounds.
 PLAIN = {"track_metric": "test.loss"}
 #: One round of texts of two classes.

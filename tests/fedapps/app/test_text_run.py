@@ -30,8 +30,9 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def whole(worlds, tmp_path_factory):
-    return run_inline(SMALL | worlds, tmp_path_factory.mktemp("whole"))
+def whole(worlds, tmp_path_factory, reports):
+    with reports():
+        return run_inline(SMALL | worlds, tmp_path_factory.mktemp("whole"))
 
 
 def states(folder, method):

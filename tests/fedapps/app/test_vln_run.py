@@ -112,8 +112,7 @@ def test_a_snapshot_without_the_whole_agent_is_no_agent(stages, method, kept):
 
 
 @pytest.mark.parametrize("stage", ["agent", "speaker", "pre-exploration"])
-def test_one_house_is_centralised_training_bit_for_bit(tmp_path, monkeypatch, stage):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+def test_one_house_is_centralised_training_bit_for_bit(tmp_path, stage):
     world = write_world(tmp_path / "world", seen=("houseA",), unseen=("houseC",))
     speaker = speaking(tmp_path) if stage == "pre-exploration" else {}
     keys = run_keys(world, stage=stage, houses="unseen" if speaker else "seen", **speaker)

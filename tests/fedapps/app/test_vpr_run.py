@@ -38,14 +38,12 @@ def whole(places, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_with(places, tmp_path_factory):
-    """Run a method with some keys changed, once for the same changes; only the whole run draws a report."""
+    """Run a method with some keys changed, once for the same changes."""
 
     @cache
     def run(method, **changes):
         given = with_changes(SMALL | places, changes) | {"methods": method}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-            folder = run_inline(given, tmp_path_factory.mktemp(method))
+        folder = run_inline(given, tmp_path_factory.mktemp(method))
         return folder, shared_of(folder, method)
 
     return run

@@ -33,8 +33,7 @@ def folders(tmp_path):
     return found
 
 
-def run(place, nodes, monkeypatch, **changes):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+def run(place, nodes, **changes):
     given = {"methods": "sfl", "rounds": 2, "num-nodes": len(nodes)}
     return run_inline(with_changes(SMALL | given, changes), place, nodes)
 
@@ -47,15 +46,15 @@ def told(node_config):
     return reply.content["profile"]
 
 
-def test_a_run_goes_on_as_if_nodes_without_data_were_not_there(folders, tmp_path, monkeypatch, warnings):
+def test_a_run_goes_on_as_if_nodes_without_data_were_not_there(folders, tmp_path, warnings):
     empty = tmp_path / "empty"
     empty.mkdir()
     missing = str(tmp_path / "missing")
     without = [{"data-dir": str(empty)}, {"data-dir": missing}]
-    more = run(tmp_path / "more", [without[0], folders[0], without[1], folders[1]], monkeypatch)
+    more = run(tmp_path / "more", [without[0], folders[0], without[1], folders[1]])
     for folder in folders:
         folder["state-dir"] += "-again"
-    alone = run(tmp_path / "alone", folders, monkeypatch)
+    alone = run(tmp_path / "alone", folders)
     for mine, theirs in zip(more.lines("metrics.jsonl"), alone.lines("metrics.jsonl"), strict=True):
         assert (mine["replies"], mine["refused"]) == (2, [])
         assert (mine["train"], mine["evaluate"]) == (theirs["train"], theirs["evaluate"])
@@ -93,15 +92,15 @@ def test_data_that_cannot_be_opened_are_none(tmp_path, monkeypatch, warnings):
     assert "Permission denied" in warnings[-1]
 
 
-def test_a_simulation_without_data_fails_with_the_reason(tmp_path, monkeypatch):
+def test_a_simulation_without_data_fails_with_the_reason(tmp_path):
     nowhere = {"data-dir": str(tmp_path / "none"), "output-dir": str(tmp_path)}
     with pytest.raises(TooFewRepliesError, match="no such folder"):
-        run(tmp_path, [{}, {}], monkeypatch, **nowhere)
+        run(tmp_path, [{}, {}], **nowhere)
 
 
-def test_where_no_node_has_data_the_run_fails(tmp_path, monkeypatch, warnings):
+def test_where_no_node_has_data_the_run_fails(tmp_path, warnings):
     with pytest.raises(TooFewRepliesError, match="0 usable replies"):
-        run(tmp_path / "runs", [{"data-dir": str(tmp_path)}] * 2, monkeypatch)
+        run(tmp_path / "runs", [{"data-dir": str(tmp_path)}] * 2)
     assert sum("expected files robot-*.csv" in line for line in warnings) == 2
     assert sum("has no data for this run" in line for line in warnings) == 2
 
@@ -119,12 +118,12 @@ def test_a_node_without_data_that_is_asked_all_the_same_refuses_in_one_line(tmp_
     assert warnings[-1] == f"the {kind} message failed, error {sent[1]}: {expected}"
 
 
-def test_a_robot_that_may_not_work_is_left_out_of_a_round_and_asked_again_in_the_next(folders, tmp_path, monkeypatch):
+def test_a_robot_that_may_not_work_is_left_out_of_a_round_and_asked_again_in_the_next(folders, tmp_path):
     robot, seen = folders[1], tmp_path / "asked"
     robot["eligible"] = (
         f"sh -c 'echo >> {seen}; test $(wc -l < {seen}) != 5'"  # before the run; then before each round and each work
     )
-    result = run(tmp_path / "runs", folders, monkeypatch, rounds=3)
+    result = run(tmp_path / "runs", folders, rounds=3)
     rounds = result.lines("metrics.jsonl")
     why = {"robot-01": "eligible: the command ended with exit status 1"}
     assert [row.get("ineligible", {}) for row in rounds] == [{}, why, {}]

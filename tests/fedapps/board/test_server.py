@@ -114,6 +114,7 @@ def test_bad_arguments_are_refused(options: list[str], said: str, capsys: pytest
     assert re.search(said, capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_events_follow_a_run_and_an_interruption_ends_the_board(folder: Path) -> None:
     command = [sys.executable, "-m", "fedapps", "board", str(folder), "--port", "0"]

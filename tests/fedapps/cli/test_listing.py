@@ -151,6 +151,7 @@ def test_methods_for_a_task_with_costs_and_reasons(capsys):
     assert max(map(len, lines)) < 150
 
 
+@pytest.mark.slow
 def test_the_share_of_private_words_is_that_of_the_model_with_all_words(capsys):
     """The server's model of FedVocab has no rows for private words; FedPer keeps a head of .02 % on the nodes."""
     rows = {line.split()[0]: line for line in printed(capsys, "--for", "text")}
@@ -170,6 +171,7 @@ def test_the_lines_of_methods_are_read_from_their_source_as_they_are():
     assert read == {name: (kind.summary, kind.aliases) for name, kind in METHODS.own.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_the_commands_that_run_import_what_only_audits_reports_and_other_engines_need_when_they_do():
     slow = {

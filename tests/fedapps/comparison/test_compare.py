@@ -26,7 +26,6 @@ from fedapps.results import ComparisonResult
 from fedapps.runs.comparisons import Comparison, Curve
 from fedapps.runs.owner import FolderInUseError, owned
 
-pytestmark = pytest.mark.usefixtures("runs_without_reports")
 METHODS = ["sfl", "apfl"]
 TINY = {
     "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2,

@@ -104,7 +104,6 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("failed")
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
         patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
         patch.setattr(fedapps.comparison.compare, "execute", one_diverging)
         patch.setattr("builtins.print", lambda *parts, **_: said.append(" ".join(map(str, parts))))
@@ -169,8 +168,7 @@ def test_python_has_the_finished_runs_and_the_failed_ones(compared):
 
 
 @pytest.mark.slow
-def test_a_resumed_comparison_repeats_what_failed(compared, monkeypatch):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+def test_a_resumed_comparison_repeats_what_failed(compared):
     comparison = json.loads((resume_comparison(compared[0], jobs=1) / "compare.json").read_text())
     assert "failed" not in comparison
     assert len(comparison["rows"]) == 6
@@ -178,7 +176,6 @@ def test_a_resumed_comparison_repeats_what_failed(compared, monkeypatch):
 
 def test_a_run_without_a_node_whose_replies_were_refused_is_repeated(tmp_path, monkeypatch):
     """With the node's data corrected, it is as if it were the first one."""
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
     ran = []
     monkeypatch.setattr(
         fedapps.comparison.compare,

@@ -78,6 +78,7 @@ def test_a_node_config_that_cannot_be_read(tmp_path: Path, content: bytes, messa
         SuperNode().command(["--node-config", str(tmp_path / "node.toml")])
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_nothing_is_left_of_a_node_that_cannot_start_as_a_job_in_the_background(tmp_path: Path) -> None:
     """Jobs in the background ignore SIGINT, with which Flower's SuperExec ends itself after its node."""
@@ -109,6 +110,7 @@ def session_of(pid: int) -> int:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_the_command_of_a_supernode_starts_without_the_libraries_of_its_workers() -> None:
     python, *words = SuperNode().command(["--help"])

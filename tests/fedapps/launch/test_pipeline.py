@@ -183,6 +183,7 @@ def in_turn(monkeypatch):
     monkeypatch.setattr("fedapps.comparison.compare.run_matrix", work_off)
 
 
+@pytest.mark.slow
 def test_a_stage_is_compared_as_a_recipe(place, tmp_path, in_turn):
     given = ["--seeds", "1", "--output-dir", str(tmp_path), "--set", f"cache-dir={place / 'worlds'}"]
     assert main(["compare", f"{place / 'two.toml'}:first", *given]) == 0

@@ -18,8 +18,7 @@ IN_TURN = {"local.participation": "in-turn"}
 
 
 @pytest.fixture
-def federate(tmp_path, tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+def federate(tmp_path, tmp_path_factory):
     cache = {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
     return lambda place, changes: run_inline(SMALL | cache | changes, tmp_path / place)
 

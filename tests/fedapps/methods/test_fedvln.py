@@ -42,9 +42,8 @@ def keys(tmp_path_factory):
 
 
 @pytest.fixture
-def explore(keys, tmp_path, monkeypatch):
-    """Run pre-exploration by some methods; the run's folder. No report is drawn."""
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+def explore(keys, tmp_path):
+    """Run pre-exploration by some methods; the run's folder."""
 
     def run(methods, place="run", **changes):
         given = keys | {"methods": methods} | {key.replace("_", "-"): value for key, value in changes.items()}

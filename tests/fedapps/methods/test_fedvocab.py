@@ -23,7 +23,6 @@ from toys import ToyModel, ToyTask, arithmetic_app, arrays_of, federate, same_bi
 from fedapps.base.options import with_values
 from fedapps.config.parsing import ConfigError, parse
 
-pytestmark = pytest.mark.usefixtures("runs_without_reports")
 NODES = 4
 SMALL = {
     "task": "text", "num-nodes": NODES, "rounds": 2, "fraction-train": 0.75, "epochs": 1, "batch-size": 8,

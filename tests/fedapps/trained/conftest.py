@@ -12,7 +12,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run_with_a_new_robot(tmp_path_factory, runs_without_reports):
+def run_with_a_new_robot(tmp_path_factory):
     """A run of four robots, of which robot-03 is held out, by other keys; beside it the folder of that robot alone."""
 
     def run(keys):

@@ -8,7 +8,6 @@ from small_runs import run_inline
 import fedapps
 from fedapps.cli.commands import main
 
-pytestmark = pytest.mark.usefixtures("runs_without_reports")
 HELD_OUT = "robot-03"
 
 

@@ -160,7 +160,7 @@ def test_each_method_has_its_shared_model_and_its_nodes(robots, tmp_path, capsys
     assert all_nodes["metrics"]["test.excess"] == {key: expected[key] for key in ("mean", "low", "high")}
 
 
-def test_nodes_have_rows_if_the_model_of_any_node_differs(robots, tmp_path, runs_without_reports):
+def test_nodes_have_rows_if_the_model_of_any_node_differs(robots, tmp_path):
     """Under IFCA, the shared model is that of the largest cluster, here of the first two nodes."""
     _, own = robots
     run = run_inline(LQR | {"methods": "ifca(clusters=3)", "num-nodes": 5, "cache-dir": str(tmp_path)}, tmp_path)

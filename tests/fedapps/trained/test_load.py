@@ -22,6 +22,8 @@ import fedapps
 from fedapps.registry.expressions import split_expressions
 
 CASES = [(task, method) for task, methods in RUNS.items() for method in split_expressions(methods)]
+#: Of each task, one method is quick: the first, with which nothing is private or trained before an evaluation.
+QUICK = [(task, split_expressions(methods)[0]) for task, methods in RUNS.items()]
 
 
 def contents(folder):
@@ -32,7 +34,9 @@ def weights(model):
     return {name: tensor.cpu().numpy() for name, tensor in model.module.state_dict().items()}
 
 
-@pytest.mark.parametrize(("task", "method"), CASES)
+@pytest.mark.parametrize(
+    ("task", "method"), [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_a_nodes_model_has_the_metrics_that_the_run_reported(runs, task, method):
     folder = runs(task)
     before = contents(folder.path)

@@ -38,9 +38,8 @@ def in_this_process(chains, work, *, jobs, watch, log_of):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _in_this_process_without_reports():
+def _in_this_process():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
         patch.setattr(fedapps.tuning.tune, "run_chains", in_this_process)
         yield
 
