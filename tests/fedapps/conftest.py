@@ -11,13 +11,13 @@ from fedapps.app import server_app
 
 def _undrawn(folder: Path) -> Path:
     path = folder / "report.html"
-    path.touch()
+    path.write_text("not drawn")
     return path
 
 
 @pytest.fixture(scope="session", autouse=True)
 def reports() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """The reports of runs are empty, because they take longer than all the rest, but in the context that this makes."""
+    """Context in which runs draw their reports. Elsewhere they do not: it takes longer than all the rest."""
     drawn = server_app.write_report
     with pytest.MonkeyPatch.context() as outside:
         outside.setattr(server_app, "write_report", _undrawn)

@@ -32,8 +32,9 @@ def places(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(places, tmp_path_factory):
-    return run_inline(SMALL | places, tmp_path_factory.mktemp("whole"))
+def whole(places, tmp_path_factory, reports):
+    with reports():
+        return run_inline(SMALL | places, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,12 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["agent", "speaker"])
-def run(request, world, tmp_path_factory):
+def run(request, world, tmp_path_factory, reports):
     """A launched run of a stage: its run config and its folder."""
     folder = tmp_path_factory.mktemp(request.param)
     given = SMALL | {"data-dir": str(world), "vln.stage": request.param, "output-dir": str(folder)}
-    launch(given, Simulation("inline"), "")
+    with reports():
+        launch(given, Simulation("inline"), "")
     return given, folder / "run"
 
 

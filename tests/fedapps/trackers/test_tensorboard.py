@@ -8,9 +8,7 @@ from tracked_runs import SMALL, cut_and_resumed, expected
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     given = SMALL | {"cache-dir": str(tmp_path_factory.mktemp("worlds")), "trackers": "tensorboard"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder / "report.html")
-        return cut_and_resumed(given, tmp_path_factory.mktemp("runs"))
+    return cut_and_resumed(given, tmp_path_factory.mktemp("runs"))
 
 
 def reader(folder, method):
