@@ -114,8 +114,8 @@ def begun(config: Config, folder: RunFolder) -> Config:
             write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes())
         for method, snapshot in snapshots.items():
             carry_states(source, label, folder.path, folder.label, method)
-            # Best round and early stopping begin anew, because the new run has other data; so do the owners of keys,
-            # because a node can have a new key pair.
+            # The new run has other data: the best round and early stopping begin anew. A node can have a new key pair:
+            # the run forgets the owners of keys.
             facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}, "owners": {}}
             folder.checkpoints(method).save(replace(snapshot, facts=facts, history={}), best=False)
         rounds = {method: snapshot.round for method, snapshot in snapshots.items()}
