@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapps.base.report.numbers import format_duration
-from fedapps.config.run_config import RunConfig
+from fedapps.config.parsing import read
 from fedapps.sim.matrix import Cell, Watch
 
 _BAR_WIDTH = 20
@@ -182,7 +182,7 @@ class MatrixProgress(Watch):
 
     def begin(self, cell: Cell) -> None:
         path = folder_of(cell)
-        self._running[path] = RunProgress(label_of(cell), path, int(cell["config"].get("rounds", RunConfig.rounds)))
+        self._running[path] = RunProgress(label_of(cell), path, read(cell["config"]).run.rounds)
 
     def end(self, cell: Cell) -> None:
         self._worked += self._running.pop(folder_of(cell)).worked()

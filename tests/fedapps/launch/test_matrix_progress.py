@@ -78,6 +78,14 @@ def test_a_terminal_shows_a_bar_for_each_run_and_one_for_all(tmp_path, clock):
     assert "0 of 5 runs" in printed.getvalue()
 
 
+def test_rounds_are_those_of_total_steps(tmp_path):
+    run = cell(tmp_path, "fedavg")
+    run["config"] |= {"total-steps": 16, "steps": 2, "rounds": 40}
+    progress = MatrixProgress(1)
+    progress.begin(run)
+    assert [bar.position for bar in progress.bars()] == ["round 1 of 8", "0 of 1 runs"]
+
+
 def test_labels_name_what_differs_and_logs_lie_beside_the_run_folders(tmp_path):
     run = cell(tmp_path, "fedprox(mu=0.1)", 2, at="rounds = 4")
     assert label_of(run) == "fedprox(mu=0.1), rounds = 4, seed 2"
