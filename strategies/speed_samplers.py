@@ -10,10 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from math import log, sqrt
+from logging import WARNING
+from math import log as ln
+from math import sqrt
 from typing import ClassVar
 
 import numpy as np
+from flwr.common import log
 
 from .arrays import Arrays
 from .checks import require_integer, require_positive
@@ -22,7 +25,6 @@ from .records import RoundStep, flat, nested
 from .replies import Reply
 from .samplers import Sampler, check_fraction, draw, draw_generator, rounded_share
 
-LOSS = "loss"
 _OLD = 0.7  # share of the earlier times in a node's running mean
 
 
@@ -85,8 +87,6 @@ class LearningSampler(Sampler):
     def observe(self, profile: Profile, seconds: float, reply: Reply) -> None:
         seen = self._seen.setdefault(profile.key, _Seen(seconds))
         seen.seconds = _OLD * seen.seconds + (1 - _OLD) * seconds
-        loss = reply.metrics.get(LOSS)
-        seen.utility = reply.num_examples * abs(float(loss)) if isinstance(loss, int | float) else 0.0
         seen.chosen = self._now[0]
 
     def state(self) -> Arrays:
@@ -159,6 +159,8 @@ class Utility(LearningSampler):
     exploration, decay, least_exploration : float
         ε is ``exploration`` in round 1, times ``decay`` in every further one, but not less than ``least_exploration``;
         .9, .98 and .2 in the paper.
+    loss : str
+        The metric of train replies that is the mean training loss.
     """
 
     alpha: float = 2.0
@@ -166,6 +168,7 @@ class Utility(LearningSampler):
     exploration: float = 0.9
     decay: float = 0.98
     least_exploration: float = 0.2
+    loss: str = "loss"
     name: ClassVar[str] = "utility"
     cutoff: ClassVar[float] = 0.95
 
@@ -195,13 +198,29 @@ class Utility(LearningSampler):
         drawn = generator.choice(pool, size=rest, replace=False, p=weights / weights.sum())
         return [*explored, *(known[index] for index in drawn)]
 
+    def observe(self, profile: Profile, seconds: float, reply: Reply) -> None:
+        new = profile.key not in self._seen
+        super().observe(profile, seconds, reply)
+        loss = reply.metrics.get(self.loss)
+        if isinstance(loss, int | float):
+            self._seen[profile.key].utility = reply.num_examples * abs(float(loss))
+            return
+        self._seen[profile.key].utility = 0.0
+        if new:
+            log(
+                WARNING,
+                "node %s reports no metric %r, which Utility.loss names: its loss counts as 0",
+                profile.key,
+                self.loss,
+            )
+
     def utilities(self, seen: Sequence[_Seen], number: int) -> np.ndarray:
         """The utility of nodes in a round, ≥ 0."""
         statistical = np.array([node.utility for node in seen])
         statistical = np.minimum(statistical, np.quantile(statistical, self.cutoff))
         if largest := statistical.max():
             statistical = statistical / largest
-        statistical = statistical + [sqrt(0.1 * log(max(number, 1)) / node.chosen) for node in seen]
+        statistical = statistical + [sqrt(0.1 * ln(max(number, 1)) / node.chosen) for node in seen]
         seconds = np.array([node.seconds for node in seen])
         preferred = np.quantile(seconds, self.preferred)
         slower = seconds > preferred

@@ -28,10 +28,11 @@ class FedDyn(BaseStrategy):
     parameters are mean y_i − h / α over the nodes of the round, with h = Σ g_i / N. N counts the nodes with examples
     that have been connected, also before a restart. Buffers are averaged.
 
-    g_i follows from the updates of the node, so the server computes and keeps it, and a TRAIN message brings it as the
-    ArrayRecord ``feddyn.gradient``, with the names, shapes and dtypes of the shared parameters. So h is always the mean
-    of the terms that nodes train with: a reply that is lost, late or refused changes neither, and what a false reply
-    has done to both ends with the node's next true ones, as fast as FedDyn converges from any other linear terms.
+    g_i follows from the updates of the node, so the server computes and keeps it, and a TRAIN message brings it as
+    the ArrayRecord ``feddyn.gradient``, with the names, shapes and dtypes of the shared parameters: the node adds α
+    (θ − θ received) − g_i to its gradients. So h is always the mean of the terms that nodes train with: a reply
+    that is lost, late or refused changes neither, and what a false reply has done to both ends with the node's next
+    true ones, as fast as FedDyn converges from any other linear terms.
 
     Memory and checkpoints have an array record for each node, under its stable key, as large as the model.
 
@@ -95,7 +96,7 @@ class FedDyn(BaseStrategy):
             before = np.asarray(own.get(name, 0.0), dtype=np.float64)
             # Algorithm 1: g_i ← g_i − α (θ_i − θ)
             term = before - self.alpha * (reply.arrays[name].astype(np.float64) - self._current[name])
-            terms[name] = term.astype(self._current[name].dtype)
+            terms[name] = np.asarray(term, self._current[name].dtype)
             self._sum[name] = np.asarray(total + (terms[name] - before))
         self._terms[reply.profile.key] = terms
 

@@ -258,7 +258,7 @@ class QuadraticTerm:
     def around(cls, anchor: Arrays, precision: Arrays) -> QuadraticTerm:
         """The term (F, F·θ) of an anchor θ. The product of two float32 numbers is exact in float64."""
         wide = {name: np.asarray(array, dtype=np.float64) for name, array in precision.items()}
-        return cls(wide, {name: wide[name] * np.asarray(anchor[name], dtype=np.float64) for name in wide})
+        return cls(wide, {name: np.asarray(wide[name] * np.asarray(anchor[name], np.float64)) for name in wide})
 
     @classmethod
     def weighted(cls, terms: Iterable[tuple[float, QuadraticTerm]]) -> QuadraticTerm:
@@ -267,8 +267,8 @@ class QuadraticTerm:
         linear: Arrays = {}
         for weight, term in terms:
             for name in term.precision:
-                precision[name] = precision.get(name, 0.0) + weight * term.precision[name]
-                linear[name] = linear.get(name, 0.0) + weight * term.linear[name]
+                precision[name] = np.asarray(precision.get(name, 0.0) + weight * term.precision[name])
+                linear[name] = np.asarray(linear.get(name, 0.0) + weight * term.linear[name])
         return cls(precision, linear)
 
 

@@ -28,11 +28,11 @@ class Scaffold(BaseStrategy):
     """FedAvg with a server control variate c, the mean of the nodes' control variates c_i.
 
     A TRAIN message brings c − c_i as the ArrayRecord ``scaffold.control``, with the names, shapes and dtypes of the
-    shared floating-point arrays. A reply must bring K η_l, its number of local steps times their learning rate, as the
-    metric ``scaffold.length``. The node's control variate follows from its update, so the server computes and keeps it:
-    c_i⁺ = c_i − c + (x − y) / (K η_l), and 0 for buffers. A reply that is lost, late or malformed changes nothing. What
-    a false reply has done to c_i, and to c, ends with the next true one of the node, because c_i⁺ is the mean of the
-    node's gradients, whatever c_i was.
+    shared floating-point arrays; the node adds it to its gradients. A reply must bring K η_l, its number of local
+    steps times their learning rate, as the metric ``scaffold.length``. The node's control variate follows from its
+    update, so the server computes and keeps it: c_i⁺ = c_i − c + (x − y) / (K η_l), and 0 for buffers. A reply that
+    is lost, late or malformed changes nothing. What a false reply has done to c_i, and to c, ends with the next
+    true one of the node, because c_i⁺ is the mean of the node's gradients, whatever c_i was.
 
     The server keeps Σ c_i in float64 and divides by the number N of nodes, so that c ← c + (1/N) Σ (c_i⁺ − c_i) also
     holds when nodes join later. N counts the nodes with examples that have been connected, also before a restart.
@@ -132,6 +132,6 @@ class Scaffold(BaseStrategy):
         own = self._controls.get(reply.profile.key, {})
         # Equation 4, Option II: c_i⁺ = c_i − c + (x − y) / (K η_l), with c in the dtype that the node received
         return {
-            name: np.asarray(own.get(name, np.zeros(1)).astype(np.float64) - self._sent[name] + gradient)
+            name: np.asarray(own.get(name, np.zeros(())).astype(np.float64) - self._sent[name] + gradient)
             for name, gradient in gradients.items()
         }

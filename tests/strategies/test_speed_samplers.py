@@ -169,3 +169,13 @@ def test_no_share_is_above_the_cap_and_nothing_is_lost(weights, cap):
     assert rest == pytest.approx(max(0.0, 1 - cap * len(weights)) * total, abs=1e-9)
     order = sorted(range(len(weights)), key=weights.__getitem__)
     assert all(limited[a] <= limited[b] * (1 + 1e-9) for a, b in pairwise(order))
+
+
+def test_the_loss_can_have_another_name_and_its_lack_is_said_once(caplog):
+    sampler = Utility(0.5, loss="train_loss")
+    for name in ("train_loss", "loss", "loss"):
+        node = NODES[name == "loss"]
+        sampler.observe(node, 1.0, Reply(node, RecordDict(), {}, MetricRecord({name: 2.0}), 3.0, 1.0))
+    assert [sampler._seen[node.key].utility for node in NODES[:2]] == [6.0, 0.0]
+    assert [message for message in caplog.messages if "reports no metric 'train_loss'" in message] == caplog.messages
+    assert len(caplog.messages) == 1
