@@ -104,7 +104,7 @@ def drawings(run: RunData) -> dict[str, tuple[Drawing, ...]]:
 
 def _facts(run: RunData) -> list[str]:
     nodes = len({record.node for record in run.nodes})
-    rounds = max((record.round for record in run.rounds), default=0)
+    rounds = max((record.round - run.begun.get(record.method, 0) for record in run.rounds), default=0)
     facts = [
         f"task {run.task}" if run.task else "",
         f"{len(run.methods)} methods" if len(run.methods) > 1 else "",

@@ -200,9 +200,11 @@ def varied_sentence(run: RunData) -> Markup | str:
     wins = Counter(method for method in bests if method)
     if not wins:
         return f"{leading.label} at {of_keys}."
-    (best, times), *_ = wins.most_common(1)
-    word = "lowest" if leading.better < 0 else "highest"
-    return _BOLD.format(best) + f" has the {word} {leading.label} at {times} of {of_keys}."
+    times = max(wins.values())
+    bests = [method for method, count in wins.items() if count == times]
+    word, has = "lowest" if leading.better < 0 else "highest", "each have" if len(bests) > 1 else "has"
+    named = Markup(" and ").join(map(_BOLD.format, bests))
+    return named + f" {has} the {word} {leading.label} at {times} of {of_keys}."
 
 
 def _basis(run: RunData) -> str:
@@ -278,10 +280,11 @@ def _table(run: RunData, final: Mapping[str, Metrics], names: Sequence[str], *, 
 
 def _costs(run: RunData, method: str) -> list[str]:
     if summary := run.summary.get(method):
-        rounds, down, up, seconds = summary.rounds, summary.bytes_down, summary.bytes_up, summary.seconds
+        last, down, up, seconds = summary.rounds, summary.bytes_down, summary.bytes_up, summary.seconds
     else:
         records = run.of(method)
-        rounds = max((r.round for r in records), default=0)
+        last = max((r.round for r in records), default=0)
         down, up = sum(r.bytes_down for r in records), sum(r.bytes_up for r in records)
         seconds = sum(r.seconds for r in records)
+    rounds = last - run.begun.get(method, 0)
     return [str(rounds), format_bytes(down), format_bytes(up), format_duration(seconds)]

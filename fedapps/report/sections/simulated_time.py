@@ -119,7 +119,8 @@ class FleetUse:
     seconds : float
         Simulated time until the end of the last round.
     busy : mapping of str to float
-        By node, the part of this time between a message to train and its accepted reply, from 0 to 1.
+        By node, the part of this time between a message to train and its reply, from 0 to 1. Replies that came too
+        late count; those that never came do not.
     participation : sequence of float
         The part of the accepted replies from each tenth of the nodes, the fastest first.
     staleness, most_stale : float
@@ -150,6 +151,9 @@ def fleet_use(run: RunData, method: str, metric: Metric | None) -> FleetUse | No
         if node.node in busy:
             replies[node.node] += 1
             busy[node.node] += node.seconds / seconds if math.isfinite(node.seconds) else 0.0
+    for late in (late for record in run.of(method) for late in record.dropped):
+        if late.node in busy and math.isfinite(late.seconds):
+            busy[late.node] += late.seconds / seconds
     last = _last(run.nodes, method)
     values = {node: of.numbers.get(metric.name, math.nan) for node, of in last.items()} if metric else {}
     return FleetUse(

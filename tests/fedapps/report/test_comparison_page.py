@@ -231,6 +231,12 @@ def test_the_headline_counts_values(tmp_path: Path) -> None:
     assert "<b>apd</b> has the lowest AMSE at 2 of 3 values of share." in result
 
 
+def test_the_headline_names_all_that_are_best_equally_often(tmp_path: Path) -> None:
+    errors = {v: {"stl": (0.5, 0.0), "apd": (best, 0.0)} for v, best in ((0.1, 0.25), (0.5, 0.75))}
+    result = section(page(varied(tmp_path, errors)), "result")
+    assert "<b>apd</b> and <b>stl</b> each have the lowest AMSE at 1 of 2 values of share." in result
+
+
 def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = []
     monkeypatch.setattr(Axes, "fill_between", lambda axes, x, *limits, **how: bands.append(list(x)) or Artist())

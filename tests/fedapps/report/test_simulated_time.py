@@ -73,3 +73,10 @@ def test_a_damaged_file_of_devices(timed):
     (timed / "devices.csv").write_text("device,speed\na,fast\n")
     with pytest.raises(ReportError, match=r"devices\.csv: not a CSV file with the columns device and speed"):
         read_run(timed)
+
+
+def test_the_time_of_a_reply_that_came_too_late_counts(timed):
+    late = {"node": "c", "round": 1, "seconds": 60.0}
+    lines = [round_line("sfl", number, clock=100 * number / 3, dropped=[late] * (number == 3)) for number in (1, 2, 3)]
+    write_lines(timed / "metrics.jsonl", lines)
+    assert fleet_use(read_run(timed), "sfl", METRIC).busy["c"] == pytest.approx(0.6)
