@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from fedapps.base.errors import accept_all_text
+from fedapps.base.errors import RunFailedError, accept_all_text
 from fedapps.base.processes import usable_cores
 
 Result = TypeVar("Result")
@@ -61,6 +62,10 @@ class Lines(Watch):
         self._show(f"[{self._done}/{self._total}] {label}: {spent:.0f} s spent, about {to_go:.0f} s to go")
 
 
+class WorkerLostError(RunFailedError):
+    """A cell lost its process, on other machines again and again."""
+
+
 class Workers(ABC):
     """Processes that run cells. Use it as a context manager."""
 
@@ -81,7 +86,10 @@ class Workers(ABC):
         """Begin ``work(*arguments)``."""
 
     def result(self, future: "Future[Result]") -> Result:
-        """Return what the work of a future returned, or raise what it raised."""
+        """Return what the work of a future returned, or raise what it raised.
+
+        Raises :class:`WorkerLostError` if its process was killed.
+        """
         return future.result()
 
     @abstractmethod
@@ -117,6 +125,14 @@ class LocalProcesses(Workers):
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         return self._pool.submit(work, *arguments)
+
+    def result(self, future: "Future[Result]") -> Result:
+        try:
+            return future.result()
+        except BrokenProcessPool as error:
+            raise WorkerLostError(
+                "the process of a run was killed, often for lack of memory: resume with fewer runs at a time, --jobs 1"
+            ) from error
 
     def cancel(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from .matrix import Result, Workers
+from .matrix import Result, WorkerLostError, Workers
 
 _SECONDS_TO_REACH = 10.0
 #: The environment variable with the address of a cluster, which Ray joins where a program names none.
@@ -18,10 +18,6 @@ RETRIES = 3
 
 class ClusterError(ValueError):
     """There is no cluster to connect to."""
-
-
-class WorkerLostError(RuntimeError):
-    """The workers of a cell were lost again and again."""
 
 
 def check_named_cluster() -> None:

@@ -156,6 +156,8 @@ def cost_to_target(
         return {}
     last = reached["round"]
     steps = _numbers((row for row in nodes if row["phase"] == "train" and row["round"] <= last), STEPS)
+    evaluated = (row for row in nodes if row["phase"] == "evaluate" and row["round"] == last)
+    steps += _numbers(evaluated, EVALUATION_STEPS)
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds if row["round"] <= last)
     time = {metrics.TIME_TO_TARGET: float(reached["clock"])} if "clock" in reached else {}
     return {

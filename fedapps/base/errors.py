@@ -38,6 +38,13 @@ def headline_of(reason: str) -> str:
     return filled[-1] if filled[0].startswith("Traceback") else filled[0]
 
 
+def ends_of(text: str, most: int) -> str:
+    """A text on one line; one of more than ``most`` characters without its middle: the end of a traceback says most."""
+    line = " ".join(text.split())
+    first = most // 3
+    return line if len(line) <= most else f"{line[:first]} ... {line[first - most :]}"
+
+
 def listed(names: Iterable[object], most: int) -> str:
     """The first ``most`` of some names, and how many more there are, such as "a, b and 3 more"."""
     texts = [str(name) for name in names]

@@ -33,8 +33,8 @@ from fedapps.runs.owner import await_free, check_free, owned
 from fedapps.runs.records import NodeRecord, RoundRecord, read_lines
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import RefusedNodesError, refused_text
-from fedapps.sim.matrix import Workers, run_matrix
-from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
+from fedapps.sim.matrix import WorkerLostError, Workers, run_matrix
+from fedapps.sim.ray_cluster import RayCluster
 from fedapps.strategies import RunEndedError
 
 from .matrix import Plan, Vary
@@ -162,6 +162,7 @@ def _expected(plan: Plan, at_a_time: int) -> str:
     """How long the runs take, by dry runs of the first node at each point of the grid."""
     try:
         seconds = len(plan.seeds) * sum(map(inline_seconds, plan.configs()))
+        at_a_time = min(at_a_time, len(plan.seeds) * len(plan.methods) * len(plan.points))
     except ValueError as error:
         return f"expected time: unknown, because the first node does not train alone: {error}"
     together = f", {format_duration(seconds / at_a_time)} with {at_a_time} at a time" if at_a_time > 1 else ""

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedapps.base.atomic import path_name
 from fedapps.base.report.numbers import counted
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
@@ -168,7 +169,7 @@ class Plan(JobPlan):
             | ({"at": point_title(point)} if point else {})
             | {
                 "config": _filled(self._at(point, seed), method, seed)
-                | {"output-dir": str(folder), "name": f"{method}-{seed}{_ending(point)}", "methods": method},
+                | {"output-dir": str(folder), "name": path_name(f"{method}-{seed}{_ending(point)}"), "methods": method},
                 "engine": self.engine,
             }
             for point in self.points

@@ -14,10 +14,10 @@ from itertools import product
 from math import ceil, isfinite, nan
 from pathlib import Path
 from statistics import mean
-from textwrap import shorten
 from typing import Any
 
 from fedapps.base.atomic import write_whole
+from fedapps.base.errors import ends_of
 from fedapps.base.report.metrics import WORST_TENTH, bare, describe
 from fedapps.base.report.numbers import Estimate
 from fedapps.config.parsing import Config
@@ -106,7 +106,7 @@ def about_failures(rows: Sequence[Row]) -> list[str]:
 
 def where(run: comparisons.FailedRun) -> str:
     """The last round of a failed run and the reason, in some words."""
-    return f"after round {run.round}: {shorten(run.reason, _LETTERS, placeholder=' ...')}"
+    return f"after round {run.round}: {ends_of(run.reason, _LETTERS)}"
 
 
 def summarise(

@@ -35,18 +35,23 @@ class RunProgress:
         Its folder, which may not exist yet.
     rounds : int
         The number of rounds of all its methods together, at least 1.
+
+    Attributes
+    ----------
+    before : float
+        The part that was finished when this object was made, in [0, 1].
     """
 
     label: str
     path: Path
     rounds: int
     _begun: float = field(init=False)
-    _before: float = field(init=False)
+    before: float = field(init=False)
     _read: int = 0
     _lines: int = 0
 
     def __post_init__(self) -> None:
-        self._begun, self._before = time.monotonic(), self.fraction()
+        self._begun, self.before = time.monotonic(), self.fraction()
 
     def done(self) -> int:
         """The number of finished rounds: the complete lines of ``metrics.jsonl``."""
@@ -68,7 +73,7 @@ class RunProgress:
 
     def worked(self) -> float:
         """The part that was finished since this object was made, in [0, 1]."""
-        return max(self.fraction() - self._before, 0.0)
+        return max(self.fraction() - self.before, 0.0)
 
     def position(self) -> str:
         """Such as ``round 12 of 100``: the round that is going on."""
@@ -185,9 +190,9 @@ class MatrixProgress(Watch):
         self._running[path] = RunProgress(label_of(cell), path, read(cell["config"]).run.rounds)
 
     def end(self, cell: Cell) -> None:
-        self._worked += self._running.pop(folder_of(cell)).worked()
+        run, finished = self._running.pop(folder_of(cell)), (folder_of(cell) / "summary.json").exists()
+        self._worked += 1 - run.before if finished else run.worked()  # one that stopped early is whole
         self._ended += 1
-        finished = (folder_of(cell) / "summary.json").exists()
         self._print(f"{label_of(cell)}: {'finished' if finished else 'failed'}")
 
     def tick(self) -> None:

@@ -11,7 +11,7 @@ from fedapps.base.report.metrics import describe
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.config.run_config import METHOD_KEYS, RunConfig
-from fedapps.launch.plan import JobPlan
+from fedapps.launch.plan import JobPlan, check_key
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.registry.methods import RUN_PREFIX, method_class, method_names, resolved, typed_argument
@@ -185,6 +185,8 @@ class TuningPlan(JobPlan):
         the best others. 0: the best trial wins as it is.
     final_seeds : tuple of int
         Further seeds.
+    vary : str
+        The varied keys of the recipe, which the tuned recipe has, too.
     """
 
     command = "tune"
@@ -195,6 +197,7 @@ class TuningPlan(JobPlan):
     ranges: tuple[str, ...]
     finalists: int = 0
     final_seeds: tuple[int, ...] = ()
+    vary: str = ""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` if a number is out of range."""
@@ -211,6 +214,20 @@ class TuningPlan(JobPlan):
             )
         if self.finalists and not self.final_seeds:
             raise ValueError("--finalist-seeds 0: must be at least 1, the seeds with which finalists run again")
+
+    def at_seed(self, seed: int) -> dict[str, int]:
+        """The keys that differ between seeds, without those that ``trial_keys`` set."""
+        return {key: value for key, value in super().at_seed(seed).items() if key not in self.trial_keys}
+
+    def check_trial_keys(self) -> None:
+        """Raise ``ValueError`` if ``trial_keys`` set what this command sets, or what it tunes."""
+        for key in self.trial_keys:
+            check_key("--set-trials", key, self.trial_config)
+            for label, space in self.spaces.items():
+                name = type(self.trial_config.methods[label]).name
+                tuned = [a.removeprefix(RUN_PREFIX) if a.startswith(RUN_PREFIX) else f"{name}.{a}" for a in space]
+                if key in tuned:
+                    raise ValueError(f"--set-trials {key}: is tuned for {label}; use --range, or --set")
 
     @cached_property
     def trial_config(self) -> Config:

@@ -4,8 +4,10 @@ Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, K
 tree-structured Parzen estimator of Bergstra et al., Algorithms for Hyper-Parameter Optimization, NIPS 2011.
 """
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -104,7 +106,9 @@ class Study:
         from sqlalchemy.exc import DatabaseError  # Optuna brings it
 
         try:
-            storage = self.optuna.storages.RDBStorage(f"sqlite:///{path}")
+            # Not by a URL, in which some characters of a path have a meaning.
+            connect = partial(sqlite3.connect, path)
+            storage = self.optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect})
             self._stored = self.optuna.create_study(
                 study_name=label, storage=storage, direction=self.direction, load_if_exists=True
             )

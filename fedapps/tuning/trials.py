@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedapps.base.atomic import path_name
 from fedapps.base.errors import RunFailedError
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import ConfigError, parse
@@ -117,7 +118,7 @@ class MethodTrials:
         self.finals.append(Final(number, both, further.error))
 
     def _runs(self, number: int, label: str, earlier: Sequence[Trial]) -> "Runs":
-        return Runs(self.plan, self.folder / "trials", f"{self.method}-trial-{number + 1}", label, earlier)
+        return Runs(self.plan, self.folder / "trials", path_name(f"{self.method}-trial-{number + 1}"), label, earlier)
 
 
 @dataclass(frozen=True)

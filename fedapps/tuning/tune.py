@@ -4,18 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import tomli_w
 
 from fedapps.app.cost import guarantee_of_all
 from fedapps.base.atomic import write_whole
-from fedapps.base.errors import RunFailedError
+from fedapps.base.errors import RunFailedError, ends_of
 from fedapps.base.options import Range
 from fedapps.base.report.numbers import number
 from fedapps.base.report.tables import text_table
-from fedapps.config.recipe_files import read_recipe, recipe_name
+from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import check_engine, check_machine
@@ -119,7 +118,7 @@ def _about_failures(tuning: Mapping[str, Any]) -> list[str]:
 
 
 def _first_error(tuned: Mapping[str, Any]) -> str:
-    return next((shorten(trial["error"], 300, placeholder=" ...") for trial in tuned["trials"] if trial["error"]), "")
+    return next((ends_of(trial["error"], 300) for trial in tuned["trials"] if trial["error"]), "")
 
 
 def _advice(tuning: Mapping[str, Any]) -> list[str]:
@@ -151,8 +150,9 @@ def tuned_recipe(plan: TuningPlan, tuning: Mapping[str, Any]) -> str:
         owner, _, name = key.rpartition(".")
         if key not in _OF_A_RUN:
             (tables.setdefault(owner, {}) if owner else tables)[name] = value
-    if plan.seed_keys:
-        tables["compare"] = {"seed-keys": ",".join(plan.seed_keys)}
+    compare = {"seed-keys": ",".join(plan.seed_keys), "vary": plan.vary}
+    if any(compare.values()):
+        tables["compare"] = {key: value for key, value in compare.items() if value}
     seeds = ", ".join(map(str, plan.seeds))
     further = f", {plan.finalists} finalists also with {', '.join(map(str, plan.final_seeds))}" * bool(plan.finalists)
     comments = [
@@ -238,7 +238,6 @@ def tune_recipe(
     name = timed_name(f"tune-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, keys) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-    follow = following(recipe, seed_keys, keys)
     after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),
@@ -249,7 +248,8 @@ def tune_recipe(
         trials=trials,
         ranges=tuple(ranges),
         engine=engine,
-        seed_keys=tuple(key for key in follow if key not in (trial_overrides or {})),
+        seed_keys=following(recipe, seed_keys, keys),
+        vary=recipe_comparison(recipe, "vary"),
         finalists=finalists,
         final_seeds=tuple(range(after, after + finalist_seeds)) if finalists else (),
     )
@@ -292,6 +292,7 @@ def _check(plan: TuningPlan, write: Path | None) -> None:
     optuna_module()
     if not any(plan.spaces.values()):
         raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
+    plan.check_trial_keys()
     plan.check_seed_keys(plan.trial_config)
     check_engine(plan.engine, plan.trial_config.run)
     check_machine(plan.engine, plan.trial_config.run)

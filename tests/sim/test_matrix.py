@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import pytest
 from fedapps.sim.matrix import Lines, Watch, _gpu_of_each, run_chains, run_matrix
 
+from fedapps.base.errors import RunFailedError
+
 
 def square(method, seed, config):
     """Once the file that is ``awaited``, if any, is there."""
@@ -96,7 +98,7 @@ def test_the_first_failure_ends_the_matrix(tmp_path):
 
 @pytest.mark.subprocesses
 def test_a_process_that_dies_is_an_error():
-    with pytest.raises(Exception, match="terminated abruptly"):
+    with pytest.raises(RunFailedError, match=r"was killed, often for lack of memory: resume with fewer .* --jobs 1"):
         run_matrix([{"seed": 1}], exit_at_once, jobs=1)
 
 

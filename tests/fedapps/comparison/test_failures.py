@@ -203,3 +203,10 @@ def test_the_command_fails_only_if_every_run_fails(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(fedapps.comparison.compare, "references_of", lambda plan, folder: [{}])
     assert main(["compare", "lqr", "--methods", "sfl", "--seeds", "1", "--output-dir", str(tmp_path)]) == 1
     assert f"1 of 1 runs failed:\n  sfl with seed 0 after round 0: {REASON}" in capsys.readouterr().err
+
+
+def test_the_end_of_a_long_reason_is_shown():
+    reason = f"round 1: 0 usable replies. Refused: a: Traceback: {'File x ^^^^ ' * 90} the training loss is nan"
+    (sentence, _) = about_failures([row("a", 0, 1.0), failed_row("a", 1, 0, reason)])
+    assert sentence.startswith("a: 1 of 2 runs failed (seed 1 after round 0: round 1: 0 usable replies. Refused")
+    assert sentence.endswith("the training loss is nan).")

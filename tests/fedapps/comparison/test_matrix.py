@@ -211,3 +211,11 @@ def test_a_relative_path_with_placeholders_becomes_absolute(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     found = resolve({"task": "vln", "vln.agent-file": "{method}-{seed}/agent.safetensors"}, "runs")
     assert found["vln.agent-file"] == f"{tmp_path}/{{method}}-{{seed}}/agent.safetensors"
+
+
+def test_a_label_of_any_length_is_the_name_of_a_folder():
+    settings = ",".join(f"run.{key}=1" for key in ("learning-rate", "momentum", "weight-decay", "clip-norm") * 4)
+    label = f"fedavg({settings})"
+    (cell,) = Plan("lqr", {}, (label,), (0,), "inline").cells(Path("here"))
+    assert len(cell["config"]["name"].encode()) < 220
+    assert cell["config"]["methods"] == label

@@ -78,6 +78,17 @@ def test_a_terminal_shows_a_bar_for_each_run_and_one_for_all(tmp_path, clock):
     assert "0 of 5 runs" in printed.getvalue()
 
 
+def test_a_run_that_stops_early_is_a_whole_one(tmp_path, clock):
+    first, second = cell(tmp_path, "fedavg"), cell(tmp_path, "local")
+    progress = MatrixProgress(2, Console(file=(printed := io.StringIO())))
+    progress.begin(first)
+    finish(first, 1)
+    clock[0] = 10.0
+    progress.end(first)
+    progress.begin(second)
+    assert printed.getvalue() == "[1/2] fedavg, seed 0: finished; 10 s spent, about 10 s to go\n"
+
+
 def test_rounds_are_those_of_total_steps(tmp_path):
     run = cell(tmp_path, "fedavg")
     run["config"] |= {"total-steps": 16, "steps": 2, "rounds": 40}

@@ -265,3 +265,14 @@ def test_a_task_without_validation_data_is_refused(recipe, keys, message, tmp_pa
     assert main(given) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["a?b", "{a}", "%20#"])
+def test_a_folder_can_have_any_name(tmp_path, name):
+    (tmp_path / name).mkdir()
+    other = tmp_path / name / "other?"
+    other.mkdir()
+    advance(study_in(tmp_path / name), 2)
+    assert (tmp_path / name / "study.db").is_file()
+    assert len(study_in(tmp_path / name).trials()) == 2
+    assert study_in(other).trials() == []

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,26 @@ def test_seed_keys_follow_the_seed_of_each_run_and_reach_the_tuned_recipe(robots
     assert '[compare]\nseed-keys = "batch-size"' in (folder / "tuned.toml").read_text()
 
 
+def test_what_the_recipe_compares_reaches_the_tuned_recipe(robots, tmp_path, monkeypatch):
+    seen = []
+
+    def value(method, seed, config):
+        seen.append(config["epochs"])
+        return 1.0
+
+    measured(monkeypatch, value)
+    recipe = tmp_path / "own.toml"
+    recipe.write_text('base = "lqr"\n[compare]\nvary = "batch-size=16,32"\nseed-keys = "epochs"\n')
+    keys = {"rounds": 1, "evaluate-every": 1, "data-dir": str(robots)}
+    tune_recipe(
+        recipe, trials=2, methods=["sfl"], overrides=keys, trial_overrides={"epochs": 2}, output_dir=str(tmp_path)
+    )
+    (folder,) = tmp_path.glob("tune-own-*")
+    assert seen == [2, 2], "trials keep what they are given"
+    compare = tomllib.loads((folder / "tuned.toml").read_text())["compare"]
+    assert compare == {"seed-keys": "epochs", "vary": "batch-size=16,32"}
+
+
 def test_a_display_name_reaches_the_tuned_recipe(robots, tmp_path):
     methods = ["sfl as FedAvg", "untrained as 'No, none'", "fedprox"]
     result = tune(tmp_path, robots, methods=methods, trials=2)["methods"]
@@ -326,6 +347,18 @@ def test_keys_of_trials_do_not_reach_the_tuned_recipe(robots, tmp_path, capsys):
     assert rounds["round"] == 1
     together = f"epsilon = {epsilon(1.0, 2, 1e-5, sensitivity=2.0):.3g} at delta = 1e-05 after 2 releases"
     assert f"all 2 runs together, if nodes have the same data in each: {together}; neig" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"seed": 3}, "--set-trials seed: this command sets the key"),
+        ({"learning-rate": 0.1}, "--set-trials learning-rate: is tuned for sfl; use --range, or --set"),
+    ],
+)
+def test_trials_cannot_fix_what_is_tuned(robots, tmp_path, keys, message):
+    with pytest.raises(ValueError, match=message):
+        tune(tmp_path, robots, methods=["sfl"], trial_overrides=keys, ranges=["learning-rate=0.001..0.1"])
 
 
 # -- bad input -------------------------------------------------------------------------------------------------
