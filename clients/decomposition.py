@@ -57,7 +57,7 @@ class Layout:
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
         """Raises ``ValueError`` for a model without weights, or with floating-point numbers of several types."""
-        named = dict(model.named_parameters())
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         weights = {name: p.shape for name, p in named.items() if p.ndim >= 2}
         dtypes = {p.dtype for p in named.values()}
         if not weights or len(dtypes) > 1:

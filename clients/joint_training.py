@@ -95,11 +95,9 @@ class _Row:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        if self.phase.plateau is not None:
-            return self.phase.plateau.learning_rate
-        if self.phase.training.linear_decay:
+        if self.phase.training.linear_decay:  # never with a plateau
             return self.phase.training.learning_rate * (self.length - self.steps) / self.length
-        return self.phase.training.learning_rate
+        return self.phase.rate
 
 
 class StackedPhase:
@@ -216,7 +214,7 @@ class StackedPhase:
                 raise
             raise CannotVectoriseError(str(error).partition("\n")[0]) from error
         losses.sum().backward()
-        self.total.index_add_(0, index, losses.detach())
+        self.total.index_add_(0, index, losses.detach().to(self.total))
         for name, tensor in self.trained.items() if some else ():
             if (gradient := named[name].grad) is not None:
                 tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
@@ -225,7 +223,7 @@ class StackedPhase:
     def _clip(self) -> None:
         """Scale the gradient of each row down to ``clip_norm``, as ``torch.nn.utils.clip_grad_norm_`` does."""
         gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
-        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+        norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]).norm(dim=0)
         scale = (self.phase.training.clip_norm / (norms + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(_by_row(scale, gradient))

@@ -47,16 +47,22 @@ class QuadraticPrior:
         )
 
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
-        """Add Pθ − L to the gradients of the named parameters, in place; those without a gradient are skipped."""
+        """Add Pθ − L to the gradients of the named parameters, in place; those that are not trained have none.
+
+        A parameter that the loss does not reach gets this gradient alone, if it is not 0.
+        """
         with torch.no_grad():
             for name, linear in self.linear.items():
-                if name not in named or (gradient := named[name].grad) is None:
+                parameter = named.get(name)
+                if parameter is None or not parameter.requires_grad:
                     continue
+                pull = -linear.to(parameter)
                 if name in self.precision:
-                    pull = self.precision[name].to(gradient) * named[name]
-                    gradient.add_(pull.sub_(linear.to(gradient)))
-                else:
-                    gradient.sub_(linear.to(gradient))
+                    pull = (self.precision[name].to(parameter) * parameter).add_(pull)
+                if parameter.grad is not None:
+                    parameter.grad.add_(pull)
+                elif pull.any():
+                    parameter.grad = pull.expand_as(parameter).clone()
 
 
 def _sum(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:

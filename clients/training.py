@@ -133,6 +133,11 @@ class Phase:
     epoch: Callable[[int], Iterator[Batch]] | None = None
     step: Step | None = None
 
+    @property
+    def rate(self) -> float:
+        """The learning rate at the beginning of the phase."""
+        return self.plateau.learning_rate if self.plateau else self.training.learning_rate
+
     def __post_init__(self) -> None:
         if not self.training.clip_norm >= 0:
             raise ValueError(f"clip_norm = {self.training.clip_norm}: must be above 0, or 0 for no clipping")
@@ -353,8 +358,7 @@ def new_optimizer(phase: Phase, named: Mapping[str, Tensor]) -> torch.optim.Opti
     parameters: list[Any] = [tensor for name, tensor in named.items() if name not in undecayed]
     if held := [tensor for name, tensor in named.items() if name in undecayed]:
         parameters = [{"params": parameters}, {"params": held, "weight_decay": 0.0}]
-    rate = phase.plateau.learning_rate if phase.plateau else phase.training.learning_rate
-    training, name = phase.training, phase.training.optimizer
+    rate, training, name = phase.rate, phase.training, phase.training.optimizer
     if name == "adam":
         return _bare(torch.optim.Adam)(parameters, lr=rate, weight_decay=training.weight_decay, fused=True)
     if name == "adamw":

@@ -164,12 +164,23 @@ class _BatchNorm(nn.BatchNorm1d):
         return super().forward(input)
 
 
+class _Scale(nn.Module):
+    """A parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
 class Network(nn.Module):
     """Three classes of points in the plane."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(2, 4), _BatchNorm(4), nn.Tanh())
+        self.body = nn.Sequential(nn.Linear(2, 4), _BatchNorm(4), nn.Tanh(), _Scale())
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -232,7 +243,7 @@ class AdaptedPoints(Points):
 
     @property
     def roles(self) -> ModelRoles:
-        body, factors = ("body.0.[ab]", "body.1.*"), LowRank("body.*.a", "body.*.b", "body.*.base.weight", 2.0)
+        body, factors = ("body.0.[ab]", "body.[13].*"), LowRank("body.*.a", "body.*.b", "body.*.base.weight", 2.0)
         return ModelRoles(head=("head.*",), body=body, features=True, factors=factors)
 
     def build_model(self) -> nn.Module:

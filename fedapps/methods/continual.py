@@ -130,8 +130,8 @@ class EwcState:
         if weight == 0 or not self.precision:
             return None
         # EWC, Equation 3: ½ λ Σ F (θ − θ_s)² over the stages s is ½ θᵀPθ − Lᵀθ with P = λ Σ F, L = λ Σ F θ_s
-        precision = {name: torch.from_numpy(weight * array) for name, array in self.precision.items()}
-        return QuadraticPrior(precision, {n: torch.from_numpy(weight * array) for n, array in self.linear.items()})
+        precision = {name: torch.as_tensor(weight * array) for name, array in self.precision.items()}
+        return QuadraticPrior(precision, {n: torch.as_tensor(weight * array) for n, array in self.linear.items()})
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import ClassVar
 from torch import nn
 
 from fedapps.base.options import Range, option
+from fedapps.clients.arrays import memory_of
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
-from fedapps.clients.training import Phase, run_plan
+from fedapps.clients.training import Phase, kept_rate, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData
 
@@ -66,7 +67,9 @@ class FedBabuPart(LocalPart):
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         if self.options.fine_tune_epochs == 0 or node_round.data.count("train") == 0:
             return Prepared()
-        phase = Phase(node_round.settings.training.for_epochs(self.options.fine_tune_epochs))
+        training = node_round.settings.training.for_epochs(self.options.fine_tune_epochs)
+        rate = kept_rate(memory_of(node_round.kept), training.learning_rate)
+        phase = Phase(replace(training, learning_rate=rate))
         with node_round.torch_seed("fine-tune"):
             epochs = node_round.epochs(model, node_round.data)
             return Prepared(run_plan(model, [phase], epochs, node_round.task.loss).steps)

@@ -28,7 +28,7 @@ from fedapps.tasks.profiles import PrivateParameters
 from .base import Method
 
 #: The logit of a class without a prototype, which no example is nearest to.
-_NEVER = -1e6
+_NEVER = -1e30
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class FedRepPart(LocalPart):
         names = [name for name, _ in model.named_parameters()]
         head = replace(
             joint,
-            training=joint.training.for_epochs(self.options.head_epochs),
+            training=replace(joint.training.for_epochs(self.options.head_epochs), learning_rate=joint.rate),
             trainable=[name for name in names if name not in node_round.received],
             prior=None,
             plateau=None,

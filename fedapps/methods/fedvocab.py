@@ -101,8 +101,7 @@ class FedVocabPart(LocalPart):
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         joint = plan[-1]
-        rate = joint.plateau.learning_rate if joint.plateau else joint.training.learning_rate
-        return [*plan[:-1], *self._adapt(joint, rate, model, node_round), joint]
+        return [*plan[:-1], *self._adapt(joint, joint.rate, model, node_round), joint]
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Adapt the private parameters of ``model``, without the prior of training."""

@@ -100,7 +100,7 @@ class ScaffoldPart(LocalPart):
         """The linear penalty (c − c_i)ᵀθ, whose gradient is c − c_i."""
         # Equation 3: a local step is y ← y − η_l (g(y) + c − c_i)
         correction = self.correction or {}
-        return QuadraticPrior({}, {name: torch.from_numpy(-correction[name]) for name in shared if name in correction})
+        return QuadraticPrior({}, {name: torch.as_tensor(-correction[name]) for name in shared if name in correction})
 
     def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
         return {SCAFFOLD_LENGTH: node_round.steps * node_round.settings.training.learning_rate}

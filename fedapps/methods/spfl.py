@@ -73,6 +73,8 @@ class Spfl(PersonalisationMethod):
 class Personalisation(LocalPart):
     """Train the model before it is evaluated. The trained copy stays on the node.
 
+    The optimizer and the batch size are those of training; it has no momentum, weight decay, clipping or plateau.
+
     Parameters
     ----------
     epochs : int

@@ -59,6 +59,12 @@ def test_a_layout_by_hand():
     }
 
 
+def test_frozen_parameters_are_no_part_of_it():
+    model = ToyModel()
+    model.encoder.requires_grad_(False)
+    assert Layout.of(model).weights.keys() == {"head.weight"}
+
+
 def test_units_lie_along_the_axis_of_the_bias():
     assert unit_axes(network(3, 4, 2)) == {"0.weight": 0, "1.weight": 0, "2.weight": 1}
     # A square weight is read as the others of its class, which for a transposed convolution is not torch's first axis.

@@ -48,6 +48,15 @@ def test_each_gradient_is_clipped_by_itself():
     assert [one.model.w.item() for one in jobs] == pytest.approx([0.75, 0.8])
 
 
+def test_parameters_without_dimensions_and_of_double_precision():
+    jobs = [scalar_job(1.0, 4.0, steps=1, clip_norm=2.5), scalar_job(1.0, 2.0, steps=1, clip_norm=2.5)]
+    for one in jobs:
+        one.model.w = torch.nn.Parameter(one.model.w.detach().double().reshape(()))
+    found = train_jobs(jobs, [state(0), state(1)])
+    assert [one.model.w.item() for one in jobs] == pytest.approx([0.75, 0.8])
+    assert [one.loss for one in found] == [2.0, 1.0]
+
+
 def test_each_node_has_its_own_prior_rate_and_learning_rate():
     def prior(target):
         return QuadraticPrior.around({"w": torch.tensor([target])}, 2.0)

@@ -75,12 +75,23 @@ def test_a_sum_of_tensors_on_two_devices_is_on_the_first():
     assert {tensor.device.type for tensor in (*both.precision.values(), *both.linear.values())} == {"meta"}
 
 
-def test_parameters_without_an_entry_or_a_gradient_are_free():
+def test_parameters_without_an_entry_are_free_and_frozen_ones_have_no_gradient():
     prior = QuadraticPrior.around({"w": torch.ones(2)}, 5.0)
     np.testing.assert_array_equal(gradient_of(prior, "other", torch.zeros(2)), [0, 0])
-    without = nn.Parameter(torch.zeros(2))
-    prior.add_gradient({"w": without})
-    assert without.grad is None
+    frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+    prior.add_gradient({"w": frozen})
+    assert frozen.grad is None
+
+
+@pytest.mark.parametrize("precision", [{"w": torch.tensor([2.0, 0.0])}, {}])
+def test_a_parameter_that_the_loss_does_not_reach_follows_the_prior_alone(precision):
+    prior = QuadraticPrior(precision, {"w": torch.tensor([1.0, 3.0])})
+    unreached = nn.Parameter(torch.tensor([4.0, 5.0]))
+    prior.add_gradient({"w": unreached})
+    assert unreached.grad.tolist() == ([7.0, -3.0] if precision else [-1.0, -3.0])
+    free = nn.Parameter(torch.ones(2))
+    QuadraticPrior.around({"w": torch.ones(2)}, 5.0).add_gradient({"w": free})
+    assert free.grad is None, "an optimizer leaves it alone, also with weight decay"
 
 
 @pytest.mark.parametrize("precision", [-0.1, float("nan"), -1])

@@ -217,6 +217,13 @@ def test_the_head_that_stands_for_the_nearest_prototype():
     assert (found[:, 1] == 0).all()
 
 
+def test_a_class_without_a_prototype_is_never_predicted_whatever_the_size_of_features():
+    task, model = Points(), Points().build_model()
+    table = {"classes": np.array([0, 1]), "prototypes": np.array([[1200, 0, 0, 0], [0, 1100, 0, 0]], np.float32)}
+    FedProtoPart(FedProtoOptions(predict="prototypes"), table).before_evaluation(model, SimpleNamespace(task=task))
+    assert model.head(torch.tensor([[150.0, 90, 0, 0]])).argmax() == 1
+
+
 def test_the_nearest_prototype_predicts_and_the_node_keeps_its_head(tmp_path):
     labels = ("fedproto", "fedproto(predict=prototypes)")
     head, nearest = (run_method(label, Points, folder=tmp_path / str(i)) for i, label in enumerate(labels))

@@ -1,10 +1,11 @@
 """FedPer, FedRep and FedBABU: the head stays on the nodes, trained with the body, before it, or not at all."""
 
 import pytest
+from fedapps.clients.training import new_optimizer
 from fedapps.tasks.profiles import ModelRoles
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from method_worlds import BodyAndHead, Quadratics, run_method
+from method_worlds import BodyAndHead, Points, Quadratics, run_method
 
 near = lambda *numbers: pytest.approx(list(numbers), abs=2e-6)  # noqa: E731
 METHODS = ["fedper", "fedrep", "fedbabu"]
@@ -120,3 +121,19 @@ def test_head_and_body_are_trained_in_the_order_of_the_method(method, head_epoch
         bodies.append(u)
     assert run.private("head.v") == pytest.approx(heads)
     assert run.values("body.u") == pytest.approx([sum(bodies) / 2])
+
+
+@pytest.mark.parametrize("method", ["fedrep(head-epochs=1)", "fedbabu(fine-tune-epochs=1)"])
+def test_all_phases_have_the_rate_to_which_the_plateau_fell(method, monkeypatch):
+    rates: dict[bool, list[float]] = {True: [], False: []}
+
+    def noted(phase, named):
+        rates["head.weight" in named].append(phase.rate)
+        return new_optimizer(phase, named)
+
+    monkeypatch.setattr("fedapps.clients.training.new_optimizer", noted)
+    keys = {"rounds": 6, "plateau_patience": 1, "steps": 0, "epochs": 3, "learning_rate": 0.5}
+    run_method(method, Points, **keys)
+    body, head = rates[False], rates[True]
+    assert body[-1] < 0.1
+    assert head[-1] < 0.1
