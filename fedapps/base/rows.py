@@ -57,8 +57,9 @@ def _decoded(stream: Iterable[str]) -> Iterator[str]:
     """The lines of a stream without a byte-order mark."""
     try:
         for number, line in enumerate(stream):
+            line.encode()  # where the locale is C, Python reads what is not UTF-8 as surrogates
             yield line if number else line.removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise DataError(f"{name_of(stream)}: {error}; write UTF-8") from error
 
 

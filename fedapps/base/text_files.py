@@ -9,6 +9,7 @@ import codecs
 import gzip
 import json
 import lzma
+import os
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,10 +71,27 @@ def is_made(path: PurePath) -> bool:
 def found_in(folder: Path, *patterns: str) -> list[Path]:
     """Return the files and folders below ``folder`` that match one of the glob patterns, sorted, each once.
 
-    What operating systems and archivers made is left out (:func:`is_made`).
+    What operating systems and archivers made is left out (:func:`is_made`). ``**`` also enters links to folders, and
+    each folder once.
     """
-    paths = {path for pattern in patterns for path in folder.glob(pattern)}
+    paths = {path for pattern in patterns for path in _matches(folder, pattern)}
     return sorted(path for path in paths if not is_made(path.relative_to(folder)))
+
+
+def _matches(folder: Path, pattern: str) -> Iterator[Path]:
+    first, every, rest = pattern.partition("**/")
+    if not every:
+        yield from folder.glob(pattern)
+        return
+    for root in folder.glob(first) if first else [folder]:
+        seen = set()
+        for path, names, _ in os.walk(root, followlinks=True):
+            names.sort()
+            if (real := os.path.realpath(path)) in seen:
+                names.clear()  # a link to a folder above, or a second one to the same
+                continue
+            seen.add(real)
+            yield from Path(path).glob(rest) if rest else [Path(path)]
 
 
 def refuse_several(folder: Path, readings: Mapping[str, bool], advice: str) -> None:

@@ -15,6 +15,7 @@ not see the future of that person.
 .. [2] A. Lerner, Y. Chrysanthou, D. Lischinski, Crowds by Example, Computer Graphics Forum 26(3), 2007.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -35,6 +36,7 @@ from .planner import Forecaster, elbo_parts
 
 _FRAMES = 10  # of a step
 _AHEAD = 10.0  # metres
+_FASTEST = 10.0  # m/s, of which the median of walking people is far away
 _LARGEST = 50_000_000  # places of a recording, 16 bytes each
 _PARTS = {"_train": "train", "_val": "test"}
 _TEST_SHARE = 0.2  # of a recording without parts
@@ -132,9 +134,13 @@ def read_tracks(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """
     with open_text(path) as file:
         try:
-            rows = np.loadtxt(file, ndmin=2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of a file without rows, which is an error here
+                rows = np.loadtxt(file, ndmin=2)
         except ValueError as error:
             raise DataError(f"{path}: {error}; expected rows of frame, id, x and y") from error
+    if not rows.size:
+        raise DataError(f"{path}: no rows; expected frame, id, x and y")
     if rows.shape[1] != 4 or not np.isfinite(rows).all():
         raise DataError(f"{path}: rows with {rows.shape[1]} columns, or not finite; expected frame, id, x and y")
     since = rows[:, 0] - rows[:, 0].min()
@@ -151,6 +157,10 @@ def read_tracks(path: Path) -> tuple[np.ndarray, np.ndarray]:
         )
     places = np.full((steps.max() + 1, len(people), 2), np.nan)
     places[steps, numbers] = rows[:, 2:]
+    speeds = np.linalg.norm(np.diff(places, axis=0), axis=2) / WALKING_STEP
+    speeds = speeds[np.isfinite(speeds)]
+    if len(speeds) and (median := float(np.median(speeds))) > _FASTEST:
+        raise DataError(f"{path}: people move at {median:.3g} m/s (median); expected x and y in metres, 0.4 s a step")
     return people, places
 
 

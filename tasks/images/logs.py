@@ -45,7 +45,7 @@ class ImagesImport(LogImport):
         missed, last = 0, (-1, 0.0)
         for number, (epoch, time) in enumerate(zip(images.epoch, images.time, strict=True)):
             label = self.at("label", labels, epoch, time)
-            if label is None:
+            if label is None or not label["label"].strip():
                 missed += 1
             elif epoch != last[0] or time - last[1] >= self.settings.every - 1e-6:
                 chosen[number], last = label["label"], (epoch, time)

@@ -55,7 +55,9 @@ class Output:
         for path in self.folder.rglob(f"*{self.log}*"):
             path.unlink()
         for path in found_in(self.folder, "*.csv", "*.json"):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            if self.log.encode() not in (content := path.read_bytes()):  # perhaps a file of the user, in any encoding
+                continue
+            lines = content.decode().splitlines()
             kept = [line for line in lines if self.log not in line]
             if not any(_LOG in line for line in kept) and len(kept) < len(lines):
                 path.unlink()

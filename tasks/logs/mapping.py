@@ -230,7 +230,8 @@ def _drafted(signal: Signal, topics: Mapping[str, Topic], columns: Mapping[str, 
     guesses = {name: _guessed(signal, topic.kind, columns[name]) for name, topic in topics.items()}
     best = max(guesses, key=lambda name: len(guesses[name]))
     guess, has, kind = guesses[best], columns[best], topics[best].kind
-    yield f"topic = {json.dumps(best if guess else _OPEN)}"
+    named = "*" if kind in FORMATS and len(topics) == 1 else best  # the topic of a table is the name of its file
+    yield f"topic = {json.dumps(named if guess else _OPEN)}"
     if guess and ("header.stamp" in has or kind in FORMATS):
         time = next((name for name in ("header.stamp", *_TIMES) if name in has), _OPEN)
         yield f'time = {{ column = {json.dumps(time)}, unit = "s" }}  # {", ".join(UNITS["time"])}; or when recorded'

@@ -96,13 +96,17 @@ def gather(log: Log, mapping: LogMapping) -> Gathered:
                 continue
             key = str(value_at(element, source.selector.id, message.location)) if source.selector.id else ""
             samples = rows[source.name].setdefault(key, [])
-            if samples and samples[-1][:2] == (epoch, time):
-                continue  # the message was recorded twice
             values = [
                 _value(source.signal.fields[key].quantity, column, element, message.location)
                 for key, column in source.fields.items()
             ]
-            samples.append((epoch, time, values))
+            if not samples or samples[-1][:2] != (epoch, time):
+                samples.append((epoch, time, values))
+            elif samples[-1][2] != values:  # otherwise the message was recorded twice
+                raise DataError(
+                    f"{message.location}: signals.{source.name} has other values at the same time, {time:.3f} s; give "
+                    "a time of finer resolution"
+                )
     for name, by_id in rows.items():
         series = {key: _series(mapping.sources[name], samples) for key, samples in by_id.items()}
         if mapping.sources[name].selector.relative:

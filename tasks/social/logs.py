@@ -19,6 +19,9 @@ from fedapps.base.seeding import derive_seed
 
 from .scenes import scene_of
 
+#: Who is slower stands: m/s where a log has velocities, otherwise m from one position to the next.
+_STANDING = 1e-3
+
 
 @dataclass(frozen=True)
 class SocialImportSettings(ImportSettings):
@@ -104,12 +107,14 @@ class SocialImport(LogImport):
 
 
 def _facing(series: Series) -> Series:
-    """A person's poses, with a heading along the way where the log has none."""
+    """A person's poses, with a heading along the way where the log has none. Who stands faces as before."""
     values = series.values
     if "heading" in values:
         return series
     if not {"vx", "vy"} <= values.keys():
         ways = np.gradient(np.stack([values["x"], values["y"]]), axis=1) if len(series.time) > 1 else np.zeros((2, 1))
         values = {**values, "vx": ways[0], "vy": ways[1]}
-    heading = np.unwrap(np.arctan2(values["vy"], values["vx"]))
+    moves = np.hypot(values["vx"], values["vy"]) > _STANDING
+    last = np.maximum.accumulate(np.where(moves, np.arange(len(moves)), int(np.argmax(moves))))
+    heading = np.unwrap(np.arctan2(values["vy"], values["vx"])[last])
     return series._replace(values={**values, "heading": heading})

@@ -114,6 +114,8 @@ def test_the_place_left_out_is_no_node_and_tests_all_models(world: Path) -> None
     [
         ("1 2 3\n", r"3 columns, or not finite; expected frame, id, x and y"),
         ("1 2 a 4\n", r"expected rows of frame, id"),
+        ("\n", r"no rows; expected frame, id, x and y"),
+        ("10 1 0 0\n20 1 0 50\n", r"people move at 125 m/s \(median\); expected x and y in metres, 0.4 s a step"),
         ("10 1 0 0\n14 1 0 1\n", r"frame 14 lies between two steps; expected steps of 10 frames"),
         ("10 1 0 0\n10 1 0 1\n", r"a person is twice in one frame"),
         ("0 1 0 0\n1e9 2 0 1\n", r"2 people in 100000001 steps are 200000002 places, at most 50000000 fit; split it"),

@@ -60,3 +60,12 @@ def test_frames_of_a_lerobot_data_set(tmp_path: Path) -> None:
     mapping = mapping.replace("/camera", "frames").replace("/label", "frames").replace("every = 1.0", "every = 2.0")
     assert "4 of 6 images, classes 0.0, 1.0" in imported(tmp_path, log, mapping)
     assert shades(tmp_path / "out") == {"0.0": [0, 100], "1.0": [150, 250]}
+
+
+def test_an_empty_label_is_none(tmp_path: Path) -> None:
+    ros = Messages()
+    messages: list[Recorded] = [("/label", 1.0, ros.word("cup")), ("/label", 2.0, ros.word(" "))]
+    for tick in range(4):
+        messages.append(("/camera", tick + 0.5, ros.image(0.0, np.full((4, 4, 3), tick, np.uint8))))
+    log = write_bag(tmp_path / "a.mcap", sorted(messages, key=lambda m: m[1]))
+    assert "1 of 4 images, classes cup; 3 without a label" in imported(tmp_path, log)

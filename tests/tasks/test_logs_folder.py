@@ -168,6 +168,22 @@ def test_a_log_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path, mapp
     assert json.loads(line)["path"] == str(tmp_path / "a.csv")
 
 
+def test_a_file_of_the_user_in_the_output_folder_stays_as_it_is(tmp_path: Path, mapping: Path) -> None:
+    log, output = log_of(tmp_path / "a.csv", 0), tmp_path / "out"
+    done([log], mapping, output)
+    (output / "notes.csv").write_bytes("Datum;Straße\n".encode("latin-1"))
+    log_of(log, 0, rows=6)
+    done([log], mapping, output)
+    assert (output / "notes.csv").read_bytes() == "Datum;Straße\n".encode("latin-1")
+    assert states(output) == [0, 1, 2, 3, 4]
+
+
+def test_the_draft_of_a_table_fits_tables_of_other_names(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "a.csv", 0)
+    drafted = tomllib.loads(draft(LqrImport.advice, LqrImport.signals, LqrImport.Settings, log))
+    assert drafted["signals"]["robot"]["topic"] == "*"
+
+
 def test_gaps_and_jumps_are_told(tmp_path: Path, mapping: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("t,x,v\n" + "".join(f"{t},{t},1\n" for t in (0, 1, 2, 3, 10, 11, 12, 5, 6, 7)))

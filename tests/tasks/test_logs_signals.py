@@ -334,3 +334,18 @@ def test_without_velocities_they_are_differences_and_nothing_moves_faster_than_a
     np.testing.assert_allclose(checked_velocity("here", one_step, 0.5), [[0, 0]])
     with pytest.raises(DataError, match=r"here: moves with 400 m/s by its positions; correct"):
         checked_velocity("here", {**values, "x": values["x"] * 100}, 0.5)
+
+
+@pytest.mark.parametrize("again", [2, 3])
+def test_values_at_the_same_time_must_be_the_same(tmp_path: Path, again: int) -> None:
+    mapping = """[signals.speed]
+topic = "t"
+time = { column = "time", unit = "s" }
+v = { column = "v", unit = "m/s" }
+"""
+    log = table(tmp_path, f"time,v\n1,1\n2,2\n2,{again}\n3,3\n")
+    if again == 2:  # recorded twice
+        assert read(tmp_path, mapping, LINE, log).series["speed"][""].time.tolist() == [1, 2, 3]
+    else:
+        with pytest.raises(DataError, match=r"line 4: signals.speed has other values at the same time, 2.000 s; give"):
+            read(tmp_path, mapping, LINE, log)

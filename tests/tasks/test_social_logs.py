@@ -86,3 +86,16 @@ def test_a_rating_beyond_the_scale_names_the_log_and_the_time(tmp_path: Path) ->
     assert line.startswith(
         f"refused: {tmp_path / 'a.mcap'}, rating at 0.200 s: score = 700.0; expected a number from 0"
     )
+
+
+def test_who_stands_faces_as_before(tmp_path: Path) -> None:
+    ros, messages = Messages(), []
+    for tick in range(41):  # the person walks towards -y for 2 s, then stands
+        time = tick * 0.1
+        messages.append(("/odom", time, ros.odometry(time, 1.0, 1.0)))
+        messages.append(("/people", time, ros.people(time, {"a": (4.0, 5.0 - min(time, 2.0))})))
+    messages += [("/rating", time, ros.number(70.0)) for time in (1.0, 3.5)]
+    imported(tmp_path, sorted(messages, key=lambda m: m[1]))
+    walks, stands = (scene.humans[0][2] for scene in read_participant(tmp_path / "out", "q"))
+    assert walks == pytest.approx(stands, abs=1e-6)
+    assert abs(stands) == pytest.approx(0.5, abs=1e-6)  # of 180 degrees

@@ -147,3 +147,15 @@ def test_a_file_beside_its_compressed_copy(tmp_path):
     refuse_copies([tmp_path / "a.csv", tmp_path / "b.csv.gz"])
     with pytest.raises(DataError, match=r"a\.csv and a\.csv\.gz: the same file twice, plain and compressed; keep one"):
         refuse_copies([tmp_path / "a.csv", tmp_path / "a.csv.gz"])
+
+
+def test_links_to_folders_are_entered_once(tmp_path):
+    (tmp_path / "data" / "owl").mkdir(parents=True)
+    (tmp_path / "day").mkdir()
+    for path in ("data/owl/a.png", "day/b.png"):
+        (tmp_path / path).touch()
+    for name, target in (("day", tmp_path / "day"), ("twice", tmp_path / "day"), ("above", tmp_path / "data")):
+        (tmp_path / "data" / "owl" / name).symlink_to(target)
+    owl = tmp_path / "data" / "owl"
+    assert found_in(tmp_path / "data", "*/**/*.png") == [owl / "a.png", owl / "day" / "b.png"]
+    assert found_in(tmp_path / "data", "*/**/") == [owl, owl / "above", owl / "day"]
