@@ -76,10 +76,16 @@ def _settings(name: str, declared: Settings) -> dict[str, Any]:
     elif isinstance(default, list):
         settings["action"] = "append"
     elif "type" in settings:
-        settings["type"] = {"int": int, "path": Path, "round": _round}[settings["type"]]
+        settings["type"] = {"int": int, "path": Path, "round": _round, "count": _count}[settings["type"]]
     elif isinstance(default, int | float):
         settings["type"] = type(default)
     return settings
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of at least 0")
+    return int(text)
 
 
 def _round(text: str) -> int | str:

@@ -187,6 +187,12 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"total_steps", "steps"},
             f"total-steps = {run.total_steps}: needs steps, the local steps of a round",
         )
+    elif run.total_steps and run.total_steps % run.training.steps:
+        yield (
+            {"total_steps", "steps"},
+            f"total-steps = {run.total_steps}: must be a multiple of steps = {run.training.steps}, so that a whole "
+            "number of rounds makes them",
+        )
     if run.patience and not run.track_metric:
         yield (
             {"patience", "track_metric"},

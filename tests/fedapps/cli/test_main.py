@@ -130,6 +130,7 @@ def test_an_interruption_prints_no_traceback(capsys, monkeypatch):
         ["compare", "lqr", "--resume", "runs"],
         ["run", "lqr", "--engine", "steam"],
         ["list", "fedprox", "--keys"],
+        ["compare", "lqr", "--jobs", "-1"],
     ],
 )
 def test_a_malformed_command_line_has_status_2(given, capsys):
