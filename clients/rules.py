@@ -7,6 +7,7 @@ set.
 
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -193,6 +194,14 @@ _OF_MECHANISM = ("dp-noise", "dp-clip", "dp-delta", "max-epsilon", "max-releases
 
 class RulesError(RuntimeError):
     """A run asks for more than the node's operator allows. The text has keys and limits, and no data of the node."""
+
+
+def check_commands(node_config: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if a command of a node config does not exist, which would refuse all work or all models."""
+    for key in (ACCEPT_MODEL, "eligible"):
+        words = shlex.split(str(node_config.get(key, "")))
+        if words and shutil.which(words[0]) is None:
+            raise ValueError(f"node config {key}: {words[0]!r}: no such command")
 
 
 def exit_status(command: str, *arguments: str, seconds: float) -> int:

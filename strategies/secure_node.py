@@ -103,6 +103,13 @@ class SecureRules:
         """The rules in a node config."""
         return cls(**{name: node_config[key] for key, name in cls.keys().items() if key in node_config})
 
+    def check_files(self) -> None:
+        """Raise ``ValueError`` if a file of keys cannot be used."""
+        if self.secagg_key:
+            _signing_key(self.secagg_key)
+        if self.secagg_peers:
+            _peers(self.secagg_peers)
+
     @property
     def required(self) -> bool:
         """Whether nothing leaves the node but in a sum."""

@@ -93,6 +93,7 @@ def _carry_out(grid: Grid, config: Config, registry: Registry) -> None:
     registry = registry.labelled()
     registry.write()
     deliver(grid, config, registry, owners)
+    replace(registry, delivered=registry.champion).write()
     if registry.champion:
         aliases["champion"] = registry.of(registry.champion)
     for alias, candidate in aliases.items():

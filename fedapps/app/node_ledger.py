@@ -121,17 +121,18 @@ class NodeLedger:
             )
 
     def _read(self, content: bytes) -> Spent:
-        spent, unknown, last = Spent(), 0, 0
+        spent, unknown, behind, last = Spent(), 0, 0, 0
         for line in content.splitlines():
             if not line.strip(b" \0"):
                 continue
             row = _row(line)
             if row is None:
-                unknown += 1
+                unknown, behind = unknown + 1, behind + 1
                 continue
             spent = spent.plus(float(row["noise"]))
-            last = max(last, row["number"])
-        return spent.plus(self.rules.dp_noise, max(last - spent.count, unknown))
+            last, behind = max(last, row["number"]), 0
+        # Damaged lines behind the last number are no part of the gaps before it.
+        return spent.plus(self.rules.dp_noise, max(last + behind - spent.count, unknown))
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -54,6 +54,9 @@ def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
         if sync:
             file.flush()
             os.fsync(file.fileno())
+    if sync:
+        with suppress(OSError):  # some network shares cannot sync a folder
+            synced(path.parent)
 
 
 @contextmanager

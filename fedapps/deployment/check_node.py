@@ -27,7 +27,7 @@ from fedapps.base.report.numbers import format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KEPT_MODELS, KeptModels
-from fedapps.clients.rules import KEEP_MODEL, PRIVATE, NodeLimits, NodeRules, RulesError
+from fedapps.clients.rules import KEEP_MODEL, PRIVATE, NodeLimits, NodeRules, RulesError, check_commands
 from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.estimate import DryRun
@@ -220,7 +220,10 @@ class NodeCheck:
             self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, NODE_KEYS)}")
         try:
             NodeLimits.of(node)
-            if SecureRules.of(node).required and not run.secure_aggregation:
+            secure = SecureRules.of(node)
+            secure.check_files()
+            check_commands(node)
+            if secure.required and not run.secure_aggregation:
                 raise RulesError('secagg = "required" needs a run with secure-aggregation = true')
             rules = NodeRules.of(node)
             rules.check_run(run.dp, run.dp_noise, run.dp_clip, seeded=run.dp_seeded)

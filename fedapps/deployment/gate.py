@@ -86,11 +86,12 @@ def generation(
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
 
     A generation whose process ended early is completed first: a run that has not finished is resumed, in place of a new
-    one, and one without a decision is compared. If the recipe has changed since, a run that has not finished is given
-    up with a warning, and a new one begins; this is not so for keys ``gate-*`` and keys that do not change the results,
-    which take effect at once. At the end, the checkpoints of old generations and the private state of their simulated
-    nodes are removed: all but the last ``keep-runs``, and the champions. The report of all generations is then
-    ``report.html`` in the registry. Runs for another registry, which can have the same names, are left alone.
+    one, one without a decision is compared, and a model that was promoted is brought to the nodes. If the recipe has
+    changed since, a run that has not finished is given up with a warning, and a new one begins; this is not so for keys
+    ``gate-*`` and keys that do not change the results, which take effect at once. At the end, the checkpoints of old
+    generations and the private state of their simulated nodes are removed: all but the last ``keep-runs``, and the
+    champions. The report of all generations is then ``report.html`` in the registry. Runs for another registry, which
+    can have the same names, are left alone.
 
     Parameters
     ----------
@@ -143,6 +144,8 @@ def generation(
             _train(path, resumed, federation, simulate)
     if left:
         steer(registry, path, "compare", federation, gate_keys, simulate)
+    elif champions.delivered != champions.champion:  # a gate that ended after its decision
+        steer(registry, None, "deliver", federation, gate_keys, simulate)
     if not unfinished:
         champions = Registry.read(registry)
         start = champions.of(champions.champion).run if champions.champion else str(keys.get("start", ""))
@@ -174,11 +177,11 @@ def _numbers(output: Path, stem: str) -> list[int]:
 def _runs(output: Path, stem: str, registry: Path) -> list[Path]:
     """The folders of the runs of a recipe for a registry, in the order of their numbers."""
     paths = [output / f"{stem}-{number}" for number in _numbers(output, stem)]
-    return [path for path in paths if (path / "config.toml").exists() and _registry_of(path) == registry]
+    return [path for path in paths if (path / "config.toml").exists() and _registry_of(path) == registry.resolve()]
 
 
 def _registry_of(path: Path) -> Path:
-    return Path(str(read_config(path).get("registry", ""))).expanduser().absolute()
+    return Path(str(read_config(path).get("registry", ""))).expanduser().resolve()
 
 
 def _finished(path: Path) -> bool:
@@ -193,9 +196,9 @@ def _remove_old(last: Path, stem: str, registry: Registry) -> None:
     Those that have not finished were given up.
     """
     keep = parse(read_config(last), on_node=True).run.keep_runs
-    champions = [Path(one.run) for one in registry.generations]
+    champions = {Path(one.run).resolve() for one in registry.generations}  # perhaps by way of a link
     paths = _runs(last.parent, stem, registry.folder)
-    for path in [path for path in paths if path not in champions][:-keep] if keep else ():
+    for path in [path for path in paths if path.resolve() not in champions][:-keep] if keep else ():
         remove_leftovers(path)
         for name in ("checkpoints", "nodes"):
             remove_folder(path / name)

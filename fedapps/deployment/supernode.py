@@ -42,6 +42,7 @@ from fedapps.clients.rules import (
     SEND_ERRORS,
     NodeLimits,
     NodeRules,
+    check_commands,
 )
 from fedapps.sim.flower_internals import (
     answer_lost_messages,
@@ -163,7 +164,8 @@ def _check_rules(config: str) -> None:
         _check_keys(keys)
         NodeLimits.of(keys)
         NodeRules.of(keys)
-        SecureRules.of(keys)
+        SecureRules.of(keys).check_files()
+        check_commands(keys)
     except (ClickException, ValueError) as error:
         raise ValueError(f"{_CONFIG}: {error}") from error
 

@@ -51,6 +51,8 @@ class Registry:
     label : str
         Unique name of the registry, by which nodes know it; empty until its first promotion is delivered. A registry
         that takes the place of this folder has another.
+    delivered : int
+        The generation in use when the nodes were last brought to theirs; 0 before.
     """
 
     folder: Path
@@ -58,6 +60,7 @@ class Registry:
     champion: int = 0
     nodes: Mapping[str, int] = field(default_factory=dict)
     label: str = ""
+    delivered: int = 0
 
     def __post_init__(self) -> None:
         known = [0, *(one.generation for one in self.generations)]
@@ -131,7 +134,8 @@ class Registry:
     def decided(self, run: Path) -> bool:
         """Whether there is a decision about the models of a run."""
         decisions = map(read_object, reversed(self.decisions()))
-        return any(one["challenger"]["run"] == str(run) for one in decisions if "challenger" in one)
+        runs = (Path(one["challenger"]["run"]) for one in decisions if "challenger" in one)
+        return any(path.resolve() == run.resolve() for path in runs)  # perhaps by way of a link
 
     def known_nodes(self) -> set[str]:
         """The keys of the nodes in all decisions: those that evaluated both models, were refused, or might not work."""

@@ -69,15 +69,17 @@ class ReleaseLedger(Callback):
         Releases of unknown rounds count for the round with the most, for which the guarantee is the weakest.
         """
         releases: Counter[int] = Counter()
-        unknown, last = 0, 0
+        unknown, behind, last = 0, 0, 0
         for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
             row = _row(line)
             if row is None:
-                unknown += bool(line.strip(b" \0"))
+                damaged = bool(line.strip(b" \0"))
+                unknown, behind = unknown + damaged, behind + damaged
             elif row["method"] == self.method:
                 releases[row["round"]] += 1
-                last = max(last, row["number"])
-        missing = max(last - releases.total(), unknown)
+                last, behind = max(last, row["number"]), 0
+        # Damaged lines behind the last number are no part of the gaps before it.
+        missing = max(last + behind - releases.total(), unknown)
         if missing:
             releases[releases.most_common(1)[0][0] if releases else 1] += missing
         return dict(sorted(releases.items()))

@@ -140,12 +140,16 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             with (path / "label").open("x", encoding="utf-8") as file:  # one job alone creates it
                 file.write(folder.label)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
         except FileExistsError:
             raise _exists(path) from None
         except OSError as error:
             raise _unwritable(path, error) from error
         try:
-            folder._write("config.toml", tomli_w.dumps(config.flat() | {"name": path.name}))  # last: makes it resumable
+            keys = config.flat() | {"name": path.name}
+            write_whole(path / "config.toml", tomli_w.dumps(keys).encode(), sync=durable)  # last: makes it resumable
         except OSError as error:
             raise _unwritable(path, error) from error
         return folder

@@ -323,7 +323,7 @@ def test_decisions_are_never_overwritten(tmp_path):
     first.unlink()
     assert registry.record({"promote": False, "challenger": {"run": "c"}}).name == "000003.json"
     registry.record({"promote": False, "rollback": {"before": 2, "after": 1, "nodes": []}})
-    assert [registry.decided(name) for name in ("a", "b", "c")] == [False, True, True]
+    assert [registry.decided(Path(name)) for name in ("a", "b", "c")] == [False, True, True]
     assert second.exists()
 
 
@@ -356,6 +356,36 @@ def weekly(weeks, tmp_path):
     keys = {key: keys[key] for key in keys if key not in ("name", "output-dir", "start")}
     recipe.write_text(tomli_w.dumps(keys | {"registry": str(registry), "gate-margin": 30.0, "gate-group-margin": 9.0}))
     return recipe, registry, ["generation", str(recipe), "--output-dir", str(tmp_path / "runs")]
+
+
+def test_a_model_that_was_promoted_before_the_kill_is_brought_to_the_nodes_first(weekly, monkeypatch):
+    _, registry, command = weekly
+    assert main(command) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("fedapps.app.gate.deliver", killed)
+        with pytest.raises(KilledError):
+            main(command)
+    assert (Registry.read(registry).champion, in_use(registry)) == (2, everywhere(1))
+    used = []
+    monkeypatch.setattr("fedapps.app.gate.deliver", lambda *given: used.append(deliver(*given)))
+    assert main(command) == 0
+    assert used == [everywhere(2), everywhere(3)]
+    assert runs_of(registry)[0] == ["weekly-1", "weekly-2", "weekly-3"]
+
+
+def test_a_champion_keeps_its_checkpoints_also_where_its_run_is_named_by_a_link(weekly, tmp_path):
+    recipe, registry, _ = weekly
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    command = ["generation", str(recipe), "--output-dir", str(tmp_path / "runs"), "--set", "keep-runs=1"]
+    assert main(command) == 0
+    stored = json.loads((registry / "registry.json").read_text())
+    stored["generations"][0]["run"] = str(tmp_path / "link" / "weekly-1")
+    (registry / "registry.json").write_text(json.dumps(stored))
+    for _ in range(3):
+        assert main([*command, "--set", "gate-margin=0", "--set", "learning-rate=3.0"]) == 0
+    assert Registry.read(registry).champion == 1
+    assert (tmp_path / "runs" / "weekly-1" / "checkpoints").is_dir()
 
 
 def runs_of(registry):

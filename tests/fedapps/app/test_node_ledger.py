@@ -43,7 +43,10 @@ def test_damaged_and_missing_lines_count_with_the_least_noise_that_is_allowed(tm
     ledger.add(4.0)
     assert ledger.spent() == Spent().plus(4.0, 1).plus(4.0).plus(2.0)
     (tmp_path / LEDGER).write_bytes(b'{"noise": 4.0, "number": 1000000000000}\n\n[1]\n"x"\n{"noise": "1"}\n')
-    assert ledger.spent().count == 10**12
+    assert ledger.spent().count == 10**12 + 3
+    lines = [json.dumps({"noise": 4.0, "number": number}).encode() for number in range(1, 7)]
+    (tmp_path / LEDGER).write_bytes(b"\n".join([*lines[:2], b"\0" * 9, *lines[3:5], b"garbage"]) + b"\n")
+    assert ledger.spent().count == 6, "a missing one and a damaged one"
     for noise, number in (("Infinity", 1), (10**400, 1), (4.0, 2**63)):
         (tmp_path / LEDGER).write_text(f'{{"noise": {noise}, "number": {number}}}\n')
         assert ledger.spent() == Spent().plus(2.0)

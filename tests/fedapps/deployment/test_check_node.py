@@ -1,5 +1,6 @@
 """``check-node``: what it prints, which problems it finds, and that it leaves no files."""
 
+import re
 import shutil
 import socket
 from datetime import UTC, datetime, timedelta
@@ -395,3 +396,19 @@ def test_the_command_says_it_in_one_line(options: dict[str, str], capsys: pytest
     given = options | {"--auth-supernode-private-key": "/none/car-7.key"}
     assert main(["supernode", *words(given)]) == 2
     assert "--auth-supernode-private-key /none/car-7.key: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("secagg-key=/none/car.key", "node config secagg-key = '/none/car.key': cannot be read (FileNotFoundError)"),
+        ("accept-model=/none/check.sh --fast", "node config accept-model: '/none/check.sh': no such command"),
+        ("eligible=/none/ready.sh", "node config eligible: '/none/ready.sh': no such command"),
+    ],
+)
+def test_files_and_commands_of_the_node_config_must_exist(place, capsys, rule, said):
+    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--node-config", rule)
+    assert status == 1
+    assert lines[-1] == f"- --node-config: {said}"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        check_options(["--node-config", '{}="{}"'.format(*rule.split("=", 1))])

@@ -174,7 +174,7 @@ def test_a_damaged_line_of_the_history_costs_that_line_only(tmp_path, damage, ca
     assert DiskCheckpoints(tmp_path).latest().history == latest.history
 
 
-@pytest.mark.parametrize(("durable", "synced"), [(True, 4), (False, 0)])
+@pytest.mark.parametrize(("durable", "synced"), [(True, 7), (False, 0)])
 def test_only_a_run_that_must_survive_a_power_failure_waits_for_the_disk(tmp_path, monkeypatch, durable, synced):
     calls = []
     monkeypatch.setattr("os.fsync", calls.append)

@@ -157,14 +157,10 @@ def test_an_unwritable_folder_is_refused_by_name(tmp_path):
 
 
 def test_a_crash_before_the_config_is_written_leaves_no_run_to_resume(tmp_path, monkeypatch):
-    write = RunFolder._write
+    def fail(path, content, *, sync):
+        raise OSError("disk full")
 
-    def fail_on_config(self, name, text):
-        if name == "config.toml":
-            raise OSError("disk full")
-        write(self, name, text)
-
-    monkeypatch.setattr(RunFolder, "_write", fail_on_config)
+    monkeypatch.setattr("fedapps.runs.run_folder.write_whole", fail)
     with pytest.raises(ValueError, match="disk full"):
         RunFolder.open(config(tmp_path), 1)
     monkeypatch.undo()
