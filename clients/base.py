@@ -11,6 +11,7 @@ from fedapps.sim.joint_work import current_call, jointly
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task, evaluated
+from fedapps.tasks.partitioners import own_label_shares
 from flwr.app import ArrayRecord
 from torch import nn
 
@@ -265,8 +266,8 @@ class FederatedClient:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
             self._collect(model, settings.stage)
-        examples = node_round.data.count("test") or node_round.data.count("validation") or 1
-        return self._kept_by_node("evaluate", model, settings, RoundResult({}, examples, metrics))
+        result = RoundResult({}, node_round.data.evaluated, metrics)
+        return self._kept_by_node("evaluate", model, settings, result)
 
     def prepared_model(self, received: Arrays, settings: RoundSettings) -> PreparedModel:
         """Return the model that :meth:`evaluate_round` evaluates, with the same arguments and errors; keep nothing.
@@ -348,7 +349,8 @@ class FederatedClient:
 
     def _validation_loss(self, model: nn.Module, node_round: NodeRound) -> float:
         at_stage = self.parts.stage_model(model, node_round.settings.stage)
-        return mean_loss(self.task, at_stage, node_round.data, "validation", self.device)
+        with own_label_shares(at_stage):  # those with which it trains
+            return mean_loss(self.task, at_stage, node_round.data, "validation", self.device)
 
     # -- memory and reply ------------------------------------------------------------------------------------------
 

@@ -86,6 +86,12 @@ def conflicts(
     for label, method in methods.items():
         of_pace += [c for c in pace_conflicts(runs[label], label, method, stages) if c not in of_pace]
     yield from of_pace
+    if run.training.linear_decay and not run.training.steps and not task.roles.examples:
+        yield (
+            {"linear_decay", "steps"},
+            "linear-decay = true: needs steps, the local steps of a round, because the model in training chooses its "
+            f"examples in task {task.name!r}, so that the length of an epoch is not known before",
+        )
     if run.held_back and not task.in_order:
         yield (
             {"held_back", "task"},

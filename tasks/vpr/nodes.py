@@ -72,6 +72,12 @@ def clients_of(
             f"'random' has clients, so they train on the sequences of the validation clients; use "
             "vpr.validation-cities, or decrease num-nodes"
         )
+    queries = [track for c in clients for track in c.tracks if dataset.training.tracks[track].query]
+    if options.local_share and len(set(queries)) < len(queries):
+        raise DataError(
+            f"vpr.local-share = {options.local_share:g}: a city has fewer sequences of queries than vpr.split = "
+            "'random' has clients, so some train on what others hold out; set it to 0, or decrease num-nodes"
+        )
     # By chance nothing may be near: such a client is a node that never trains.
     trained = [c for c in clients if options.split == "random" or _can_train(c, dataset.training, options)]
     return tuple(sorted(trained, key=lambda client: client.key)), held
@@ -223,7 +229,8 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     clients, held = clients_of(part.dataset, options, num_nodes, partial(sequence_features, part.dataset, options))
     if held:
         tracks = [track for client in held for track in client.tracks]
-        common["validation"] = _common(part.dataset, part.kept, "validation", places.of_tracks(tracks), options)
+        name = f"validation of {num_nodes}"  # the clients that are held out depend on their number
+        common["validation"] = _common(part.dataset, part.kept, name, places.of_tracks(tracks), options)
     return Federation(part.dataset, clients, held, common, part.kept)
 
 

@@ -15,7 +15,7 @@ by 5e-8.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 
 import numpy as np
@@ -297,7 +297,11 @@ class TrainingSet:
         )
 
     def losses(self, network: PlaceNetwork, drawn_queries: np.ndarray, options: Options) -> Tensor:
-        """Return the triplet loss of each of ``drawn_queries``, ``[n]``; each needs a positive and a negative."""
+        """Return the triplet loss of each of ``drawn_queries``, ``[n]``; each needs a positive and a negative.
+
+        Negatives are mined in the whole database: in a part of it, a query may have none.
+        """
+        options = replace(options, nearest_sequences=0, pool=max(1, len(self.database)))
         inputs = self.images.through(network)
         mined = self.triplets(inputs, drawn_queries, options, np.random.default_rng(int(torch.randint(2**62, ()))))
         parts = (mined.queries, mined.positives, mined.negatives.ravel())

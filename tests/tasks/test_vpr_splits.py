@@ -299,5 +299,7 @@ def test_a_random_split_whose_clients_share_sequences_has_no_clients_to_validate
     clients, held = clients_of(dataset, options, 4, lambda: None)
     assert len(clients) == 4
     assert held == ()
+    with pytest.raises(DataError, match=r"vpr.local-share = 0.3: a city has fewer sequences of queries than .*set it"):
+        clients_of(dataset, replace(options, local_share=0.3), 4, lambda: None)
     with pytest.raises(DataError, match=r"vpr.validation-clients = 1: a city has fewer sequences than .*use vpr.val"):
         clients_of(dataset, replace(options, validation_clients=1), 4, lambda: None)

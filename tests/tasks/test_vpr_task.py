@@ -1,9 +1,11 @@
 """The nodes of the task: clients of a split, held-out sequences, pooled data, simulated cities."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.nodes import federation
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.task import VprTask
 from striped_places import write_places
@@ -149,3 +151,19 @@ def test_the_log_says_where_weights_are_drawn(striped, caplog, train_all, ending
     assert said.startswith("vpr.weights = '': tiny@body starts from random weights")
     assert ending in said
     assert ("stay random" in said) is not train_all
+
+
+@pytest.mark.parametrize("mined", [{"pool": 1}, {"nearest_sequences": 1, "sequence_images": 1}])
+def test_every_example_has_a_loss_also_where_few_images_are_mined(tmp_path, mined):
+    write_places(tmp_path, cities=3, spots=SPOTS)
+    task = task_with(source="files", dataset="table", split="proximity", **mined)
+    data = task.load_node(tmp_path, 0, 2)
+    assert len(task.example_losses(model_of(task).eval(), data, "train")) == data.count("train") > 0
+
+
+def test_images_of_random_validation_clients_depend_on_the_number_of_nodes(tmp_path):
+    write_places(tmp_path, cities=3, spots=SPOTS)
+    options = task_with(source="files", dataset="table", split="random").options
+    parts = [federation(tmp_path, replace(options, validation_clients=1), count) for count in (1, 2)]
+    first, second = (part.common["validation"].images.name for part in parts)
+    assert first != second

@@ -340,3 +340,10 @@ def test_a_config_that_cannot_work_is_refused_when_it_is_checked():
     for _ in range(2):
         with pytest.raises(ConfigError, match="'fedbn' has no meaning for task 'lqr'"):
             _ = config.checked
+
+
+def test_a_linear_decay_needs_the_number_of_steps_where_examples_are_mined():
+    keys = {"task": "vpr", "methods": "fedavg", "linear-decay": True, "collect-after": 0}
+    with pytest.raises(ConfigError, match="linear-decay = true: needs steps"):
+        parse(keys)
+    assert parse(keys | {"steps": 5}).run.training.linear_decay
