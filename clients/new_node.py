@@ -91,7 +91,7 @@ class NewNode(FederatedClient):
         metrics = dict(metrics)
         if adapted.steps:
             metrics[EVALUATION_STEPS] = float(adapted.steps)
-        result = RoundResult({}, data.count("test") or data.count("validation") or 1, metrics)
+        result = RoundResult({}, data.evaluated, metrics)
         if adapted.steps and self._keep:
             self._keep("adapt", adapted.model, settings, result)
         return result

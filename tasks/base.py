@@ -30,6 +30,8 @@ from .profiles import PrivateParameters as PrivateParameters
 from .profiles import Secret as Secret
 from .profiles import head_inputs
 
+#: The number of examples behind the metrics of a reference on a node (:meth:`Task.node_references`).
+WEIGHT = "num-examples"
 _GATHERED = 1 << 20  # bytes of examples that are gathered at once
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
@@ -380,7 +382,8 @@ class Task(ABC):
         """Return what each node measures for floors and ceilings, by their name, in the order of the nodes.
 
         Metrics are those of :meth:`evaluate`, and are combined over nodes as theirs are. In a task with stages, those
-        of stage j have the prefix ``stage-<j>.``. Parameters and errors are those of :meth:`load_node`.
+        of stage j have the prefix ``stage-<j>.``. ``num-examples`` is the weight of a node where the run
+        weighs nodes by their examples; 1 without it. Parameters and errors are those of :meth:`load_node`.
         """
         return {}
 

@@ -303,6 +303,11 @@ class NodeData:
         tensors = self.splits.get(split)
         return 0 if not tensors else len(next(iter(tensors.values())))
 
+    @property
+    def evaluated(self) -> int:
+        """The number of examples that weigh an evaluation: those of the test, else of the validation, at least 1."""
+        return self.count("test") or self.count("validation") or 1
+
     def profile(self) -> NodeProfile:
         """Return the profile of the node: its key, its number of training examples and its labels."""
         return NodeProfile(self.key, self.count("train"), self.groups)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.app import MetricRecord
@@ -38,7 +38,7 @@ from fedapps.sim.ray_cluster import RAY_ADDRESS, check_named_cluster
 from fedapps.sim.ray_nodes import ray_grid, run_flower_simulation
 from fedapps.strategies import RunEndedError
 from fedapps.strategies.aggregation import MetricMean
-from fedapps.tasks.base import Metrics
+from fedapps.tasks.base import WEIGHT, Metrics
 
 from .estimate import faster_engine
 from .inputs import check_data, check_folder, resolve
@@ -74,11 +74,12 @@ def find_references(config: Config) -> References:
 def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
     """The metrics of a reference over all nodes, combined as those of methods; of stages, also their average.
 
-    Nodes have equal weight, but for metrics with a count.
+    Metrics with a count are weighted by it, the others as the run weighs nodes.
     """
     mean = MetricMean(config.task.metric_means)
     for metrics in nodes:
-        mean.add(MetricRecord(dict(metrics)), 1.0)
+        examples = cast(float, metrics.get(WEIGHT, 1.0)) if config.run.weighting == "num-examples" else 1.0
+        mean.add(MetricRecord({name: value for name, value in metrics.items() if name != WEIGHT}), examples)
     means = {name: float(value) for name, value in mean.result().items() if isinstance(value, int | float)}
     rows = [{"round": stage, "evaluate": means} for stage in range(1, config.num_stages + 1)]
     averages = {measure_names(metric)[0] for metric in stage_metrics(rows)}

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 import torch
-from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import WEIGHT, Batch, Evaluation, Metrics, NodeData, Task
 from fedapps.tasks.driving.world.sessions import HUMAN, WORLD_FILE, World, read_world
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret
 from torch import Tensor
@@ -85,6 +85,10 @@ class DrivingTask(Task):
             raise DataError(
                 f"driving.min-history = {self.options.min_history}: must be driving.history ({self.options.history}) "
                 "for pedestrians, whose windows have all steps"
+            )
+        if self.walking and self.options.history < 2:
+            raise DataError(
+                "driving.history = 1: must be at least 2 for pedestrians, whose velocity is the difference of two steps"
             )
 
     @property
@@ -282,9 +286,10 @@ class DrivingTask(Task):
         (:func:`~fedapps.tasks.driving.planner.constant_velocity`)."""
         if self.walking:
             return {CONSTANT_VELOCITY: [self._unmoved(data) for data in self.nodes_in(folder, num_nodes)]}
-        tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
+        tested = [(data.evaluated, data.splits.get("test")) for data in self.nodes_in(folder, num_nodes)]
         floor: list[Metrics] = [
-            {**planner.constant_velocity(self.setting, self.options, test, "test")} if test else {} for test in tested
+            {WEIGHT: count, **planner.constant_velocity(self.setting, self.options, test, "test")} if test else {}
+            for count, test in tested
         ]
         return {CONSTANT_VELOCITY: floor}
 
@@ -293,7 +298,8 @@ class DrivingTask(Task):
         scored = [
             same_step(self.setting, batch, split) for split, batch in batches.items() if split in ("test", "unseen")
         ]
-        return {name: value for metrics in scored for name, value in metrics.items()}
+        measured = {name: value for metrics in scored for name, value in metrics.items()}
+        return {WEIGHT: data.evaluated, **measured}
 
     def collect(self, model: torch.nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
         """Return windows of the training sessions, simulated again with ``model`` in the loop (APFL, Section IV-B)."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TextIO, cast
 import numpy as np
 import torch
 from fedapps.tasks.answers import Network, finite_answer, finite_numbers
-from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import WEIGHT, Batch, Evaluation, Metrics, NodeData, Task
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret
 from fedapps.tasks.trained import TrainedModel
 from numpy.typing import ArrayLike
@@ -303,7 +303,7 @@ def _at_rest(data: NodeData) -> Metrics:
     inputs, targets = (data.splits["test"][name].double() for name in ("inputs", "targets"))
     state, control = _losses((inputs[:, :2], torch.zeros(len(inputs), 1)), targets)
     measured = {"state_loss": state, "control_loss": control, "total_loss": state + control}
-    return {f"test.{name}": float(value) for name, value in measured.items()}
+    return {WEIGHT: data.evaluated, **{f"test.{name}": float(value) for name, value in measured.items()}}
 
 
 def _losses(predicted: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor]:

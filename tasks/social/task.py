@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import WEIGHT, Batch, Evaluation, Metrics, NodeData, Task
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition
 from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
@@ -367,11 +367,12 @@ class SocialTask(Task):
 
 def _mean_score(data: NodeData) -> Metrics:
     stages = {f"stage-{number}.": splits for number, splits in enumerate(data.stages, start=1)} or {"": data.splits}
-    return {
+    errors = {
         f"{stage}test.mse": float(((splits["test"]["score"] - splits["train"]["score"].mean()) ** 2).mean())
         for stage, splits in stages.items()
         if "test" in splits
     }
+    return {WEIGHT: data.evaluated, **errors}
 
 
 def _predicted(model: nn.Module, batch: Batch) -> Tensor:

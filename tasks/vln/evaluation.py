@@ -21,6 +21,7 @@ from .connectivity import VIEWS
 from .dataset import Dataset
 from .houses import Houses, assemble
 from .instructions import InstructedPath, Vocabulary, words_of
+from .layers import mask_of
 from .nodes import TESTED, encode, one_per_path, read_houses, selected, sorted_batches
 from .options import Options
 from .speaker import Speaker, moves_of
@@ -128,7 +129,8 @@ def looks_of(houses: Houses, episodes: Batch) -> Tensor:
         angles = seen.candidate_angles[torch.arange(visited.numel()), candidate.flatten()].view(*visited.shape, 4)
         moves = torch.zeros(len(part), _LOOK_MOVES, 4)
         moves[:, : visited.shape[1]] = angles[:, :_LOOK_MOVES]
-        views = houses.features[visited].mean(dim=(1, 2))
+        used = mask_of(length[part], visited.shape[1]).unsqueeze(2)
+        views = (houses.features[visited].mean(dim=2) * used).sum(dim=1) / length[part].unsqueeze(1)
         looks.append(torch.cat([moves.flatten(1), views], dim=1))
     return torch.cat(looks)
 

@@ -296,7 +296,8 @@ def node_data(
     if options.ablation == "no-instructions":
         splits = {split: without_words(episodes) for split, episodes in splits.items()}
     if options.ablation == "shuffled-instructions":
-        splits |= {split: _shuffled(splits[split], key, options) for split in TESTED if split in splits}
+        mixed = {split: _shuffled(splits[split], key, options) for split in TESTED if split in splits}
+        splits = {split: of for split, of in {**splits, **mixed}.items() if of is not None}
     groups = dataset.groups(scans[0]) if len(scans) == 1 else {}
     extra = {"houses": houses, "vocabulary": words, "paths": paths, "folder": dataset.folder}
     return NodeData(key, splits, groups, extra)
@@ -326,7 +327,15 @@ def without_words(episodes: Batch) -> Batch:
     return {**episodes, "tokens": tokens.contiguous(), "length": torch.full_like(episodes["length"], 2)}
 
 
-def _shuffled(episodes: Batch, key: str, options: Options) -> Batch:
-    order = generator(options.sample_seed, "vln.shuffled", key).permutation(len(episodes["length"]))
+def _shuffled(episodes: Batch, key: str, options: Options) -> Batch | None:
+    """The episodes with the instructions of other paths; ``None`` where most instructions are for one path."""
+    rng, record = generator(options.sample_seed, "vln.shuffled", key), episodes["record"].numpy()
+    mixed, rank = rng.permutation(len(record)), rng.permutation(int(record.max()) + 1)
+    by_path = mixed[np.argsort(rank[record[mixed]], kind="stable")]
+    most = int(np.bincount(record).max())  # rows that are so far apart are of two paths
+    if 2 * most > len(record):
+        return None
+    order = np.empty(len(record), dtype=np.int64)
+    order[by_path] = np.roll(by_path, most)
     rows = torch.from_numpy(order)
     return {**episodes, "tokens": episodes["tokens"][rows], "length": episodes["length"][rows]}

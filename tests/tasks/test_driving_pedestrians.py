@@ -197,3 +197,8 @@ def test_the_floors_of_the_published_recordings(place: str, count: int, ade: flo
     assert len(batch["history"]) == count
     floor = constant_velocity(SETTINGS["pedestrians"], batch, "unseen")
     assert (round(floor["unseen.ade"], 3), round(floor["unseen.fde"], 3)) == (ade, fde)
+
+
+def test_a_history_of_one_step_is_refused() -> None:
+    with pytest.raises(DataError, match=r"driving.history = 1: must be at least 2 for pedestrians"):
+        DrivingTask(replace(OPTIONS, history=1, min_history=1))

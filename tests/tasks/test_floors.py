@@ -19,6 +19,9 @@ from striped_places import use_tiny_network, write_places
 from striped_tasks import task_with
 from tiny_encoder import encoder_folder
 
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import _over_nodes
+
 MAILS = TextOptions(dataset="mails", labels="ham,spam", validation_share=0.0)
 
 
@@ -86,7 +89,7 @@ def test_a_robot_that_neither_moves_nor_acts(tmp_path):
     (tmp_path / "robot-1.csv").write_text(header + rows)
     (floor,) = LqrTask().node_references(tmp_path, 1)["no motion, no control"]
     # squared errors of the states: 9, 0, 1, 4; of the controls: 9, 1
-    assert floor == {"test.state_loss": 3.5, "test.control_loss": 5.0, "test.total_loss": 8.5}
+    assert floor == {"num-examples": 2, "test.state_loss": 3.5, "test.control_loss": 5.0, "test.total_loss": 8.5}
 
 
 def test_the_mean_score_of_each_stage(tmp_path):
@@ -96,7 +99,7 @@ def test_the_mean_score_of_each_stage(tmp_path):
     for stage, splits in enumerate(task.load_node(tmp_path, 0, 1).stages, start=1):
         errors = splits["test"]["score"].double() - splits["train"]["score"].double().mean()
         assert floor.pop(f"stage-{stage}.test.mse") == pytest.approx(float((errors**2).mean()), rel=1e-5)
-    assert floor == {}
+    assert floor == {"num-examples": len(task.load_node(tmp_path, 0, 1).splits["test"]["score"])}
 
 
 def test_a_human_that_keeps_its_velocity(tmp_path):
@@ -124,3 +127,10 @@ def test_a_database_in_random_order(tmp_path, monkeypatch):
     right = [len(common.true_rows[query]) for query in common.findable]
     assert floor["test.recall_at_1"] == pytest.approx(np.mean(right) / size)
     assert floor["test.recall_at_1"] < floor["test.recall_at_5"] <= floor["test.recall_at_10"] <= 1
+
+
+@pytest.mark.parametrize(("weighting", "value"), [("uniform", 2.0), ("num-examples", 2.5)])
+def test_floors_are_combined_as_the_run_weighs_nodes(weighting, value):
+    config = parse({"task": "lqr", "methods": "sfl", "weighting": weighting, "collect-after": 0})
+    nodes = [{"num-examples": 1, "test.loss": 1.0}, {"num-examples": 3, "test.loss": 3.0}]
+    assert _over_nodes(config, nodes) == {"test.loss": value}

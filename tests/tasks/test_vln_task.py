@@ -19,7 +19,8 @@ from drawn_houses import (
 )
 from fedapps.tasks.vln.agent import Agent, Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss, sampled
 from fedapps.tasks.vln.instructions import END
-from fedapps.tasks.vln.options import Sizes
+from fedapps.tasks.vln.nodes import _shuffled
+from fedapps.tasks.vln.options import Options, Sizes
 from fedapps.tasks.vln.walks import METRICS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -339,3 +340,17 @@ def test_imitation_by_hand():
 def test_an_agent_whose_probabilities_are_not_finite_has_diverged():
     with pytest.raises(DivergedError, match="probabilities are not finite"):
         sampled(torch.arange(2), torch.tensor([[0.0, -torch.inf], [0.0, torch.nan]]), torch.zeros(2))
+
+
+@pytest.mark.parametrize("records", [[0, 0, 0, 1, 1, 1], [2, 0, 1, 0, 1, 0, 2, 1], [0, 1, 2]])
+def test_no_shuffled_instruction_is_of_its_own_path(records):
+    record = torch.tensor(records)
+    mixed = _shuffled({"record": record, "tokens": record[:, None] + 5, "length": record + 1}, "house", Options())
+    assert (mixed["tokens"][:, 0] != record + 5).all()
+    assert sorted(mixed["tokens"][:, 0].tolist()) == sorted((record + 5).tolist())
+    assert torch.equal(mixed["length"], mixed["tokens"][:, 0] - 4)
+
+
+def test_a_house_with_one_path_has_no_shuffled_instructions():
+    record = torch.tensor([0, 0, 0, 1])
+    assert _shuffled({"record": record, "tokens": record[:, None], "length": record}, "house", Options()) is None
