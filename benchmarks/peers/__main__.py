@@ -126,7 +126,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(names) - {OURS_RAY, *PEERS}):
         print(f"--sides: {', '.join(unknown)}: expected some of {OURS_RAY}, {', '.join(PEERS)}", file=sys.stderr)
         return 2
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        _measure(options, names)
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    return 0
+
+
+def _measure(options: argparse.Namespace, names: Sequence[str]) -> None:
     pythons: dict[str, Path] = {}
     for name in filter(PEERS.__contains__, names):
         try:
@@ -150,7 +159,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     lines.writelines(json.dumps(asdict(row)) + "\n" for row in group)
             rows += group
     show(rows)
-    return 0
 
 
 def _stored(path: str) -> list[Row]:
