@@ -184,14 +184,14 @@ class Disclosure:
     def taken(self, key: str, count: int, runs: Sequence[str]) -> int:
         """How many of ``count`` training examples of a node the run takes, the newest ones.
 
-        ``runs`` are the labels of the run and of those before it, from this one back. In a gate, which compares models
-        of several runs on the same data, all examples are new.
+        ``runs`` are the labels of the run and of those before it, from this one back.
         """
         newest = self.run.newest
-        if newest == "new" and self.simulated:
+        if newest != "new":
+            return newest_count(newest, count, 0)
+        if self.simulated:
             raise DataError("newest = 'new': simulated nodes know no last run; take the number of the newest examples")
-        counted = newest == "new" and not self.run.gate
-        return newest_count(newest, count, self._growth(key).before(runs) if counted else 0)
+        return newest_count(newest, count, self._growth(key).before(runs))
 
     def note_examples(self, key: str, count: int, runs: Sequence[str]) -> None:
         """Note how many training examples a node has in the first of ``runs``, and log once how many are new."""

@@ -16,7 +16,7 @@ from fedapps.app.node import Node
 from fedapps.app.node_ledger import NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.base.errors import DivergedError
-from fedapps.config.parsing import ConfigError, parse, read
+from fedapps.config.parsing import ConfigError, parse
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 LQR = {"task": "lqr", "methods": "sfl", "collect-after": 0, "num-nodes": 1, "name": "run", "epochs": 1, "steps": 1}
@@ -331,11 +331,3 @@ def test_under_secure_aggregation_a_node_with_its_own_data_tells_no_number_of_it
 def test_a_node_that_requires_secure_aggregation_says_so_in_its_profile(tmp_path):
     profile = Robot(tmp_path, secagg="required").profile()
     assert 'secagg = "required" needs secure-aggregation = true' in profile["no-data"]
-
-
-@pytest.mark.parametrize(("action", "taken"), [("", 3), ("compare", 8)])
-def test_all_examples_are_new_in_a_gate_where_models_of_several_runs_meet(tmp_path, action, taken):
-    config = read(LQR | {"newest": "new", "gate": action})
-    disclosure = Disclosure(config, {"data-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}, 7)
-    disclosure.note_examples("robot", 5, ["week-1"])
-    assert disclosure.taken("robot", 8, ["week-2", "week-1"]) == taken
