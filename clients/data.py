@@ -163,16 +163,13 @@ class DataCache:
 loaded_data = DataCache()
 
 
-#: Runs whose numbers a node remembers: more than a message names, because several runs can start from one.
-_RUNS = 256
+#: Runs whose numbers a node remembers, because several can be under way at a time.
+_RUNS = 16
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How many training examples a node had before each run and in it, for its last 256 runs: a file of the node alone.
-
-    Examples are new to a run if they were not there in the run that it starts from. A run from which none starts,
-    because it was given up or its model was not accepted, makes no example old.
+    """How many training examples a node had before each of its last 16 runs, and has now: a file of the node alone.
 
     A damaged file counts as missing, with a warning.
 
@@ -183,55 +180,40 @@ class Growth:
 
     path: Path
 
-    def before(self, runs: Sequence[str]) -> int:
-        """The number of examples that the node had in the runs before the first of ``runs``; 0 without an earlier one.
+    def before(self, run: str) -> int:
+        """The number of examples that the node had before the run of this name, 0 without an earlier run.
 
-        It stays the same in a run.
-
-        Parameters
-        ----------
-        runs : sequence of str
-            The labels of the run and of those before it, from this one back, at least one. Of those before it, the
-            first in which the node trained counts.
+        It stays the same in a run, whatever other runs note.
         """
-        return _before(self._read(), runs)
+        runs, examples = self._read()
+        return runs.get(run, examples)
 
-    def note(self, runs: Sequence[str], count: int) -> bool:
-        """Note the number of examples in the first of ``runs``. Returns whether it was not noted before.
+    def note(self, run: str, count: int) -> bool:
+        """Note the number of examples in a run. Returns whether it was not noted before.
 
         Raises :class:`~fedapps.base.atomic.UnwritableError`.
         """
-        noted = self._read()
-        now = [_before(noted, runs), count]
-        if noted.get(runs[0]) == now:
+        runs, examples = self._read()
+        if run in runs and count == examples:
             return False
-        others = {label: numbers for label, numbers in noted.items() if label != runs[0]}
-        last = [*others.items(), (runs[0], now)][-_RUNS:]
-        write_whole(self.path, json.dumps(dict(last)).encode(), sync=True)
+        others = {other: before for other, before in runs.items() if other != run}
+        last = [*others.items(), (run, runs.get(run, examples))][-_RUNS:]
+        write_whole(self.path, json.dumps({"runs": dict(last), "examples": count}).encode(), sync=True)
         return True
 
-    def _read(self) -> dict[str, list[int]]:
-        """By label, the numbers before a run and in it; the last one that was noted at the end."""
+    def _read(self) -> tuple[dict[str, int], int]:
+        """The numbers before the runs, the last one at the end, and the number that was noted last."""
         if not self.path.exists():
-            return {}
+            return {}, 0
         try:
-            noted = json.loads(self.path.read_bytes())
+            seen = json.loads(self.path.read_bytes())
         except ValueError:
-            noted = None
-        if isinstance(noted, dict) and all(map(_is_pair, noted.values())):
-            return noted
+            seen = None
+        runs, examples = (seen.get("runs"), seen.get("examples")) if isinstance(seen, dict) else (None, None)
+        if isinstance(runs, dict) and isinstance(examples, int) and all(type(each) is int for each in runs.values()):
+            return runs, examples
         logger.warning("%s is damaged: this run counts all training examples as new and replaces the file", self.path)
-        return {}
-
-
-def _before(noted: Mapping[str, Sequence[int]], runs: Sequence[str]) -> int:
-    if runs[0] in noted:
-        return noted[runs[0]][0]
-    return next((noted[label][1] for label in runs[1:] if label in noted), 0)
-
-
-def _is_pair(numbers: object) -> bool:
-    return isinstance(numbers, list) and len(numbers) == 2 and all(type(number) is int for number in numbers)
+        return {}, 0
 
 
 def newest_count(newest: str, count: int, before: int) -> int:

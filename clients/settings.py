@@ -240,11 +240,6 @@ class RoundSettings:
     registry: str = ""
     champions: tuple[tuple[str, ...], ...] = ()
 
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The labels of the run and of those before it, from this one back."""
-        return self.run, *self.lineage
-
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
         settings, training = with_config(self, config), with_config(self.training, config)

@@ -69,10 +69,9 @@ class Profile:
         return cls(node_id, f"node-{node_id}")
 
 
-def profile_query(node_id: int, config: ConfigRecord | None = None) -> Message:
-    """The message of type ``query.profile`` that asks a node for its profile; nodes need no ``config`` to answer."""
-    content = RecordDict({wire.CONFIG: config}) if config else RecordDict()
-    return Message(content, dst_node_id=node_id, message_type=wire.PROFILE_QUERY)
+def profile_query(node_id: int) -> Message:
+    """The message of type ``query.profile`` that asks a node for its profile."""
+    return Message(RecordDict(), dst_node_id=node_id, message_type=wire.PROFILE_QUERY)
 
 
 def read_profile(node_id: int, reply: Outcome) -> Profile | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import ClassVar
 
-from flwr.app import ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
@@ -337,8 +336,6 @@ class ProfileQueries:
     def __init__(self, in_flight: int | None = None) -> None:
         #: Seconds, > 0, that a node has to answer.
         self.timeout = 3600.0
-        #: The config of the queries, if they have one.
-        self.config: ConfigRecord | None = None
         self._in_flight = in_flight
         self._unsent: list[int] = []
         self._open: dict[int, Sent] = {}
@@ -396,7 +393,7 @@ class ProfileQueries:
     def _send(self, grid: Grid, busy: int) -> None:
         free = len(self._unsent) if self._in_flight is None else max(0, self._in_flight - self.working - busy)
         now, self._unsent = self._unsent[:free], self._unsent[free:]
-        for sent in push(grid, [profile_query(node, self.config) for node in now]) if now else ():
+        for sent in push(grid, [profile_query(node) for node in now]) if now else ():
             if isinstance(sent, NodeFailure):
                 read_profile(sent.node_id, sent)  # logs the failure
             else:

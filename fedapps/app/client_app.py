@@ -5,7 +5,7 @@ reply, and noise.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from logging import INFO, WARNING
 from typing import Any
@@ -92,11 +92,10 @@ app = ClientApp(mods=[report_errors, limited_work, packing_mod])
 @app.query(wire.PROFILE_QUERY.removeprefix("query."))
 def profile(message: Message, context: Context) -> Message:
     """The node's stable key, its number of training examples and its groups."""
-    sent = message.content.config_records.get(wire.CONFIG)
-    return Message(RecordDict({wire.PROFILE: profile_record(context, sent)}), reply_to=message)
+    return Message(RecordDict({wire.PROFILE: profile_record(context)}), reply_to=message)
 
 
-def profile_record(context: Context, sent: Mapping[str, Any] | None = None) -> ConfigRecord:
+def profile_record(context: Context) -> ConfigRecord:
     """The answer to the profile query (:mod:`fedapps.strategies.profiles`).
 
     It has the node's stable key, its number of training examples and its groups. No model is built, no picture decoded.
@@ -120,8 +119,7 @@ def profile_record(context: Context, sent: Mapping[str, Any] | None = None) -> C
             raise
         why = reported(error, "the profile: this node takes no part in the run, which", context.node_config)
         return ConfigRecord({wire.KEY: f"no-data-{context.node_id}", wire.NUM_EXAMPLES: 0, wire.NO_DATA: why})
-    runs = RoundSettings(run=f"run-{context.run_id}", training=config.run.training).with_config(sent or {}).runs
-    taken = disclosure.taken(profile.key, disclosure.trained(profile.num_examples), runs)
+    taken = disclosure.taken(profile.key, disclosure.trained(profile.num_examples))
     of_data: dict[str, bool | str] = {wire.OWN_DATA: True} if source.partition is None else {}
     if source.partition is None and (metric := config.unreported(source.folder)):
         of_data[wire.UNREPORTED] = metric

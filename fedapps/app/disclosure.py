@@ -6,7 +6,7 @@ parameters. The server gets its kind and an identifier, the details stay in the 
 
 import secrets
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from logging import ERROR, INFO, WARNING
@@ -181,30 +181,31 @@ class Disclosure:
         """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""
         return count - int(self.run.held_back * count)
 
-    def taken(self, key: str, count: int, runs: Sequence[str]) -> int:
-        """How many of ``count`` training examples of a node the run takes, the newest ones.
-
-        ``runs`` are the labels of the run and of those before it, from this one back.
-        """
+    def taken(self, key: str, count: int) -> int:
+        """How many of ``count`` training examples of a node the run takes, the newest ones."""
         newest = self.run.newest
         if newest != "new":
             return newest_count(newest, count, 0)
         if self.simulated:
             raise DataError("newest = 'new': simulated nodes know no last run; take the number of the newest examples")
-        return newest_count(newest, count, self._growth(key).before(runs))
+        return newest_count(newest, count, self._growth(key).before(self._run_name))
 
-    def note_examples(self, key: str, count: int, runs: Sequence[str]) -> None:
-        """Note how many training examples a node has in the first of ``runs``, and log once how many are new."""
+    def note_examples(self, key: str, count: int) -> None:
+        """Note for the next run how many training examples a node has, and log once how many of them are new."""
         growth = self._growth(key)
         try:
-            if growth.note(runs, count):
-                new = max(0, count - growth.before(runs))
-                log(INFO, "data: %s training examples, %s of them new since the run before", count, new)
+            if growth.note(self._run_name, count):
+                new = max(0, count - growth.before(self._run_name))
+                log(INFO, "data: %s training examples, %s of them new since the last run", count, new)
         except UnwritableError as error:
             log(WARNING, "the number of training examples is not noted for the next run: %s", error)
 
     def _growth(self, key: str) -> Growth:
         return Growth(self.root / "examples" / f"{path_name(key)}.json")
+
+    @property
+    def _run_name(self) -> str:
+        return self.run.name or str(self._run_id)
 
     def check_budget(self) -> None:
         """Raise :class:`RulesError` if no further update may leave the node."""

@@ -60,7 +60,7 @@ class Node:
         client = self._client(FederatedClient, pooled=self.method.pools_data)
         if self.work.source.partition is None:
             whole = cached_load(self.work.source, client.task, pooled=False)
-            self.disclosure.note_examples(whole.key, self.disclosure.trained(whole.count("train")), self.settings.runs)
+            self.disclosure.note_examples(whole.key, self.disclosure.trained(whole.count("train")))
         return self._reply(client.train_round(received_arrays(self.message), self.settings), arrays=True)
 
     def evaluate(self) -> Message:
@@ -190,7 +190,7 @@ class Node:
         """The data with those training examples that the run takes; a gate tests on those that are held back."""
         count = data.count("train")
         end = self.disclosure.trained(count)
-        start = end - self.disclosure.taken(data.key, end, self.settings.runs)
+        start = end - self.disclosure.taken(data.key, end)
         return task.within(data, start, end, test=bool(self.config.run.gate) and end < count)
 
     def _state(self, key: str, *part: str) -> PrivateState:
@@ -198,7 +198,7 @@ class Node:
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
-        runs, durable = self.settings.runs, self.disclosure.durable
+        runs, durable = (self.settings.run, *self.settings.lineage), self.disclosure.durable
         return _disk_state(self.disclosure.root, runs, self.settings.method, key, *part, durable=durable)
 
     def _keep(

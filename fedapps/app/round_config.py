@@ -51,11 +51,6 @@ class RoundConfigs:
         if digest := config.task.fixed_digest:  # nodes check what they build from their own files
             self._common[FIXED_DIGEST] = digest
 
-    @property
-    def profile(self) -> ConfigRecord:
-        """The config of the profile queries: a node's number of new examples depends on the runs before this one."""
-        return ConfigRecord({name: self._common[name] for name in ("run", LINEAGE) if name in self._common})
-
     def train(self, server_round: int) -> ConfigRecord:
         """The config of the TRAIN messages of a round."""
         return ConfigRecord({**self._common, **self._training, **self._of_round(server_round)})

@@ -130,7 +130,6 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     strategy, initial = strategy_for(config, method, initial_model(config, method))
     grid = with_clock(grid, run)
     configs = RoundConfigs(config, method, folder.label)
-    strategy.registry.queries.config = configs.profile
 
     clock = grid if isinstance(grid, ClockGrid) else None
 

@@ -113,8 +113,8 @@ class RunConfig:
     )
     newest: str = option(
         "all",
-        "training examples of each node, where they are in the order of recording: all; new, those since the run "
-        "in start; or the number of the newest ones, such as 1000",
+        "training examples of each node, where they are in the order of recording: all; new, those since its last run; "
+        "or the number of the newest ones, such as 1000",
     )
     device: str = option("auto", "device of the nodes; auto = a GPU if there is one", choices=["auto", "cpu", "cuda"])
     node_cpus: int = option(1, "torch threads of a node; results are bit-identical for the same number", minimum=1)

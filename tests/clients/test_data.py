@@ -206,53 +206,42 @@ def test_a_cache_folder_that_cannot_be_created_is_named(tmp_path):
         world_folder(TASK, 2, seed=0, cache_dir=tmp_path / "file" / "worlds")
 
 
-def test_new_examples_are_those_behind_the_number_in_the_run_before(tmp_path):
+def test_new_examples_are_those_behind_the_number_of_the_last_run(tmp_path):
     growth = Growth(tmp_path / "node.json")
-    assert growth.before(["week-1"]) == 0
-    first = [growth.note(["week-1"], 5), growth.note(["week-1"], 5), growth.before(["week-1"])]
-    assert first == [True, False, 0]
-    second = ["week-2", "week-1"]
-    assert growth.before(second) == 5
-    assert [growth.note(second, 8), growth.before(second)] == [True, 5]
-    growth.note(second, 9)  # recorded during the run
-    assert (growth.before(second), growth.before(["week-3", *second])) == (5, 9)
-    assert growth.before(["week-4", "missed", *second]) == 9, "the newest run before in which the node trained"
-
-
-def test_a_run_from_which_none_starts_makes_no_example_old(tmp_path):
-    growth = Growth(tmp_path / "node.json")
-    growth.note(["week-1"], 5)
-    growth.note(["rejected", "week-1"], 8)
-    assert growth.before(["week-2", "week-1"]) == 5
-    assert growth.before(["fresh"]) == 0
+    assert growth.before("week-1") == 0
+    assert [growth.note("week-1", 5), growth.note("week-1", 5), growth.before("week-1")] == [True, False, 0]
+    assert growth.before("week-2") == 5
+    assert [growth.note("week-2", 8), growth.before("week-2")] == [True, 5]
+    growth.note("week-2", 9)  # recorded during the run
+    assert (growth.before("week-2"), growth.before("week-3")) == (5, 9)
 
 
 def test_a_run_keeps_its_new_examples_while_others_train_in_between(tmp_path):
     growth = Growth(tmp_path / "node.json")
-    growth.note(["week-1"], 5)
-    growth.note(["week-2", "week-1"], 8)
-    for other in range(255):
-        growth.note([f"other-{other}", "week-1"], 8)
-    assert (growth.before(["week-2", "week-1"]), growth.note(["week-2", "week-1"], 8)) == (5, False)
-    growth.note(["week-2", "week-1"], 9)
-    assert growth.before(["other-0"]) == 5
-    growth.note(["another", "week-2"], 9)
-    assert [growth.before([run]) for run in ("week-2", "other-1", "other-0")] == [5, 5, 0], "the last 256 are known"
+    growth.note("week-1", 5)
+    growth.note("week-2", 8)
+    for other in range(15):
+        assert growth.before(f"other-{other}") == 8
+        growth.note(f"other-{other}", 8)
+    assert (growth.before("week-2"), growth.note("week-2", 8)) == (5, False)
+    growth.note("week-2", 9)
+    growth.note("another", 9)
+    assert [growth.before(run) for run in ("week-2", "other-0", "other-1")] == [5, 9, 8], "the last 16 are known"
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b'{"week-1": [0, 5', b"\0" * 40, b"[]", b'{"week-1": [5]}', b'{"week-1": [0, "5"]}'],
-    ids=["empty", "torn", "zeros", "a list", "one number", "a text"],
+    [b"", b'{"run": "wee', b"\0" * 40, b"[]", b"{}", b'{"runs": {"week-1": "0"}, "examples": 5}'],
+    ids=["empty", "torn", "zeros", "a list", "no number", "a text"],
 )
 def test_a_damaged_number_of_the_last_run_is_as_none_and_is_written_anew(tmp_path, caplog, content):
     growth = Growth(tmp_path / "node.json")
     growth.path.write_bytes(content)
-    assert growth.before(["week-2", "week-1"]) == 0
+    assert growth.before("week-2") == 0
     assert f"{growth.path} is damaged" in caplog.text
-    assert growth.note(["week-2", "week-1"], 8)
+    assert growth.note("week-2", 8)
     caplog.clear()
-    assert growth.before(["week-3", "week-2"]) == 8
+    assert growth.before("week-3") == 8
     assert not caplog.records
 
 
