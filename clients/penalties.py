@@ -56,9 +56,9 @@ class QuadraticPrior:
                 parameter = named.get(name)
                 if parameter is None or not parameter.requires_grad:
                     continue
-                pull = -linear.to(parameter)
-                if name in self.precision:
-                    pull = (self.precision[name].to(parameter) * parameter).add_(pull)
+                linear = linear.to(parameter)
+                precision = self.precision.get(name)
+                pull = -linear if precision is None else (precision.to(parameter) * parameter).sub_(linear)
                 if parameter.grad is not None:
                     parameter.grad.add_(pull)
                 elif pull.any():

@@ -199,9 +199,13 @@ class RulesError(RuntimeError):
 def check_commands(node_config: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` if a command of a node config does not exist, which would refuse all work or all models."""
     for key in (ACCEPT_MODEL, "eligible"):
-        words = shlex.split(str(node_config.get(key, "")))
+        command = str(node_config.get(key, ""))
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"node config {key} = {command!r}: {error}; write a command as in a shell") from error
         if words and shutil.which(words[0]) is None:
-            raise ValueError(f"node config {key}: {words[0]!r}: no such command")
+            raise ValueError(f"node config {key}: {words[0]!r}: no such command; give the path of a program")
 
 
 def exit_status(command: str, *arguments: str, seconds: float) -> int:

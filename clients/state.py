@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from fedapps.base.atomic import naming_errors, path_name, remove_leftovers, synced, whole_folder, write_whole
+from fedapps.base.atomic import path_name, remove_leftovers, whole_folder, write_whole
 
 from .arrays import Arrays
 
@@ -193,9 +193,6 @@ class DiskState:
         attempt = attempts.of(server_round)
         self._write(self._path(server_round), arrays, {_ATTEMPT: attempt} if attempt else None)
         forgettable = _forgettable(self._versions(), durable_round, best_round)
-        if forgettable and self._durable:
-            with naming_errors(self.folder):
-                synced(self.folder)
         for version in forgettable:
             self._path(version).unlink(missing_ok=True)
 

@@ -305,7 +305,9 @@ class NodeData:
 
     @property
     def evaluated(self) -> int:
-        """The number of examples that weigh an evaluation: those of the test, else of the validation, at least 1."""
+        """The weight of an evaluation of this node: the number of test examples, or of validation examples if there are
+        no test examples; at least 1.
+        """
         return self.count("test") or self.count("validation") or 1
 
     def profile(self) -> NodeProfile:

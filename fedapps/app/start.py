@@ -114,8 +114,8 @@ def begun(config: Config, folder: RunFolder) -> Config:
             write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes())
         for method, snapshot in snapshots.items():
             carry_states(source, label, folder.path, folder.label, method)
-            # The new run has other data: the best round and early stopping begin anew. A node can have a new key pair:
-            # the run forgets the owners of keys.
+            # The new run has other data, so the old run's best round and patience mean nothing to it. Nodes may have
+            # new key pairs, so the old owners of keys are not kept either.
             facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}, "owners": {}}
             folder.checkpoints(method).save(replace(snapshot, facts=facts, history={}), best=False)
         rounds = {method: snapshot.round for method, snapshot in snapshots.items()}

@@ -155,8 +155,8 @@ def _resumes(arguments: argparse.Namespace, *anew: str) -> bool:
     """Whether a job is resumed; refuses arguments but those given ``anew``, and a command without a recipe."""
     fields = {option: option.removeprefix("--").replace("-", "_") for option in ("recipe", *arguments.known_options)}
     options = [option for option, name in fields.items() if getattr(arguments, name) != arguments.default_of(name)]
-    allowed = ("--resume", "--method-file", *anew)
-    fixed = [option for option in options if option not in allowed]
+    changeable = {"--resume", "--method-file", *anew}
+    fixed = [option for option in options if option not in changeable]
     if arguments.resume and fixed:
         arguments.refuse(f"--resume: the folder has what was given at first; leave out {', '.join(fixed)}")
     if not arguments.resume and not arguments.recipe:

@@ -162,7 +162,7 @@ def _expected(plan: Plan, at_a_time: int) -> str:
     """How long the runs take, by dry runs of the first node at each point of the grid."""
     try:
         seconds = len(plan.seeds) * sum(map(inline_seconds, plan.configs()))
-        at_a_time = min(at_a_time, len(plan.seeds) * len(plan.methods) * len(plan.points))
+        at_a_time = min(at_a_time, plan.num_runs)
     except ValueError as error:
         return f"expected time: unknown, because the first node does not train alone: {error}"
     together = f", {format_duration(seconds / at_a_time)} with {at_a_time} at a time" if at_a_time > 1 else ""

@@ -160,7 +160,12 @@ class Plan(JobPlan):
         """The number of runs, as the product that it is."""
         axes = [f"{axis.key} = {', '.join(map(str, axis.values))}" for axis in self.vary]
         counts = [*axes, counted(len(self.methods), "method"), counted(len(self.seeds), "seed")]
-        return f"{' x '.join(counts)}: {counted(len(self.points) * len(self.methods) * len(self.seeds), 'run')}"
+        return f"{' x '.join(counts)}: {counted(self.num_runs, 'run')}"
+
+    @property
+    def num_runs(self) -> int:
+        """The number of runs."""
+        return len(self.points) * len(self.methods) * len(self.seeds)
 
     def cells(self, folder: Path) -> list[dict[str, Any]]:
         """The arguments of ``run_cell`` for each run, by point, seed and method; the run folders are in ``folder``."""

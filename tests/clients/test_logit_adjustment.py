@@ -9,7 +9,9 @@ import pytest
 import torch
 from fedapps.clients.local_part import NodeRound
 from fedapps.clients.logit_adjustment import LogitAdjustment, smoothed_shares
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.state import ContextState
+from fedapps.clients.training import Plateau
 from fedapps.tasks.base import Evaluation, NodeData
 from fedapps.tasks.partitioners import own_label_shares
 from hypothesis import given, settings
@@ -133,3 +135,18 @@ def test_the_weight_comes_from_the_options_and_is_not_negative(key):
     assert part == LogitAdjustment(0.5)
     with pytest.raises(ValueError, match=rf"{key} = -1\.0: must be a number at least 0"):
         build_method(read_expression(f"{name}(logit-adjustment=-1)"), {})
+
+
+def test_the_plateau_follows_the_loss_that_the_node_trains_on(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Plateau, "epoch_ended", lambda self, loss: seen.append(loss))
+    labels = [0] * 9 + [1]
+    data = TASK.data(labels)
+    data = replace(data, splits={**data.splits, "validation": data.splits["train"]})
+    client = node(ContextState({}), LogitAdjustment(1.0), task=TASK, data=data)
+    still = LocalTraining(epochs=1, learning_rate=1e-12, batch_size=16, plateau_patience=1)
+    client.train_round(
+        {name: np.zeros_like(array) for name, array in RECEIVED.items()}, replace(SETTINGS, training=still)
+    )
+    shares = smoothed_shares(torch.tensor(labels), 3)
+    assert seen == [pytest.approx(-float(0.9 * shares[0].log() + 0.1 * shares[1].log()), rel=1e-5)]

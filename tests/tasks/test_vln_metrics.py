@@ -1,6 +1,7 @@
 """Metrics of walks against their definitions, with networkx for distances."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -240,8 +241,10 @@ def test_the_look_of_a_path_by_hand(tmp_path):
     houses = assemble([graph], features)
     entry = path_entry("houseA", (0, 4, 8), 0)
     path = InstructedPath("houseA", "0", tuple(entry["path"]), 0.0, ("go", "walk"))
-    look = looks_of(houses, encode([path], houses.rows, Vocabulary(()), 80))
-    assert look.shape == (1, 29)
+    longer = replace(path, path_id="1", path=tuple(path_entry("houseA", (0, 4, 8, 4, 0), 1)["path"]))
+    look = looks_of(houses, encode([path, longer], houses.rows, Vocabulary(()), 80))
+    assert look.shape == (2, 29)
+    assert look[1, -1] == pytest.approx((0 + 4 + 8 + 4 + 0) / 5)
     assert look[0, :4].tolist() == pytest.approx([0, 1, 0, 1], abs=1e-6)  # sine and cosine of heading and elevation
     assert look[0, -1] == pytest.approx((0 + 4 + 8) / 3)
 

@@ -402,8 +402,14 @@ def test_the_command_says_it_in_one_line(options: dict[str, str], capsys: pytest
     ("rule", "said"),
     [
         ("secagg-key=/none/car.key", "node config secagg-key = '/none/car.key': cannot be read (FileNotFoundError)"),
-        ("accept-model=/none/check.sh --fast", "node config accept-model: '/none/check.sh': no such command"),
-        ("eligible=/none/ready.sh", "node config eligible: '/none/ready.sh': no such command"),
+        (
+            "accept-model=/none/check.sh --fast",
+            "node config accept-model: '/none/check.sh': no such command; give the path of a program",
+        ),
+        (
+            "eligible=/none/ready.sh",
+            "node config eligible: '/none/ready.sh': no such command; give the path of a program",
+        ),
     ],
 )
 def test_files_and_commands_of_the_node_config_must_exist(place, capsys, rule, said):

@@ -24,6 +24,7 @@ from report_pages import (
 from fedapps.report import read_run, write_report
 from fedapps.report.comparison_tables import SIGNIFICANT, about_claims, about_tests, needed_seeds, smallest_p
 from fedapps.report.sections.details import timings
+from fedapps.runs.run_folder import STARTED
 
 
 @pytest.fixture
@@ -253,6 +254,17 @@ def test_nodes_that_may_not_work_are_counted_apart(folder: Path) -> None:
     assert "refused and not aggregated" not in text
 
 
+def test_rounds_are_those_of_the_run_as_its_bytes_are(folder: Path) -> None:
+    lines = [round_line(m, r) for m in ("local", "sfl", "apfl") for r in (3, 4, 5)]
+    write_lines(folder / "metrics.jsonl", lines)
+    (folder / STARTED).write_text(json.dumps({"rounds": dict.fromkeys(("local", "sfl", "apfl"), 2), "lineage": []}))
+    (folder / "summary.json").unlink()
+    text = page(folder)
+    assert "3 rounds" in text
+    assert "5 rounds" not in text
+    assert section(text, "result").count(">3</td>") == 3
+
+
 def test_refused_replies_are_counted(folder: Path) -> None:
     refused = [{"node": "driver-03", "phase": "train", "reason": "loss is <nan>"}]
     crash = {
@@ -261,11 +273,13 @@ def test_refused_replies_are_counted(folder: Path) -> None:
         "reason": "Traceback (most recent call last):\n  |   File <x>\n  | ValueError: no data",
     }
     lines = [round_line("sfl", r, refused=refused if r in (1, 2, 3, 5) else [crash] * (r == 6)) for r in range(1, 7)]
+    lines.append(round_line("sfl", 101, refused=[crash | {"node": "driver-05"}]))
     write_lines(folder / "metrics.jsonl", lines)
     text = page(folder)
-    assert "5 replies were refused" in text
+    assert "6 replies were refused" in text
     assert "<li><p>loss is &lt;nan&gt;</p><small><b>driver-03</b>, sfl, rounds 1–3, 5: 4×</small></li>" in text
     assert "<li><p>ValueError: no data</p><small><b>driver-04</b>, sfl, round 6: 1×</small><details>" in text
+    assert "<b>driver-05</b>, sfl, round 101: 1×</small>" in text
     assert "File &lt;x&gt;" in text
 
 

@@ -101,6 +101,14 @@ def test_an_existing_folder_is_refused_and_not_changed(tmp_path):
     assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == before
 
 
+@pytest.mark.parametrize(("durable", "synced"), [(True, 3), (False, 0)])
+def test_label_and_config_of_a_durable_run_are_on_the_disk_before_it_begins(tmp_path, monkeypatch, durable, synced):
+    calls = []
+    monkeypatch.setattr("os.fsync", calls.append)
+    RunFolder.open(config(tmp_path), 1, durable=durable)
+    assert len(calls) == synced, "the label, the config, and the folder of both"
+
+
 def test_two_runs_of_one_name_have_different_labels(tmp_path):
     labels = {RunFolder.open(config(tmp_path / place), 1).label for place in ("a", "b")}
     assert len(labels) == 2

@@ -54,6 +54,13 @@ def test_rows_of_files_and_of_standard_input_come_in_their_order(robots, tmp_pat
     assert [[row["next_y"], row["next_v"]] for row in rows] == pytest.approx(model.step(states), abs=1e-12)
 
 
+def test_what_is_not_utf_8_is_refused_on_standard_input(robots, monkeypatch, capsys):
+    """As Python reads it where the locale is C."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(b"y,v\n0,caf\xe9\n".decode(errors="surrogateescape")))
+    assert command("predict", robots[0], "--method", "fedavg", "-") == 2
+    assert capsys.readouterr().err.rstrip().endswith("write UTF-8")
+
+
 def test_a_csv_file_has_the_columns_of_all_rows(tmp_path):
     answers = [{"text": "a", "label": "x"}, {"label": "y", "scores": [0.5, 0.25]}]
     model = SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))
@@ -135,6 +142,16 @@ def test_a_terminal_shows_how_far_a_long_input_is(robots, tmp_path, monkeypatch,
 
 
 # -- evaluate -----------------------------------------------------------------------------------------------------
+
+
+def test_folders_can_be_given_together_or_one_by_one(robots, tmp_path):
+    run, own = robots
+    first, second = own["robot-00"], own["robot-01"]
+    together, apart = tmp_path / "together.json", tmp_path / "apart.json"
+    given = ("evaluate", run, "--methods", "fedavg")
+    assert command(*given, "--data-dir", first, second, "--json", together) == 0
+    assert command(*given, "--data-dir", first, "--data-dir", second, "--json", apart) == 0
+    assert json.loads(apart.read_text()) == json.loads(together.read_text())
 
 
 def test_each_method_has_its_shared_model_and_its_nodes(robots, tmp_path, capsys):

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange, QuadraticTerm
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.records import TooFewRepliesError
 from fedapps.strategies.replies import count_bytes
@@ -410,3 +410,10 @@ def test_keys_and_names_of_any_form_survive_a_restart():
     after.load_state(before.state())
     assert same_bits(after.state(), before.state())
     assert sorted(after._now) == sorted(before._now)
+
+
+def test_terms_of_a_parameter_without_dimensions_are_arrays():
+    term = QuadraticTerm.around({"scale": np.array(2.0)}, {"scale": np.array(3.0)})
+    both = QuadraticTerm.weighted([(1.0, term), (0.5, term)])
+    assert {name: array.shape for part in (term, both) for name, array in part.linear.items()} == {"scale": ()}
+    assert (both.precision["scale"], both.linear["scale"]) == (4.5, 9.0)
