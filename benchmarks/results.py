@@ -1,9 +1,9 @@
 """Results of experiments: the files ``results/NAME.json``.
 
 A file says what ran (``experiment``, ``command``, ``recipe``, ``keys``, ``seeds``, ``date``, ``minutes``, ``machine``,
-``versions``) and what came out: for runs with seeds ``methods``, an estimate by method and metric, and ``differences``
-of two methods, and ``failed`` runs; for measurements of speed ``rows``. Where a key is varied, its value follows the
-method: ``fedavg at random``. What is not known is left out.
+``versions``) and what came out: for runs with seeds ``methods``, the values of all seeds, or an estimate, by method and
+metric, and ``failed`` runs, and ``differences`` of two methods that do not follow from these values; for measurements of
+speed ``rows``. Where a key is varied, its value follows the method: ``fedavg at random``. What is not known is left out.
 """
 
 import json
@@ -109,7 +109,10 @@ class Result:
         """Read a file."""
         content = json.loads(path.read_text(encoding="utf-8"))
         methods = {
-            method: {metric: Estimate(**facts) for metric, facts in of_method.items()}
+            method: {
+                metric: Estimate.of(facts) if isinstance(facts, list) else Estimate(**facts)
+                for metric, facts in of_method.items()
+            }
             for method, of_method in content.pop("methods", {}).items()
         }
         return cls(**content, methods=methods)
@@ -119,7 +122,8 @@ class Result:
         content = {key: value for key, value in asdict(self).items() if value not in ("", None, (), {}, [])}
         for of_method in content.get("methods", {}).values():
             for metric, facts in of_method.items():
-                of_method[metric] = {key: value for key, value in facts.items() if value or isinstance(value, float)}
+                known = {key: value for key, value in facts.items() if value or isinstance(value, float)}
+                of_method[metric] = facts["values"] or known
         text = json.dumps(_rounded(content), indent=1, ensure_ascii=False)
         for innermost in (r"\[[^][{}]*\]", r"\{[^{}]*\}"):  # on one line, which keeps the files short
             text = re.sub(innermost, lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text)

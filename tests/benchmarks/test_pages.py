@@ -109,16 +109,6 @@ def test_a_row_of_held_out_nodes_has_three_models_and_two_differences(monkeypatc
     assert row == "| robots | 4.0 | 1.0 | 2.0 | −3.0 (−3.0 to −3.0) | −1.0 (−1.0 to −1.0) |"
 
 
-def test_the_interval_of_a_mean_by_hand() -> None:
-    of = Estimate.of([1.0, 2.0, 3.0])
-    half = t.ppf(0.975, 2) / 3**0.5
-    assert (of.mean, of.sd, of.seeds) == (2, 1, 3)
-    assert (of.low, of.high, of.half) == pytest.approx((2 - half, 2 + half, half))
-    assert Estimate(2.0, 3, 1.0).half == pytest.approx(half)
-    assert Estimate.of([1.0]).half is None
-    assert Estimate(1.0, 3).half is None
-
-
 def test_differences_are_paired_where_the_values_are_known_and_else_as_wide_as_they_can_be() -> None:
     paired = TWO.difference("loss", "a", "b")
     assert paired.mean == -1
