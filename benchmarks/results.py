@@ -1,9 +1,9 @@
 """Results of experiments: the files ``results/NAME.json``.
 
 A file says what ran (``experiment``, ``command``, ``recipe``, ``keys``, ``seeds``, ``date``, ``minutes``, ``machine``,
-``versions``) and what came out: for runs with seeds ``methods``, the values of all seeds, or an estimate, by method and
-metric, and ``failed`` runs, and ``differences`` of two methods that do not follow from these values; for measurements of
-speed ``rows``. Where a key is varied, its value follows the method: ``fedavg at random``. What is not known is left out.
+``versions``) and what came out: for runs with seeds ``methods``, by method and metric the values of all seeds or an
+estimate, ``failed`` runs, and ``differences`` of two methods that do not follow from the values; for measurements of
+speed ``rows``. Where a key is varied, its value follows the method: ``fedavg at random``. What is unknown is left out.
 """
 
 import json
