@@ -228,8 +228,9 @@ class NodeRules:
 
     Parameters
     ----------
-    dp : "none" or "local"
-        With "local", the node takes part in runs with ``dp = "local"`` alone, and counts the updates that leave it.
+    dp : "none", "local" or "distributed"
+        With another than "none", the node takes part in runs with this ``dp`` alone, and counts the updates that leave
+        it, with the noise of the sum where it is "distributed".
     dp_noise, dp_clip : float
         The smallest noise multiplier and the largest clipping norm of such a run.
     dp_delta, max_epsilon, max_releases
@@ -246,7 +247,9 @@ class NodeRules:
         is the usual minimum frequency of disclosure control (Hundepool et al., Statistical Disclosure Control, 2012).
     """
 
-    dp: str = option("none", "the privacy mechanism that a run must have; none = any run", choices=["none", "local"])
+    dp: str = option(
+        "none", "the privacy mechanism that a run must have; none = any run", choices=["none", "local", "distributed"]
+    )
     dp_noise: float = option(1.0, "the smallest dp-noise of a run", above=0)
     dp_clip: float = option(0.0, "the largest dp-clip of a run; 0 = any", minimum=0)
     dp_delta: float = option(1e-5, "the delta of max-epsilon", above=0, maximum=0.5)
@@ -274,7 +277,9 @@ class NodeRules:
         arguments, errors = parse_options(cls, values, "node config ")
         rules = cls(**arguments)
         if rules.dp == "none" and not errors and (limits := [key for key in _OF_MECHANISM if key in values]):
-            errors = [f'node config {", ".join(limits)}: needs dp = "local", the mechanism that it limits']
+            errors = [
+                f'node config {", ".join(limits)}: needs dp = "local" or "distributed", the mechanism that it limits'
+            ]
         if not errors and rules.eligible_hours and not _HOURS.fullmatch(rules.eligible_hours):
             errors = [
                 f"node config eligible-hours = {rules.eligible_hours!r}: must be two hours of the day from 0 to 24, "

@@ -134,8 +134,8 @@ def lagrange(points: tuple[int, ...], prime: int = PRIME) -> tuple[int, ...]:
 class Cohort:
     """The nodes of a round of secure aggregation, which all see the same.
 
-    A node has the number of its keys in ``keys``. Who is whose neighbour follows from all keys together, so that no one
-    chooses it.
+    A node has the number of its keys in ``keys``. Who is whose neighbour follows from the set of all keys, whatever
+    their order.
 
     Parameters
     ----------
@@ -175,7 +175,8 @@ class Cohort:
     def digest(self) -> bytes:
         """What the nodes of the round have in common; part of all that they derive and seal."""
         numbers = b"".join(number.to_bytes(4) for number in (self.neighbours, self.threshold))
-        return hashlib.sha256(b"fedapps secure aggregation" + self.session + numbers + b"".join(self.keys)).digest()
+        keys = b"".join(sorted(self.keys))
+        return hashlib.sha256(b"fedapps secure aggregation" + self.session + numbers + keys).digest()
 
     @cached_property
     def _ring(self) -> list[int]:
@@ -198,9 +199,16 @@ class Cohort:
         context = self.digest + sender.to_bytes(4) + receiver.to_bytes(4)
         return agree(secret, public[:KEY_BYTES], b"shares" + context), context
 
-    def pair_mask(self, secret: bytes, node: int, other: int, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """What ``node``, with its secret key for masks, adds for its neighbour, who adds the negative of it."""
-        stream = mask(agree(secret, self.keys[other][KEY_BYTES:], b"mask" + self.digest), size, dtype)
+    def pair_mask(
+        self, secret: bytes, node: int, other: int, size: int, dtype: np.dtype[Any], asked: bytes
+    ) -> NDArray[Any]:
+        """What ``node``, with its secret key for masks, adds for its neighbour, who adds the negative of it.
+
+        It does if it was asked the same: ``asked`` is the digest of what the node was asked. Else a server that asks
+        one node for an update and the others for nothing would learn that update from the sum (Pasquini, Francati and
+        Ateniese, Eluding Secure Aggregation in Federated Learning via Model Inconsistency, CCS 2022).
+        """
+        stream = mask(agree(secret, self.keys[other][KEY_BYTES:], b"mask" + self.digest + asked), size, dtype)
         return stream if node < other else -stream
 
 
@@ -368,6 +376,9 @@ class Encoding:
     def decode(self, total: NDArray[Any], sent: Arrays, buffers: Buffers) -> tuple[Arrays, dict[str, float], int]:
         """The mean of the nodes' arrays, in the dtypes of ``sent``, the means of their metrics, and the total weight.
 
+        The mean update is no longer than ``clip``, but for rounding and noise: a node whose integers are above the
+        scale moves the mean no further than all nodes together may.
+
         Parameters
         ----------
         total : array of unsigned integers
@@ -377,16 +388,20 @@ class Encoding:
         """
         signed = total.view(np.dtype(f"i{total.itemsize}")).astype(np.float64)
         weight = int(total[-1])
-        mean = dict(sent)
+        mean, changes = dict(sent), {}
         begin = 0
         parameters = buffers.parameters(sent).keys()
         for name in self._names(sent, buffers):
-            array = sent[name]
-            step = self._step(self.clip if name in parameters else self.buffer_clip)
-            change = signed[begin : begin + array.size].reshape(array.shape) * (step / max(weight, 1))
-            least = 0.0 if last_part(name) == RUNNING_VARIANCE else -inf  # rounding can make a variance negative
-            mean[name] = np.asarray(np.maximum(array + change, least), array.dtype)
+            array, largest = sent[name], self.clip if name in parameters else self.buffer_clip
+            change = signed[begin : begin + array.size].reshape(array.shape) * (self._step(largest) / max(weight, 1))
+            changes[name] = change if name in parameters else np.clip(change, -largest, largest)
             begin += array.size
+        moved = [changes[name] for name in changes if name in parameters]
+        norm, most = sqrt(sum(float(np.square(change).sum()) for change in moved)), self._longest(moved, weight)
+        for name, change in changes.items():
+            array, scale = sent[name], most / norm if name in parameters and norm > most else 1.0
+            least = 0.0 if last_part(name) == RUNNING_VARIANCE else -inf  # rounding can make a variance negative
+            mean[name] = np.asarray(np.maximum(array + scale * change, least), array.dtype)
         metrics = {}
         for name, largest in self.metrics.items():
             value, count = signed[begin], int(total[begin + 1])
@@ -394,3 +409,13 @@ class Encoding:
                 metrics[name] = float(value * self._step(largest) / count)
             begin += 2
         return mean, metrics, weight
+
+    def _longest(self, changes: Sequence[NDArray[Any]], weight: int) -> float:
+        """The length that the mean update of so many nodes does not exceed, but with a probability below 10^-6.
+
+        Rounding moves a value by less than a step. The length of Gaussian noise on d values is at most √d + 5 times its
+        deviation (Laurent and Massart, Adaptive Estimation of a Quadratic Functional, 2000, Lemma 1).
+        """
+        root = sqrt(sum(change.size for change in changes))
+        noise = self.noise * self.clip / sqrt(max(weight, 1)) * (root + 5.3)
+        return self.clip + self._step(self.clip) * root + noise

@@ -46,7 +46,7 @@ from .profiles import Profile
 from .records import Exchange, LateReply, NodeReport, Refusal, TooFewRepliesError
 from .replies import Reply, count_bytes, read_timings, too_few
 from .samplers import Sampler, UniformFraction
-from .secure_node import encoding_record, least_threshold
+from .secure_node import SPARSE_SHARE, asked_digest, encoding_record, least_threshold
 from .transport import NodeFailure, clock_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class SecureAggregation:
         thousand nodes. An odd number becomes the next even one.
     threshold : float
         From 0.5 to below 1: more than this share of a node and its neighbours must stay until the end of the round, or
-        it fails. Nodes refuse less than 2/3 unless their config says otherwise.
+        it fails. Nodes refuse less than 2/3, and less than 3/4 where ``neighbours`` are fewer than all others, unless
+        their config says otherwise; from 2/3 on, it is at least 3/4 there.
     clip : float
         > 0, the largest L2 norm of an update; a longer one is scaled down.
     bits : int
@@ -126,7 +127,8 @@ class SecureAggregation:
         """
         even = self.neighbours + self.neighbours % 2
         neighbours = even if 0 < even < nodes - 1 else nodes - 1
-        threshold = least_threshold(self.threshold, neighbours)
+        sparse = neighbours < nodes - 1 and self.threshold >= 2 / 3
+        threshold = least_threshold(max(self.threshold, SPARSE_SHARE) if sparse else self.threshold, neighbours)
         encoding = self._encoding(threshold)
         encoding.dtype(nodes)
         return neighbours, threshold, encoding
@@ -223,12 +225,17 @@ class SecureRound:
         keys: list[bytes] = []
         known: set[bytes] = set()
         signed, trains = [], []
+        configs_of = [_bytes(answer, "config") for _, answer in answers.values()]
+        usual = max(configs_of, key=configs_of.count, default=b"")  # the run config of most nodes
         for message in messages:
             if message.metadata.dst_node_id not in answers:
                 continue
             profile, answer = answers[message.metadata.dst_node_id]
             if not _usable(sent := _bytes(answer, "keys"), known):
                 self._refuse(profile, "its keys are no two new public keys")
+                continue
+            if _bytes(answer, "config") != usual:
+                self._refuse(profile, "its run config is not that of most nodes")
                 continue
             self._profiles.append(profile)
             keys.append(sent)
@@ -245,6 +252,7 @@ class SecureRound:
         self._need(sum(len(others) + 1 >= threshold for others in senders.values()), threshold)
         # 3. masked: who has enough neighbours left trains
         working = [number for number, others in senders.items() if len(others) + 1 >= threshold]
+        question = asked_digest(messages[0].content, encoding, usual)
         for number in working:
             shares = [sealed[other][number] for other in senders[number]]
             asked = {**self._asked(), "senders": senders[number], "shares": shares, **encoding_record(encoding)}
@@ -254,12 +262,12 @@ class SecureRound:
         short = [n for n in sealed if len(present[n]) < threshold and (n in survivors or present[n])]
         if short:
             self._too_few(min(len(present[number]) for number in short), threshold)
-        self._need(len(survivors), max(threshold, self._loop._needed))
+        self._need(len(survivors), max(threshold, FEWEST, self._loop._needed))
         # 4. unmask: the survivors give of each other one of two secrets
-        self._unmask(cohort, trains, senders, survivors, total)
+        self._unmask(cohort, trains, senders, survivors, total, question)
         mean, metrics, weight = encoding.decode(total, self._start, self._loop.buffers)
-        if not weight:
-            self._too_few(0, 1)
+        if not 1 <= weight <= encoding.max_weight * len(survivors):
+            self._too_few(0, 1, "" if not weight else f"a node sent a wrong update: the sum has the weight {weight}")
         self._log(cohort, senders, survivors)
         record = MetricRecord({wire.NUM_EXAMPLES: weight, **metrics})
         content = RecordDict({wire.METRICS: record})
@@ -337,6 +345,7 @@ class SecureRound:
         senders: Mapping[int, Sequence[int]],
         survivors: set[int],
         total: np.ndarray[Any, Any],
+        question: bytes,
     ) -> None:
         """Take the masks off the sum, in place."""
         requests, asked = [], {}
@@ -368,7 +377,7 @@ class SecureRound:
                 self._too_few(0, cohort.threshold, "the shares of a key are wrong")
             for other in senders[node]:
                 if other in survivors:  # it added the negative of what the missing node would have added
-                    total += cohort.pair_mask(secret, node, other, total.size, total.dtype)
+                    total += cohort.pair_mask(secret, node, other, total.size, total.dtype, question)
 
     def _secret(self, shares: Mapping[int, bytes], cohort: Cohort) -> bytes:
         try:

@@ -5,11 +5,16 @@ takes part in secure aggregation whenever the server asks for it. The server's h
 :mod:`~fedapps.strategies.secure_aggregation`, which describes the four exchanges.
 
 Keys, seeds and shares stay in Flower's ``Context.state`` from the first exchange of a round to the last, or until the
-next round. They are neither logged nor part of an error.
+next round. They are neither logged nor part of an error. A SuperNode saves this state after it has sent the reply, so
+another worker could still read that of before. A node with the key ``state-dir`` in its config therefore notes there,
+before it answers, which exchanges it has answered.
 """
 
+import hashlib
 import secrets
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import floor, sqrt
@@ -29,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from . import wire
 from .arrays import shared_record, to_record, views, without
@@ -37,11 +42,42 @@ from .compression import Next, declared_buffers
 from .masking import SHARE_BYTES, Cohort, Encoding, mask, new_key, public_key, seal, split_secret, unseal
 
 _STATE = "secagg.session"
+#: The folder of the notes, and the seconds after which one is removed.
+_NOTES, _KEPT_SECONDS = "secagg", 7 * 86_400
 _ECDSA = ec.ECDSA(hashes.SHA384())
+
+
+#: The least share of a node and its neighbours in the sum, where these are not all nodes. With k neighbours and a
+#: threshold of t shares, different lists of who has dropped out show a single update only if t (t - 1) is at most
+#: 2 k (k + 1 - t): of its t - 1 neighbours in the sum each needs t nodes that call it dropped, among 2 k in reach.
+SPARSE_SHARE = 0.75
 
 
 class SecureAggregationError(RuntimeError):
     """A node refuses what a server asks. The text has numbers and keys of the node config, and no secret."""
+
+
+def asked_digest(content: RecordDict, encoding: Encoding, run_config: bytes) -> bytes:
+    """The digest of what a TRAIN message asks of a node: of its records but that of secure aggregation, of how updates
+    become integers, and of the run config (:func:`config_digest`).
+    """
+    whole = hashlib.sha256(run_config + repr(sorted(encoding_record(encoding).items())).encode())
+    for name, record in sorted(content.items()):
+        if name == wire.SECAGG:
+            continue
+        whole.update(f"{name} {type(record).__name__} ".encode())
+        if isinstance(record, ArrayRecord):
+            for key, array in record.items():
+                whole.update(repr((key, array.dtype, list(array.shape), array.stype, len(array.data))).encode())
+                whole.update(array.data)
+        else:
+            whole.update(repr(sorted(record.items())).encode())
+    return whole.digest()
+
+
+def config_digest(run_config: Mapping[str, Any]) -> bytes:
+    """The digest of a run config."""
+    return hashlib.sha256(repr(sorted(run_config.items())).encode()).digest()
 
 
 def least_threshold(share: float, neighbours: int) -> int:
@@ -60,9 +96,10 @@ class SecureRules:
     secagg_min_cohort : int
         ≥ 3, the fewest nodes among which the node hides: itself and its neighbours.
     secagg_min_threshold : float
-        At least 0.5 and below 1: more than this share of them must be in the sum. Up to 2/3, the default, a server that
-        gives nodes different lists of who has dropped out learns no single update, if less than a third of the nodes
-        help it.
+        At least 0.5 and below 1: more than this share of them must be in the sum. With 2/3, the default, a server that
+        gives nodes different lists of who has dropped out learns no single update, if all nodes are neighbours and less
+        than a third of them help it. Where a node has fewer neighbours, more than 3/4 must be in the sum unless this is
+        below 2/3; the server then learns no single update, if none of them helps it.
     secagg_key : str
         The file of the node's private key (ECDSA; PEM or OpenSSH), which signs its keys of each round. It can be the
         one that its SuperNode authenticates with, which Flower does not show to a ClientApp.
@@ -117,7 +154,10 @@ class SecureRules:
 
     def check(self, cohort: Cohort) -> None:
         """Raise :class:`SecureAggregationError` if the cohort is too small, or too few of it must be in the sum."""
-        size, least = cohort.neighbours + 1, least_threshold(self.secagg_min_threshold, cohort.neighbours)
+        size, share = cohort.neighbours + 1, self.secagg_min_threshold
+        if size < len(cohort.keys) and share >= 2 / 3:
+            share = max(share, SPARSE_SHARE)
+        least = least_threshold(share, cohort.neighbours)
         if size < self.secagg_min_cohort:
             raise SecureAggregationError(
                 f"{size} nodes share masks: this node hides among at least secagg-min-cohort = {self.secagg_min_cohort}"
@@ -125,7 +165,7 @@ class SecureRules:
         if cohort.threshold < least:
             raise SecureAggregationError(
                 f"threshold = {cohort.threshold} of {size}: must be at least {least}, by secagg-min-threshold = "
-                f"{self.secagg_min_threshold:g}"
+                f"{self.secagg_min_threshold:g}{' and because not all nodes are neighbours' * (share == SPARSE_SHARE)}"
             )
 
 
@@ -143,9 +183,12 @@ def secagg_mod(message: Message, context: Context, call_next: Next) -> Message:
     return masked(message, context, call_next)
 
 
-def secagg_query(message: Message, context: Context) -> Message:
-    """Answer a message ``query.secagg``: one of the exchanges before and after training. Raises as the mod."""
-    node = _Node(message, context)
+def secagg_query(message: Message, context: Context, folder: Path | None = None) -> Message:
+    """Answer a message ``query.secagg``: one of the exchanges before and after training. Raises as the mod.
+
+    ``folder`` is where the node notes what it has answered, in place of ``state-dir``.
+    """
+    node = _Node(message, context, folder)
     steps = {"keys": node.send_keys, "shares": node.send_shares, "unmask": node.unmask}
     step = node.asked.get("step")
     if not isinstance(step, str) or step not in steps:
@@ -159,13 +202,14 @@ def masked(
     call_next: Next,
     rounding: np.random.Generator | None = None,
     least_noise: float = 0.0,
+    folder: Path | None = None,
 ) -> Message:
-    """As :func:`secagg_mod`, with a generator that decides what is rounded up.
+    """As :func:`secagg_mod`, with a generator that decides what is rounded up, and ``folder`` as :func:`secagg_query`.
 
     ``least_noise`` is the smallest noise multiplier of a sum in which the node takes part.
     """
     if wire.SECAGG in message.content:
-        return _Node(message, context).train(call_next, rounding or _new_generator(), least_noise)
+        return _Node(message, context, folder).train(call_next, rounding or _new_generator(), least_noise)
     if not SecureRules.of(context.node_config).required:
         return call_next(message, context)
     if message.metadata.message_type.startswith("train"):
@@ -186,8 +230,10 @@ def _new_generator() -> np.random.Generator:
 class _Node:
     """A node that works on one message of secure aggregation."""
 
-    def __init__(self, message: Message, context: Context) -> None:
+    def __init__(self, message: Message, context: Context, folder: Path | None) -> None:
         self.message, self.context = message, context
+        stated = str(context.node_config.get("state-dir") or "")
+        self.folder = Path(stated).expanduser() if stated and folder is None else folder
         self.rules = SecureRules.of(context.node_config)
         asked, config = message.content.get(wire.SECAGG), message.content.get(wire.CONFIG)
         if not isinstance(asked, ConfigRecord) or not isinstance(config, ConfigRecord):
@@ -210,7 +256,8 @@ class _Node:
         sealing, masking = new_key(), new_key()
         self._keep(step="keys", session=session, sealing=sealing, masking=masking)
         keys = public_key(sealing) + public_key(masking)
-        return {"keys": keys, **_signed(self.rules, self._statement(session, keys))}
+        config = config_digest(self.context.run_config)
+        return {"keys": keys, "config": config, **_signed(self.rules, self._statement(session, keys))}
 
     def send_shares(self) -> dict[str, Any]:
         """Share the masking key and a new seed with the neighbours, after a look at who they are."""
@@ -267,6 +314,7 @@ class _Node:
         received = without(views(shared_record(self.message.content)), self._untrained())
         buffers = declared_buffers(self.message)
         encoding.check_arrays(received, buffers)
+        asked = asked_digest(self.message.content, encoding, config_digest(self.context.run_config))
         # One vector leaves for these masks: from here on, a second message is refused, whatever becomes of this one.
         self._keep(state, step="masked", sealing=b"", members=[number, *senders], held=[_bytes(state, "own"), *held])
         del self.message.content[wire.SECAGG]
@@ -282,7 +330,7 @@ class _Node:
         total = numbers.astype(dtype)
         total += mask(_bytes(state, "seed"), total.size, dtype)
         for sender in senders:
-            total += cohort.pair_mask(_bytes(state, "masking"), number, sender, total.size, dtype)
+            total += cohort.pair_mask(_bytes(state, "masking"), number, sender, total.size, dtype, asked)
         return Message(RecordDict({wire.SECAGG_MASKED: to_record({"sum": total})}), reply_to=self.message)
 
     def unmask(self) -> dict[str, Any]:
@@ -317,7 +365,27 @@ class _Node:
             raise SecureAggregationError("the message does not continue the session of this node: it answers each once")
         if (state["round"], state["attempts"]) != (self.round, self.attempts):
             raise SecureAggregationError(f"round {self.round}: the session of this node is that of another round")
+        if self.folder is not None:
+            self._note(self.folder / _NOTES, step)
         return state
+
+    def _note(self, folder: Path, step: str) -> None:
+        """Note that the node answers what follows this step of its session. Raises if it has done so."""
+        name = hashlib.sha256(f"{self.context.run_id} {step} ".encode() + _bytes(self.asked, "session")).hexdigest()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / name).open("xb"):
+                pass
+        except FileExistsError:
+            raise SecureAggregationError("the message does not continue the session: it was answered before") from None
+        except OSError as error:
+            raise SecureAggregationError(
+                f"the node cannot note in its state folder what it answers ({error.strerror}), so it does not answer"
+            ) from None
+        for note in folder.iterdir():
+            with suppress(OSError):  # another worker may remove it, too
+                if note.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    note.unlink()
 
     def _keep(self, state: Mapping[str, Any] | None = None, **changes: Any) -> None:
         facts = {"round": self.round, "attempts": self.attempts, **changes}

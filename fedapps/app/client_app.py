@@ -6,6 +6,7 @@ reply, and noise.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from logging import INFO, WARNING
 from typing import Any
@@ -20,12 +21,14 @@ from fedapps.base.seeding import derive_seed
 from fedapps.clients.rules import NodeLimits, RulesError, is_simulated
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
+from fedapps.config.run_config import secure_aggregation_of
 from fedapps.registry.methods import queries
 from fedapps.strategies import SecureAggregationError, secagg_query, wire
 from fedapps.strategies.arrays import is_float, shared_record, to_record, views, without
 from fedapps.strategies.compression import compressed
 from fedapps.strategies.packing import packing_mod
-from fedapps.strategies.secure_node import masked
+from fedapps.strategies.secure_aggregation import FEWEST
+from fedapps.strategies.secure_node import encoding_of, masked
 from fedapps.strategies.stopwatch import measured, timed
 
 from .disclosure import Disclosure, Handler, NodeFailedError, registry_label, reported, run_config_of
@@ -165,8 +168,7 @@ def answer(query: str, message: Message, context: Context) -> Message:
 @app.query(wire.SECAGG_QUERY.removeprefix("query."))
 def share_secrets(message: Message, context: Context) -> Message:
     """Take part in an exchange of secure aggregation, if the run and the node have it."""
-    Disclosure.of(context)
-    return secagg_query(message, context)
+    return secagg_query(message, context, Disclosure.of(context).notes)
 
 
 for _query in queries():
@@ -217,11 +219,20 @@ def _masked(node: Node) -> Message:
     Raises
     ------
     SecureAggregationError
-        The message asks for an update without masks, or for one with less noise than the run config says.
+        The message asks for an update without masks, with less noise than the run config says, or with other scales or
+        metrics.
+    RulesError
+        A metric of the sum may not leave the node.
     """
-    run, message = node.config.run, node.message
-    if wire.SECAGG not in message.content:
+    run, message, disclosure = node.config.run_of(str(node.round_config.get("method"))), node.message, node.disclosure
+    asked, part = message.content.get(wire.SECAGG), secure_aggregation_of(run)
+    if part is None or not isinstance(asked, ConfigRecord):
         raise SecureAggregationError("secure-aggregation = true: the message asks for an update without masks")
+    encoding, of_run = encoding_of(asked), part.plan(FEWEST)[2]
+    if replace(encoding, noise=of_run.noise) != of_run:
+        raise SecureAggregationError("the message asks for other scales or metrics in the sum than the run config")
+    if hidden := [name for name in encoding.metrics if not disclosure.rules.lets_out(name, otherwise=True)]:
+        raise RulesError(f"{', '.join(hidden)}: the node config may-leave lets it not leave, not even in a sum")
     untrained = wire.names_in(node.round_config, wire.UNTRAINED)
     received = without(views(shared_record(message.content)), untrained)
 
@@ -236,7 +247,10 @@ def _masked(node: Node) -> Message:
     name = str(node.context.node_config.get("partition-id", node.context.node_id))
     rounding = np.random.default_rng(derive_seed(run.seed, "rounding", name, node.settings.server_round))
     least_noise = run.dp_noise if run.dp == "distributed" else 0.0
-    return masked(message, node.context, work, rounding, least_noise)
+    reply = masked(message, node.context, work, rounding, least_noise, disclosure.notes)
+    if run.dp == "distributed" and reply.has_content():
+        disclosure.count(message)
+    return reply
 
 
 def _noised(node: Node) -> Message:

@@ -177,6 +177,11 @@ class Disclosure:
         """Whether :attr:`root` is a part of the run's folder, where the server removes it."""
         return self.simulated and not self.node_config.get("state-dir")
 
+    @property
+    def notes(self) -> Path | None:
+        """Where the node notes which exchanges of secure aggregation it has answered; ``None`` for a simulated node."""
+        return None if self.simulated else self.root
+
     def trained(self, count: int) -> int:
         """How many of ``count`` training examples a node trains on at most: all but the newest, which are held back."""
         return count - int(self.run.held_back * count)

@@ -245,7 +245,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
         for name, record in outcome.content.items():
             reply.content[name] = record
         protected = outcome.content.array_records[wire.ARRAYS]
-        restored = {name: protected[name].numpy().reshape(array.shape) for name, array in parameters.items()}
+        restored = {n: protected[n].numpy().reshape(of.shape).astype(of.dtype) for n, of in parameters.items()}
         reply.content[wire.ARRAYS] = ArrayRecord({n: Array(np.asarray(a)) for n, a in {**sent, **restored}.items()})
         return reply
 
@@ -280,7 +280,8 @@ def unreleasable(trained: Arrays, received: Arrays) -> str:
 
 
 def _shown(parameters: Arrays, guard: float) -> ArrayRecord:
-    shown = {name: Array(np.atleast_1d(array)) for name, array in parameters.items()}
+    """With 64 bits: if it were added to large values of 32, rounding could make the clipped update longer."""
+    shown = {name: Array(np.atleast_1d(array).astype(np.float64)) for name, array in parameters.items()}
     return ArrayRecord({**shown, _GUARD: Array(np.array([guard]))})
 
 

@@ -127,8 +127,8 @@ def opened(group, keys, sender, receiver, sealed):
 def test_the_masks_of_a_pair_cancel():
     keys, group = cohort()
     for dtype in map(np.dtype, (np.uint8, np.uint16, np.uint32)):
-        one = group.pair_mask(keys[1][1], 1, 3, 1000, dtype)
-        other = group.pair_mask(keys[3][1], 3, 1, 1000, dtype)
+        one = group.pair_mask(keys[1][1], 1, 3, 1000, dtype, b"asked")
+        other = group.pair_mask(keys[3][1], 3, 1, 1000, dtype, b"asked")
         assert one.dtype == dtype
         assert one.any()
         assert not (one + other).any()

@@ -466,6 +466,56 @@ def test_neighbours_and_threshold_follow_from_the_number_of_nodes(nodes, expecte
 # -- replies that do not follow the protocol --------------------------------------------------------------------------
 
 
+class Spoilt(SeenGrid):
+    """The vector of one node has more than it may, and its weight is another."""
+
+    more, weight = 2**30, 0
+
+    def _answer(self, message):
+        reply = super()._answer(message)
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 2:
+            total = arrays_of(reply.content["secagg.masked"])["sum"].copy()
+            total[:-1] += np.uint32(self.more)
+            total[-1] += np.uint32(self.weight % 2**32)
+            reply.content["secagg.masked"] = record_of({"sum": total})
+        return reply
+
+
+def test_a_rogue_node_moves_the_mean_no_further_than_the_clip():
+    grid, start = Spoilt(updates_app(lambda *_: {"w": np.zeros(1000)}), [{}] * 5), {"w": np.zeros(1000, np.float32)}
+    result = masked_strategy(SecureAggregation(clip=1.0)).start(grid, record_of(start), num_rounds=1)
+    assert np.linalg.norm(arrays_of(result.arrays)["w"]) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("weight", [-4, 1, 1000])
+def test_a_sum_with_an_impossible_weight_ends_the_round(weight):
+    grid = Spoilt(updates_app(change), [{}] * 4)
+    grid.weight = weight if weight != -4 else -5
+    with pytest.raises(TooFewRepliesError, match="a node sent a wrong update: the sum has the weight"):
+        masked_strategy(SecureAggregation()).start(grid, record_of(START), num_rounds=1)
+
+
+def test_the_sum_of_two_nodes_is_not_read_whatever_the_threshold_says():
+    nodes = [{"secagg-min-threshold": 0.5}] * 3
+    with pytest.raises(TooFewRepliesError, match="2 nodes are left, but 3 are needed"):
+        run_masked(SecureAggregation(threshold=0.5), updates_app(change, {"masked": [1]}), START, nodes)
+
+
+def test_a_node_with_another_run_config_than_most_has_no_part():
+    class Other(SeenGrid):
+        def _answer(self, message):
+            reply = super()._answer(message)
+            if message.metadata.dst_node_id == 2 and "config" in reply.content["secagg"]:
+                reply.content["secagg"]["config"] = bytes(32)
+            return reply
+
+    strategy = masked_strategy(SecureAggregation())
+    with pytest.raises(TooFewRepliesError, match="2 nodes are left, but 3 are needed"):
+        strategy.start(Other(updates_app(change), [{}] * 3), record_of(START), num_rounds=1)
+    (refused,) = strategy.report.refused
+    assert (refused.node, refused.reason) == ("node-2", "secure aggregation: its run config is not that of most nodes")
+
+
 @pytest.mark.parametrize("spoil", ["more", "dtype", "shape", "name", "metrics"])
 def test_a_reply_that_is_no_masked_vector_is_refused(spoil):
     class Rogue(SeenGrid):

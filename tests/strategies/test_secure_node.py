@@ -1,18 +1,21 @@
 """What a node refuses of a server that does not follow the protocol of secure aggregation, and what it keeps."""
 
 import logging
+import os
 import random
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from fedapps.strategies.masking import PRIME, SHARE_BYTES, Cohort, combine, new_key, public_key
+from fedapps.strategies import SecureAggregation
+from fedapps.strategies.masking import PRIME, SHARE_BYTES, Cohort, combine, mask, new_key, public_key
 from fedapps.strategies.masking import Encoding as Integers
 from fedapps.strategies.secure_node import (
     SecureAggregationError,
     SecureRules,
     encoding_record,
+    least_threshold,
     masked,
     secagg_mod,
     secagg_query,
@@ -46,11 +49,12 @@ class Server:
         message = Message(RecordDict(self._records(step=step, **entries)), 1, "query.secagg")
         return secagg_query(message, self.contexts[node]).content["secagg"]
 
-    def train(self, node, work=lambda arrays: arrays, least_noise=0.0, **entries):
+    def train(self, node, work=lambda arrays: arrays, least_noise=0.0, start=START, config=(), **entries):
         others = self.cohort.neighbours_of(node)
         shares = [self.sealed[other][self.cohort.neighbours_of(other).index(node)] for other in others]
         asked = {"senders": others, "shares": shares, **encoding_record(Integers()), **entries}
-        content = {"arrays": record_of(START), **self._records(**asked)}
+        content = {"arrays": record_of(start), **self._records(**asked)}
+        content["config"].update(config)
 
         def trained(message, context):
             assert "secagg" not in message.content
@@ -83,6 +87,16 @@ class Server:
 
     def unmask(self, node, survivors, dropped=()):
         return self.ask(node, "unmask", survivors=list(survivors), dropped=list(dropped))
+
+    def sum(self):
+        """The sum of the masked vectors of all nodes, without the own mask of each: that of the updates."""
+        nodes = range(len(self.contexts))
+        answers = [self.unmask(node, nodes)["of-survivors"] for node in nodes]
+        total = sum(self.masked[1:], self.masked[0].copy())
+        for node in nodes:
+            shares = {other + 1: answers[other][node] for other in nodes}
+            total -= mask(combine(shares, self.threshold), total.size, total.dtype)
+        return total.astype(np.int64)
 
 
 def refused(match):
@@ -234,6 +248,90 @@ def test_too_few_shares_are_refused():
     server = Server().after(*SHARES)
     with refused("2 nodes are left of 4: 3 are needed"):
         server.train(0, senders=[1], shares=[server.sealed[1][0]])
+
+
+# -- what a node is asked ----------------------------------------------------------------------------------------------
+
+ASKED_OTHERWISE = {
+    "scale": {"clip": 1e30},
+    "bits": {"bits": 13},
+    "arrays": {"start": {"w": np.full(8, np.nan, np.float32)}},
+    "config": {"config": {"learning-rate": 0.0}},
+}
+
+
+@pytest.mark.parametrize("otherwise", [{}, *ASKED_OTHERWISE.values(), "run config"], ids=["", *ASKED_OTHERWISE, "run"])
+def test_a_node_that_is_asked_otherwise_than_its_neighbours_is_in_no_sum_that_can_be_read(otherwise):
+    """Pasquini et al. 2022: with nothing from the others, the sum would be the update of the first node."""
+    server = Server().after(*SHARES)
+    if otherwise == "run config":
+        for context in server.contexts[1:]:
+            context.run_config["epochs"] = 0
+    others = otherwise if isinstance(otherwise, dict) else {}
+    learned = np.arange(1, 9, dtype=np.float32) / 8
+    server.masked = [server.train(0, lambda arrays: {"w": arrays["w"] + learned})]
+    server.masked += [server.train(node, **others) for node in (1, 2, 3)]
+    step, total = Integers()._step(10.0), server.sum()
+    assert np.allclose(total[:8].astype(np.uint32).view(np.int32) * step, learned, atol=4 * step) == (not otherwise)
+    assert (total[8] == 4) == (not otherwise)
+
+
+def test_the_order_of_the_keys_chooses_no_neighbours():
+    server = Server(9, 4, 4).after(*KEYS)
+    first = server.cohort
+    server.keys = server.keys[::-1]
+    for node in range(9):
+        expected = {first.keys[other] for other in first.neighbours_of(node)}
+        assert {server.keys[other] for other in server.cohort.neighbours_of(8 - node)} == expected
+
+
+def test_where_not_all_are_neighbours_three_quarters_must_be_in_the_sum():
+    server = Server(40, 12, 9).after(*KEYS)
+    with refused("threshold = 9 of 13: must be at least 10, .* because not all nodes are neighbours"):
+        server.share(0)
+    assert len(Server(40, 12, 10).after(*KEYS).share(0)) == 12
+    assert len(Server(40, 12, 9, **{"secagg-min-threshold": 0.6}).after(*KEYS).share(0)) == 12
+    assert [SecureAggregation(12).plan(nodes)[1] for nodes in (13, 40)] == [9, 10]
+
+
+@pytest.mark.parametrize("neighbours", [4, 12, 64, 300])
+def test_different_lists_of_who_has_dropped_out_show_no_single_update(neighbours):
+    """All t - 1 neighbours of a node would need t nodes each that call them dropped, of 2 k nodes in reach."""
+    least = least_threshold(3 / 4, neighbours)
+    assert (least - 1) * least > 2 * neighbours * (neighbours + 1 - least)
+
+
+@pytest.mark.parametrize("step", ["shares", "masked", "unmask"])
+def test_a_worker_that_reads_the_state_of_before_answers_nothing_again(step, tmp_path):
+    server = Server(**{"state-dir": "each"})
+    for node, context in enumerate(server.contexts):
+        context.node_config["state-dir"] = str(tmp_path / str(node))
+    server.after(*{"shares": KEYS, "masked": SHARES, "unmask": MASKED}[step])
+    answer = {"shares": server.share, "masked": server.train, "unmask": lambda node: server.unmask(node, range(4))}[
+        step
+    ]
+    before = server.contexts[0].state["secagg.session"]
+    answer(0)
+    server.contexts[0].state["secagg.session"] = before
+    with refused("it was answered before"):
+        answer(0)
+
+
+def test_notes_of_a_week_ago_are_removed_and_a_folder_that_cannot_be_written_refuses(tmp_path):
+    server = Server(**{"state-dir": str(tmp_path)})
+    server.after(*KEYS)
+    server.share(0)
+    (old,) = (tmp_path / "secagg").iterdir()
+    os.utime(old, (0, 0))
+    server.contexts[1].node_config["state-dir"] = str(tmp_path / "file" / "no")
+    (tmp_path / "file").touch()
+    with refused("cannot note in its state folder what it answers"):
+        server.share(1)
+    server.session = bytes(16)
+    server.round = 2
+    server.keys = [server.ask(node, "keys")["keys"] for node in range(4)]
+    server.share(0)
+    assert old not in (tmp_path / "secagg").iterdir()
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------

@@ -51,6 +51,21 @@ def test_by_hand_all_floating_point_numbers_are_clipped_together_and_integers_go
     assert reply.content["metrics"] == MetricRecord({"num-examples": 3})
 
 
+def test_large_received_values_do_not_lengthen_the_clipped_update():
+    """At 2^22 float32 has steps of .5: each value of the clipped update, .3, would become .5."""
+    received = {"w": np.full(10, 2.0**22, np.float32)}
+    seen = []
+
+    def mod(message, context, call_next):
+        reply = LocalDpMod(1.0, sensitivity=0.0, epsilon=1.0, delta=1e-5)(message, context, call_next)
+        seen.append(arrays_of(reply.content["arrays"])["w"] - received["w"].astype(np.float64))
+        return reply
+
+    reply = answered(on_floats(mod), received, {"w": received["w"] + 8})
+    assert np.linalg.norm(seen[0]) == pytest.approx(1.0), "before the one rounding at the end"
+    assert arrays_of(reply.content["arrays"])["w"].dtype == np.float32
+
+
 def test_buffers_go_back_as_they_came_and_statistics_that_changed_are_an_error():
     sent = {"w": np.zeros(2, np.float32), "ema": np.zeros(1, np.float32), "n.running_var": np.ones(1, np.float32)}
     trained = {**sent, "w": np.array([3.0, 4.0], np.float32), "ema": np.full(1, 1e6, np.float32)}

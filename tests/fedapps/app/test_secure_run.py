@@ -9,10 +9,13 @@ from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import SecureAggregation, TooFewRepliesError, epsilon
 from fedapps.strategies.masking import Encoding
 from fedapps.strategies.secure_aggregation import SecureRound
+from fedapps.strategies.secure_node import encoding_record
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from small_runs import LQR, run_inline, with_changes
+from small_runs import LQR
+from toys import record_of
 
 from fedapps.app.client_app import app as client_app
+from fedapps.app.node_ledger import LEDGER
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import read_largest, secure_aggregation_of
 from fedapps.registry.methods import method_names
@@ -20,6 +23,7 @@ from fedapps.report import read_run
 from fedapps.report.sections.details import details
 
 SECURE = {"methods": "fedavg", "secure-aggregation": True}
+SHARED = record_of({"w": np.zeros(2, np.float32)})
 
 
 def arrays(folder):
@@ -47,20 +51,6 @@ def test_the_mean_of_a_named_metric_is_in_the_records(federate):
     for one, other in zip(plain, secure, strict=True):
         assert other["train"].keys() == {"num-examples", "loss"}
         assert other["train"]["loss"] == pytest.approx(one["train"]["loss"], abs=3e-4)
-
-
-@pytest.mark.slow
-def test_digits_are_learned_as_well(tmp_path):
-    given = {
-        "task": "images", "images.dataset": "digits", "images.alpha": 0.5, "num-nodes": 6, "rounds": 5,
-        "evaluate-every": 5, "epochs": 1, "optimizer": "sgd", "learning-rate": 0.1, "batch-size": 20,
-        "methods": "fedavg", "collect-after": 0, "name": "run",
-    }  # fmt: skip
-    accuracies = []
-    for name, more in (("plain", {}), ("secure", {"secure-aggregation": True})):
-        folder = run_inline(with_changes(given, {"name": name, **more}), tmp_path)
-        accuracies.append(folder.lines("metrics.jsonl")[-1]["evaluate"]["test.global_accuracy"])
-    assert abs(accuracies[0] - accuracies[1]) <= 0.01
 
 
 def test_distributed_noise_is_counted_as_that_of_a_trusted_server(federate):
@@ -107,6 +97,43 @@ def test_a_node_refuses_a_message_without_masks_in_a_secure_run(tmp_path):
     content = {"config": ConfigRecord({"server-round": 1, "method": "fedavg"})}
     with pytest.raises(RuntimeError, match="secure-aggregation = true: the message asks for an update without masks"):
         asked({}, SECURE | {"cache-dir": str(tmp_path)}, "train", content)
+
+
+@pytest.mark.parametrize(
+    ("changes", "node_config", "message"),
+    [
+        ({"clip": 1e30}, {}, "asks for other scales or metrics in the sum than the run config"),
+        ({"bits": 13}, {}, "asks for other scales or metrics"),
+        ({"metrics": ["steps"], "largest": [9.0]}, {}, "asks for other scales or metrics"),
+        ({}, {"may-leave": "groups"}, "loss: the node config may-leave lets it not leave, not even in a sum"),
+        ({}, {"may-leave": "loss"}, "does not continue the session"),
+    ],
+)
+def test_a_node_is_in_a_sum_with_the_scales_of_the_run_and_with_metrics_that_may_leave(
+    tmp_path, changes, node_config, message
+):
+    given = SECURE | {"secure-aggregation-metrics": "loss: 200", "cache-dir": str(tmp_path)}
+    encoding = secure_aggregation_of(parse(LQR | given).run).plan(3)[2]
+    secagg = ConfigRecord({"session": bytes(16), **encoding_record(encoding), **changes})
+    config = ConfigRecord({"server-round": 1, "attempts": "", "method": "fedavg"})
+    with pytest.raises(RuntimeError, match=message):
+        asked(node_config, given, "train", {"arrays": SHARED, "config": config, "secagg": secagg})
+
+
+def test_the_updates_of_a_node_with_its_part_of_the_noise_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapps.app.client_app.masked", lambda message, *_: Message(RecordDict(), reply_to=message))
+    given = SECURE | {"dp": "distributed", "dp-noise": 2.0, "cache-dir": str(tmp_path)}
+    encoding = secure_aggregation_of(parse(LQR | given).run).plan(3)[2]
+    config = ConfigRecord({"server-round": 1, "attempts": "", "method": "fedavg"})
+    rules = {"dp": "distributed", "dp-noise": 1.0, "max-releases": 1, "state-dir": str(tmp_path / "state")}
+    content = {"arrays": SHARED, "config": config, "secagg": ConfigRecord(encoding_record(encoding))}
+    asked(rules, given, "train", content)
+    (line,) = (tmp_path / "state" / LEDGER).read_text().splitlines()
+    assert (json.loads(line)["noise"], json.loads(line)["round"]) == (2.0, 1)
+    with pytest.raises(RuntimeError, match="max-releases = 1: 1 updates have left this node"):
+        asked(rules, given, "train", content)
+    with pytest.raises(RuntimeError, match="dp = 'none': must be 'distributed'"):
+        asked(rules, SECURE | {"cache-dir": str(tmp_path)}, "train", content)
 
 
 def test_a_node_that_requires_it_takes_no_part_in_another_run(tmp_path):
