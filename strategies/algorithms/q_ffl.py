@@ -37,7 +37,8 @@ class QFedAvg(BaseStrategy):
     q : float
         In [0, 20]. 0 is FedAvg, bit for bit; the larger q, the more count the nodes with the largest losses.
     weight_bound : float
-        ≥ 1, the largest F_k^q that counts, relative to the median over recent replies; 0 for no bound.
+        ≥ 1, the largest F_k^q and F_k^(q−1) that count, relative to those of the median over recent replies, so that
+        no node alone can take the mean, or with a loss of 0 and q < 1 stop every step; 0 for no bound.
     lipschitz : float
         L > 0, an estimate of the Lipschitz constant of a node's gradient: 1 / learning rate where this was tuned.
     **base
@@ -78,8 +79,8 @@ class QFedAvg(BaseStrategy):
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
         loss, median = float(cast(float, reply.metrics[Q_FFL_LOSS])) + _LEAST, self._losses.median(Q_FFL_LOSS)
         self._losses.note(Q_FFL_LOSS, loss)
-        if median and self.weight_bound and loss**self.q > self.weight_bound * median**self.q:
-            loss = median * self.weight_bound ** (1 / self.q)
+        if median and self.weight_bound:
+            loss = self._bounded(loss, median)
         # Algorithm 2: the mean has Δ_k = F_k^q Δw_k; of h_k = q F_k^(q−1) ‖Δw_k‖² + L F_k^q the sum is divided by L
         self._weights += reply.weight * loss**self.q
         if self.q:
@@ -98,6 +99,13 @@ class QFedAvg(BaseStrategy):
         """The share of the way to the weighted mean that the step took; 0 without replies."""
         total = self._weights + self._curvature
         return {"q-ffl": {"step": self._weights / total if total else 0.0}}
+
+    def _bounded(self, loss: float, median: float) -> float:
+        """The loss, so far that no power of it exceeds ``weight_bound`` times that of the median."""
+        for power in (self.q, self.q - 1):
+            if loss**power > self.weight_bound * median**power:
+                return float(median * self.weight_bound ** (1 / power))
+        return loss
 
     def _squared_distance(self, arrays: Arrays) -> float:
         """‖w − y‖² over all parameters, in float64."""

@@ -159,6 +159,21 @@ def test_a_large_loss_does_not_own_the_rounds_of_q_ffl():
     assert moved[0] > 0 > moved[1], "the mean of 0.1, −0.2, 0.3 and 0.4 is positive"
 
 
+def test_a_loss_of_zero_does_not_stop_q_ffl():
+    """F^(q−1) of a node without loss would be 10^8 times that of the others, and as much shorten the step."""
+
+    def perfect(content, received):
+        number("q-ffl.loss", 0.0)(content, received)
+
+    steps = {}
+    for bound in (5.0, 0.0):
+        strategy = QFedAvg(q=0.1, weight_bound=bound)
+        Bounded(perfect, 2).run(strategy, rounds=3)
+        steps[bound] = strategy.round_info()["q-ffl"]["step"]
+    assert steps[5.0] > 0.5
+    assert steps[0.0] < 1e-6
+
+
 def test_arrays_that_are_trained_in_turn_are_compared_with_those_of_their_turn():
     class InTurn(Bounded):
         """The updates of ``a`` are a thousand times those of ``c``."""
