@@ -68,7 +68,7 @@ class Defence:
 
 
 def _local_privacy(noise: float) -> dict[str, Value]:
-    return {"dp": "local", "dp-clip": 1.0, "dp-noise": noise, "dp-seeded": True}
+    return {"dp": "local", "dp-clip": 1.0, "dp-noise": noise, "dp-seeded": True, "weighting": "uniform"}
 
 
 _LARGEST: dict[str, Value] = {"compression": "top-k", "compression-share": 0.01}

@@ -85,7 +85,8 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
     of_nodes = [audited.batches(situation, node) for node in range(situation.nodes)]
     sent = own if situation.nodes == 1 else [joined([batches[0] for batches in of_nodes])]
     seen = [
-        observed(task, audited.model_of(node), of, run, fisher=situation.fisher) for node, of in enumerate(of_nodes)
+        observed(task, audited.model_of(node), of, run, fisher=situation.fisher, node=node)
+        for node, of in enumerate(of_nodes)
     ]
     changes = {name: sum((one[name] for one in seen), torch.zeros(())) / len(seen) for name in seen[0]}
     rows: list[Row] = []
@@ -118,7 +119,8 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
 def _among_candidates(
     audited: Audited, situation: Situation, changes: Changes, own: Sequence[Batch], other: Sequence[Batch]
 ) -> Row:
-    task, run = audited.task, run_in(audited.run, replace(SITUATIONS[0], optimizer=situation.optimizer))
+    task, known = audited.task, replace(audited.run, dp="none")  # the attacker does not know the noise
+    run = run_in(known, replace(SITUATIONS[0], optimizer=situation.optimizer))
     strangers = {node: _singles(audited, node) for node in _others(audited)}
 
     def parted(node: int, singles: Iterable[Batch], counts: Sequence[int]) -> list[Tensor]:

@@ -175,8 +175,13 @@ def separate(batch: Batch) -> list[Batch]:
     return [{name: tensor[row : row + 1] for name, tensor in batch.items()} for row in range(_count(batch))]
 
 
-def observed(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunConfig, *, fisher: bool) -> Changes:
-    """What the server gets of one node: the weights before minus those after training, in float32, or Fisher terms."""
+def observed(
+    task: Task, model: nn.Module, batches: Sequence[Batch], run: RunConfig, *, fisher: bool, node: int = 0
+) -> Changes:
+    """What the server gets of one node: the weights before minus those after training, in float32, or Fisher terms.
+
+    Each ``node`` draws its own noise.
+    """
     if fisher:
         with torch_seed(run.seed, *_DRAWS):
             terms = diagonal_fisher(model, batches[:1], task.loss, vectorised=task.vectorises)
@@ -184,14 +189,14 @@ def observed(task: Task, model: nn.Module, batches: Sequence[Batch], run: RunCon
     local = deepcopy(model)
     with torch_seed(run.seed, *_DRAWS):
         run_plan(local, [Phase(replace(run.training, steps=0, epochs=1))], lambda _: iter(batches), task.loss)
-    return sent(model, local, run)
+    return sent(model, local, run, node)
 
 
-def sent(model: nn.Module, local: nn.Module, run: RunConfig) -> Changes:
+def sent(model: nn.Module, local: nn.Module, run: RunConfig, node: int = 0) -> Changes:
     """What a node sends that got one model and trained another: the first minus the second, noised and compressed."""
     after = dict(local.named_parameters())
     changes = {name: (one - after[name]).detach() for name, one in model.named_parameters() if one.requires_grad}
-    if noise := noise_of(run):
+    if noise := noise_of(run, node):
         changes = noise(changes)
     if compress := compressed(run):
         changes = dict(compress(changes))

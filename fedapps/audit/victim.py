@@ -137,11 +137,11 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     return TrainedVictim(victim, updated, before, victim_node.sentences, subject.special_tokens(data), frequencies)
 
 
-def noise_of(run: RunConfig) -> ClippedNoise | None:
-    """Local differential privacy, under ``dp = "local"``; the noise is drawn with the seed of the run."""
+def noise_of(run: RunConfig, node: int = 0) -> ClippedNoise | None:
+    """Local differential privacy, under ``dp = "local"``; a node draws its noise with its number and the run's seed."""
     if run.dp != "local":
         return None
-    generator = torch.Generator().manual_seed(derive_seed(run.seed, "audit", "noise"))
+    generator = torch.Generator().manual_seed(derive_seed(run.seed, "audit", "noise", *[node][: bool(node)]))
     return ClippedNoise(run.dp_clip, run.dp_clip * run.dp_noise, generator)
 
 

@@ -38,6 +38,7 @@ from fedapps.audit.membership import (
     recognised,
 )
 from fedapps.audit.observed import (
+    SITUATIONS,
     Audited,
     Situation,
     fisher_terms,
@@ -232,6 +233,19 @@ def test_images_are_named_by_their_updates_alone(norm, monkeypatch):
     attack(Known(task, nodes), Situation("3 examples", 3), Search())
     assert counted[-1] == [1]
     assert ([3] in counted) == (norm == "batch")
+
+
+def test_the_attacker_does_not_know_the_noise_and_each_node_draws_its_own(monkeypatch):
+    monkeypatch.setattr(fedapps.audit.leakage, "matched", lambda simulate, target, templates, *_, **__: (templates, 0))
+    known = Known(DRIVERS, [driver(number, 8) for number in range(8)])
+    known.run = replace(known.run, dp="local", dp_clip=1.0, dp_noise=1000.0)
+    (named,) = (row for row in attack(known, SITUATIONS[0], Search()) if row["attack"] == CANDIDATES)
+    assert named["read"] == 0, "a candidate with the same noise would be as near as without any"
+    batches = known.batches(SITUATIONS[0], 0)
+    one, other = (
+        vector(observed(DRIVERS, known.model_of(0), batches, known.run, fisher=False, node=node)) for node in (0, 1)
+    )
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.1
 
 
 @pytest.mark.parametrize("norm", ["group", "batch"])
