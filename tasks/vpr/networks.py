@@ -202,6 +202,12 @@ class Normalise(nn.Module):
         return ((images.float() / 255 if whole else images) - self.shift) / self.scale
 
 
+def _fast_layout(maps: Tensor) -> Tensor:
+    """Put the channels last on a CPU: poolings and convolutions take less than two thirds of the time."""
+    fits = maps.ndim == 4 and maps.device.type == "cpu"
+    return maps.contiguous(memory_format=torch.channels_last) if fits else maps
+
+
 class PlaceNetwork(nn.Module):
     """Maps images to descriptors of length 1 through frozen layers, trained layers, a pooling and a projection.
 
@@ -267,12 +273,12 @@ class PlaceNetwork(nn.Module):
 
     def frozen_part(self, images: Tensor) -> Tensor:
         """Compute the maps ``[b, channels, h, w]`` of the frozen layers, which training never changes."""
-        maps: Tensor = self.frozen(self.normalise(images))
+        maps: Tensor = self.frozen(_fast_layout(self.normalise(images)))
         return maps
 
     def trained_part(self, maps: Tensor) -> Tensor:
         """Compute the descriptors ``[b, width]`` from the maps of :meth:`frozen_part`."""
-        local = normalize(self.trained(maps), dim=1)
+        local = normalize(self.trained(_fast_layout(maps)), dim=1)
         pooled = normalize(self.pooling(local), dim=1)
         return pooled if self.projection is None else normalize(self.projection(pooled), dim=1)
 
