@@ -21,7 +21,7 @@ _BRACES = re.compile(r"\{([\w-]+)\}")
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: a command whose result a page shows.
+    """One experiment: a command with a result.
 
     Parameters
     ----------
@@ -31,26 +31,23 @@ class Experiment:
     run : str
         What follows ``python -m``; ``{data}`` and names of pretrained networks and of other experiments in braces
         stand for folders.
-    minutes : float
-        As its result has measured, otherwise about, on two cores.
-    page : str
-        The page in ``docs/`` that shows the result.
     after : tuple of str
         The experiments whose run folders the command uses.
     by_node : bool
         Whether its result also has the final test error of each node in each stage.
     by_round : str
         A metric whose mean over the nodes its result also has after each round with an evaluation; empty = none.
+    minutes : float
+        As its result has measured, otherwise about, on two cores; 0 = not measured.
     """
 
     name: str
     answers: str
     run: str
-    minutes: float
-    page: str
     after: tuple[str, ...] = ()
     by_node: bool = False
     by_round: str = ""
+    minutes: float = 0.0
 
     @property
     def needs_data(self) -> bool:

@@ -123,7 +123,6 @@ def table(
     digits: int = 3,
     head: str = "",
     paper: str = "",
-    at: str = "",
 ) -> str:
     """A row per method, a column per metric: the mean with half its interval, and the paper's number in brackets.
 
@@ -142,20 +141,18 @@ def table(
         Head of the first column.
     paper : str
         The recipe whose numbers of the paper are shown; that of the result if empty, none if "-".
-    at : str
-        The value of a varied key.
     """
     content = result(name)
     printed = {} if paper == "-" else paper_of(paper or content.recipe, [m for m in methods if is_method(m)])
     lines = [[head, *metrics.values()]]
     for method in methods:
         cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
-        of_method = content.methods.get(method + at, {}) if method in printed else content.methods[method + at]
+        of_method = content.methods.get(method, {}) if method in printed else content.methods[method]
         for key in metrics:
             metric, _, own_digits = key.partition(":")
             known = of_method.get(metric)
             bracket = printed.get(method, {}).get(metric)
-            few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method + at) else ""
+            few = f" ({known.seeds} of {len(content.seeds)})" if known and content.lacks_seeds(method) else ""
             cells.append(_cell(known, bracket, int(own_digits or digits)) + few)
         lines.append(cells)
     return markdown(lines)
@@ -278,9 +275,9 @@ def at_values(name: str, metric: str, key: str = "", method: str = "", theirs: M
 
 
 @_function
-def epsilon(noise: float, rounds: int, *, local: bool = False, sampling: float = 1.0) -> str:
-    """ε at δ = 10⁻⁵ of local privacy, or of central privacy in which a node is drawn with probability ``sampling``."""
-    spent = budget(noise, rounds, 1e-5, sensitivity=2.0 if local else 1.0, sampling_probability=sampling)
+def epsilon(noise: float, rounds: int) -> str:
+    """ε at δ = 10⁻⁵ of central privacy in which all nodes take part in every round."""
+    spent = budget(noise, rounds, 1e-5)
     return f"{float(f'{spent:.3g}'):,g}" if isfinite(spent) else "∞"
 
 

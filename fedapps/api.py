@@ -5,7 +5,7 @@ The functions call what the commands of ``python -m fedapps`` call, print what t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ def run(
     if "methods" in keys:
         keys["methods"] = named(keys["methods"])
     keys_of_run = run_keys(overrides, keys)
-    folder = launch_recipe(Path(recipe) if recipe else None, keys_of_run, Simulation(engine), str(output_dir))
+    path = Path(recipe).expanduser() if recipe else None
+    folder = launch_recipe(path, keys_of_run, Simulation(engine), _folder(output_dir))
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
 
 
@@ -132,11 +133,11 @@ def compare(
     if resume:
         if recipe or overrides or methods or vary or seed_keys or against or keys:
             raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")
-        return ComparisonResult(resume_comparison(Path(resume), jobs=jobs, cluster=cluster))
+        return ComparisonResult(resume_comparison(Path(resume).expanduser(), jobs=jobs, cluster=cluster))
     if not recipe:
         raise ValueError("recipe: name a recipe or a run-config file, or give the folder of a comparison as resume")
     folder = compare_recipe(
-        Path(recipe),
+        Path(recipe).expanduser(),
         methods=split_expressions(named(methods)),
         seeds=seeds,
         first_seed=first_seed,
@@ -147,7 +148,7 @@ def compare(
         vary=_varied(vary or {}),
         seed_keys=seed_keys,
         against=against,
-        output_dir=str(output_dir),
+        output_dir=_folder(output_dir),
     )
     return ComparisonResult(folder)
 
@@ -165,7 +166,7 @@ def open_run(folder: str | Path) -> RunResult | PipelineResult | ComparisonResul
     ValueError
         If there is no such folder, nothing of this kind in it, or a file is malformed.
     """
-    return opened(Path(folder))
+    return opened(Path(folder).expanduser())
 
 
 def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +188,10 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     return {key: _value(value) for key, value in (first | second).items()}
 
 
+def _folder(path: str | Path) -> str:
+    return str(Path(path).expanduser())
+
+
 def _value(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
@@ -194,6 +199,11 @@ def _value(value: Any) -> Any:
 
 
 def _varied(vary: Mapping[str, Sequence[Any]]) -> list[Vary]:
+    for key, values in vary.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise ValueError(
+                f"vary: {key!r} = {values!r}: must be a list of values; write it as {{{key!r}: [{values!r}]}}"
+            )
     axes = [Vary(key, tuple(map(_value, values))) for key, values in vary.items()]
     if empty := [axis.key for axis in axes if not axis.values]:
         raise ValueError(f"vary: {empty[0]!r} has no value; write it as {{'lqr.trajectories': [4, 8]}}")

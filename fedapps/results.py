@@ -316,7 +316,7 @@ class ComparisonResult(ReportedResult):
     def table(self) -> pd.DataFrame:
         """Mean, standard deviation (``std``) and half the width of the mean's 95 % interval (``half``) over the seeds.
 
-        A row per method and metric; ``half`` is NaN with one seed. ``seeds`` counts those that finished.
+        A row per method and metric; ``std`` and ``half`` are NaN with one seed. ``seeds`` counts those that finished.
         """
         return pd.DataFrame(
             [
@@ -325,7 +325,7 @@ class ComparisonResult(ReportedResult):
                     **at,
                     "metric": metric,
                     "mean": one.mean,
-                    "std": one.sd or 0.0,
+                    "std": math.nan if one.sd is None else one.sd,
                     "half": math.nan if one.half is None else one.half,
                     "seeds": one.seeds,
                 }

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from fedapps.base.atomic import entries
-from fedapps.base.errors import DataError
-from fedapps.base.options import parse_options, with_values
+from fedapps.base.errors import DataError, listed
+from fedapps.base.options import option_fields, parse_options, with_values
 from fedapps.base.text_files import read_json, shown
 
 from .profiles import PrivateParameters
@@ -51,7 +51,8 @@ _DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
     "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
 }  # fmt: skip
-_LISTED = 3  # tensors that a message lists
+_INSTEAD = "other programs read it: load the run, or an export in the format 'safetensors'"
+_LISTED = 3  # tensors or keys that a message lists
 
 
 class ModelFolderError(DataError):
@@ -99,12 +100,15 @@ class StoredModel:
         """
         path = folder / CONFIG
         if not cls.is_in(folder):
-            raise ModelFolderError(f"{folder} is no model folder: it has no {CONFIG} or no {WEIGHTS}")
+            why = why_no_model(folder) or f"it has no {CONFIG} and no {WEIGHTS}"
+            raise ModelFolderError(f"{folder} is no model folder: {why}")
         with problems_of(path):
             check_regular(path, MAX_CONFIG)
             check_regular(folder / WEIGHTS)
             config = read_json(path, constants=True)
             check_value(config)
+            if isinstance(config, dict) and "model_type" in config and "format" not in config:
+                raise ValueError(f"it is a model of the library transformers; {_INSTEAD}")
             version = field_of(config, "format", int)
             if version != FORMAT:
                 raise ValueError(f"format = {version!r}; this version of fedapps reads format {FORMAT}")
@@ -143,7 +147,13 @@ class StoredModel:
         another version.
         """
         kind = find_task(self.name)
-        values, errors = parse_options(kind.Options, dict(self.options), f"{self.name}.")
+        known = option_fields(kind.Options)
+        _, *further = [key for key in self.options if key not in known] or [""]  # the first error lists the known keys
+        others = set(further)  # of a stranger's folder there may be a million
+        given = {key: value for key, value in self.options.items() if key not in others}
+        values, errors = parse_options(kind.Options, given, f"{self.name}.")
+        if further:
+            errors.append(f"{listed([f'{self.name}.{key}' for key in further], _LISTED - 1)}: unknown, too")
         errors += [
             f"{self.name}.{key} = {value}: at most {_LARGEST_OPTION} in a model folder"
             for key, value in self.options.items()
@@ -165,6 +175,33 @@ def problems_of(path: Path) -> Iterator[None]:
 
 
 # -- the files ----------------------------------------------------------------------------------------------------
+
+
+def why_no_model(folder: Path) -> str:
+    """Why a folder is no model folder, if it has a part of one or is an export in another format; otherwise empty."""
+    if not (folder / CONFIG).is_file():
+        return f"it has {WEIGHTS}, but no {CONFIG}" if (folder / WEIGHTS).is_file() else ""
+    with suppress(ValueError, OSError):
+        check_regular(folder / CONFIG, MAX_CONFIG)
+        config = read_json(folder / CONFIG, constants=True)
+        if isinstance(config, dict) and isinstance(config.get("format"), str):
+            return f"it is an export in the format {shown(config['format'])}; {_INSTEAD}"
+    return "" if (folder / WEIGHTS).is_file() else f"it has {CONFIG}, but no {WEIGHTS}"
+
+
+def identity(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when another model takes the place of a model folder or of its files: of each the device, the inode
+    and the time of change in ns; ``None`` for what is missing.
+    """
+    return tuple(_identity(path) for path in (folder, folder / CONFIG, folder / WEIGHTS))
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def check_regular(path: Path, most: float = inf) -> None:

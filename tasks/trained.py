@@ -10,10 +10,11 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import sleep
 from typing import Any, ClassVar, Self, TextIO
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
@@ -26,6 +27,8 @@ from .partitioners import added_logits, adjust_logits
 from .profiles import PrivateParameters
 
 _MOST_THREADS = 1024
+#: How often a model folder is read at most if others take its place meanwhile, and the seconds between two times.
+_READS, _PAUSE = 5, 0.05
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,8 @@ class TrainedModel:
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield the model's answer to each example of files, as ``fedapps predict`` writes them.
 
+        A classifier with the added logits of its node adds them, as in its evaluation on the node's own examples.
+
         Parameters
         ----------
         inputs : sequence of Path or text stream
@@ -246,7 +251,7 @@ class TrainedModel:
         raise NotImplementedError(f"task {self.task.name!r} has no predictions for single examples: use evaluate")
 
     def network(self, example: NodeData | None = None) -> Network:
-        """Return what ``fedapps export`` exports.
+        """Return what ``fedapps export`` exports. It answers as :meth:`rows` does.
 
         Parameters
         ----------
@@ -359,9 +364,28 @@ class TrainedModel:
         ------
         ModelFolderError
             The folder is no model folder, malformed, damaged or of another version, or it has a link, a special file or
-            a file that is too large. The message names the file.
+            a file that is too large. The message names the file. Or another model took its place at each attempt to
+            read it.
         """
         path = Path(folder).expanduser()
+        for _ in range(_READS):
+            before = model_folder.identity(path)
+            try:
+                model = cls._read_once(path, find_task)
+            except (OSError, ValueError):
+                if model_folder.identity(path) == before:
+                    raise
+            else:
+                if model_folder.identity(path) == before:
+                    return model.to(device)
+            sleep(_PAUSE)  # for an instant, a folder that is replaced has another name
+        raise model_folder.ModelFolderError(
+            f"{path} was replaced at each of {_READS} attempts to read it: read it when no program writes it"
+        )
+
+    @classmethod
+    def _read_once(cls, path: Path, find_task: Callable[[str], type[Task]]) -> "TrainedModel":
+        """Read a model folder, which may change meanwhile."""
         stored = model_folder.StoredModel.read(path)
         with model_folder.problems_of(path / model_folder.CONFIG):
             task, origin = stored.task(find_task), Origin.read(stored.origin)
@@ -379,13 +403,42 @@ class TrainedModel:
         if stored.added_logits:
             adjust_logits(module, torch.tensor(stored.added_logits, dtype=torch.float64))
         with model_folder.problems_of(path / model_folder.FILES):
-            model = kind(task, module, stored.facts, origin, private=stored.private, files=kept)
-        return model.to(device)
+            return kind(task, module, stored.facts, origin, private=stored.private, files=kept)
 
     def __repr__(self) -> str:
         origin = self.origin
         whose = f"node {origin.node}" if origin.node else "shared"
         return f"{type(self).__name__}({self.task.name}, {origin.method or 'no method'}, {whose}, round {origin.round})"
+
+
+class AdjustedClassifier(nn.Module):
+    """A classifier on the CPU that always adds τ log π to its logits, not only for examples with the label shares π.
+
+    Parameters
+    ----------
+    classifier : Module
+        Returns logits ``[b, classes]``.
+    added : Tensor [classes]
+        τ log π.
+    """
+
+    added: Tensor
+
+    def __init__(self, classifier: nn.Module, added: Tensor) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.register_buffer("added", added.float().cpu())
+        self.eval()
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(*inputs)
+        return logits + self.added
+
+
+def with_added_logits(classifier: nn.Module) -> nn.Module:
+    """Return the classifier of a node for the node's label shares; a classifier without added logits as it is."""
+    added = added_logits(classifier)
+    return classifier if added is None else AdjustedClassifier(classifier, added)
 
 
 def versions() -> dict[str, str]:

@@ -70,7 +70,9 @@ def unsupported(image: Image.Image, max_pixels: int = MAX_PIXELS, limit: str = "
     mode = image.mode
     if image.format not in (None, "MPO", *FORMATS):  # a JPEG with several pictures becomes an MPO
         return f"has the format {image.format}: only {', '.join(FORMATS)} are decoded; {_CONVERT}"
-    if (pixels := image.width * image.height) > max_pixels:
+    if not (pixels := image.width * image.height):
+        return f"has {image.width} x {image.height} pixels: at least one is expected"
+    if pixels > max_pixels:
         raised = (f" ({limit})", ", or raise the limit") if limit else ("", "")
         return (
             f"has {image.width} x {image.height} = {pixels:,} pixels: at most {max_pixels:,} are accepted{raised[0]}; "
@@ -183,6 +185,8 @@ def picture_of(image: GivenImage, name: str) -> Image.Image:
             f"{name} is a {type(image).__name__} {_shape_of(image)}; expected the path of a file, a Pillow "
             "image, uint8 [H, W, 3] or [H, W], or a uint8 tensor [3, H, W]"
         )
+    if not pixels.size:
+        raise DataError(f"{name} is a {type(image).__name__} {_shape_of(image)}: at least one pixel is expected")
     return as_rgb(Image.fromarray(pixels))
 
 

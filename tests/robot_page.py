@@ -7,17 +7,41 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedapps.tasks.lqr.task import LqrTrained
 
 PAGE = Path(__file__).parents[1] / "deploy" / "README.md"
 PERIOD = 0.01  # seconds
 
 
-class _StoppedError(Exception):
+def loop_of_page() -> str:
+    """The code of the loop, without the line that names the folder."""
+    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    code, changed = re.subn(r'^folder = ".*"$', "", block, flags=re.MULTILINE)
+    assert changed == 1
+    return code
+
+
+class PointController:
+    """Controls a point mass of the task lqr as a Controller of the page's cars controls a car."""
+
+    def __init__(self, model: LqrTrained) -> None:
+        self.model = model
+
+    def use(self, model: LqrTrained) -> None:
+        self.model = model
+
+    def step(self, state: np.ndarray, _: object) -> np.ndarray:
+        return self.model.control(state)
+
+
+class StoppedError(Exception):
     """Ends the loop."""
 
 
 class RobotOfPage(threading.Thread):
-    """Runs the loop with a folder, a sensor that never changes, and a motor that notes which models there were.
+    """Runs the loop with a folder of models of the task lqr, whose models get the face of those of cars.
+
+    The sensor never changes, and the motor notes which models there were.
 
     Attributes
     ----------
@@ -29,17 +53,17 @@ class RobotOfPage(threading.Thread):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
-        (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-        self._code, changed = re.subn(r'^folder = ".*"$', "", block, flags=re.MULTILINE)
-        assert changed == 1
-        self._names: dict[str, Any] = {"folder": folder, "sense": lambda: np.ones(2), "act": self._act}
+        self._code = loop_of_page()
+        self._names: dict[str, Any] = {"folder": folder, "sense": lambda: (np.ones(2), None), "act": self._act}
         self._stop_wanted = threading.Event()
         self._last: object = None
         self.rounds: list[int] = []
         self.steps: list[int] = []
+        car: Any = LqrTrained
+        car.controller, car.predictor = lambda model: PointController(model), lambda model: model
 
     def run(self) -> None:
-        with suppress(_StoppedError, StopIteration):
+        with suppress(StoppedError, StopIteration):
             exec(self._code, self._names)
 
     def stop(self) -> None:
@@ -50,7 +74,7 @@ class RobotOfPage(threading.Thread):
         self.join()
 
     def _act(self, control: np.ndarray) -> None:
-        model = self._names["model"]
+        model = self._names["controller"].model
         assert control == -model.gain.sum()
         if model is not self._last:
             self._last = model
@@ -58,4 +82,4 @@ class RobotOfPage(threading.Thread):
             self.steps.append(0)
         self.steps[-1] += 1
         if self._stop_wanted.wait(PERIOD):
-            raise _StoppedError
+            raise StoppedError

@@ -22,6 +22,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The path of a socket has at most 107 bytes, and Ray adds up to 68 to that of its folder:
 #: /ray/session_DATE_TIME_MICROSECONDS_PID/sockets/plasma_store.
 _RAY_PATH = 39
+_GRACE = 10.0  # seconds, between SIGTERM and SIGKILL
 #: States of processes that have ended: not reaped yet, and dead.
 _ENDED = ("Z", "X")
 
@@ -109,15 +110,15 @@ def free_port() -> int:
             return port
 
 
-def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 10.0) -> None:
+def end_groups(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Stop processes that lead sessions, and everything they started.
 
-    All are sent SIGTERM at the same time, and SIGKILL after ``patience`` seconds. Processes that they started get a
+    All are sent SIGTERM at the same time, and SIGKILL after 10 seconds. Processes that they started get a
     quarter of that time to exit by themselves before they are sent SIGTERM as well.
     """
     leaders = [process.pid for process in processes]
     started = {*descendants(*leaders), *_members(leaders)}.difference(leaders)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _GRACE
     for process in processes:
         process.terminate()
     for process in processes:
@@ -127,7 +128,7 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 1
             process.kill()
             process.wait()
     started |= set(descendants(*started))  # processes started in the meantime
-    if left := _wait_until_gone(started, min(deadline, time.monotonic() + patience / 4)):
+    if left := _wait_until_gone(started, min(deadline, time.monotonic() + _GRACE / 4)):
         _signal(left, signal.SIGTERM)
         _signal(_wait_until_gone(left, deadline), signal.SIGKILL)
 

@@ -23,6 +23,7 @@ from fedapps.registry.methods import method_class, resolved
 from fedapps.registry.tasks import task_lines
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.partitioners import added_logits
 from fedapps.tasks.trained import Origin, TrainedModel
 
 from .formats import Format, HuggingFace, Onnx, Request, Safetensors, TorchProgram, Written, described
@@ -190,6 +191,11 @@ def _private(model: TrainedModel) -> Iterator[str]:
             f"This is the model of one node. It has {what}what the method fitted to this node's data before an "
             "evaluation, if it fits anything. Whoever has the model can try to draw conclusions about these data."
         )
+        if added_logits(model.module) is not None:
+            yield (
+                "Its logits have the logarithms of this node's label shares added, as in the evaluation on the node's "
+                "own examples."
+            )
         if model.facts:
             names = ", ".join(f"`{name}`" for name in model.facts)
             yield f"Facts of this node that inputs need are in the files, too: {names}."

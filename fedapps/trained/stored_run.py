@@ -28,6 +28,7 @@ from fedapps.strategies import BaseStrategy, Snapshot
 from fedapps.strategies.records import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
 from fedapps.tasks.base import Task
+from fedapps.tasks.model_folder import why_no_model
 
 _MAX_NAMES = 12
 #: The data of at most so many nodes are simulated for each node that the records name.
@@ -52,12 +53,13 @@ class StoredRun:
         Raises
         ------
         ValueError
-            It is no run folder. The message names the run folders in it, if there are any.
+            It is no run folder. The message names the run folders in it, if there are any, or what it lacks as a model
+            folder.
         """
         if not (path / "config.toml").is_file():
             inside = [str(file.parent) for file in sorted(path.glob("*/config.toml"))]
             hint = f"; it has the run folders {first_names(inside)}" if inside else ""
-            missing = "there is no such folder" if not path.is_dir() else "it has no config.toml"
+            missing = "there is no such folder" if not path.is_dir() else why_no_model(path) or "it has no config.toml"
             raise ValueError(f"{path} is neither a run folder nor a model folder: {missing}{hint}")
         return cls(path)
 

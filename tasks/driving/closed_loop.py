@@ -41,6 +41,8 @@ from .data import Session
 from .options import SETTINGS, Options, Setting, to_bicycle, to_motion
 from .planner import TAU, Forecast, HoldLastControl, Predictor, candidate_plans, mpc_policy, next_controls
 
+_DRAWN = 3  # sessions, and forecasts of each
+
 
 class Controller:
     """Drives the robot of one encounter, or of S encounters at once, as the closed loop of an evaluation does.
@@ -287,10 +289,8 @@ def session_metrics(prefix: str, batches: Sequence[Sessions]) -> Metrics:
     return metrics
 
 
-def traces(
-    setting: Setting, forecast: Forecast, sessions: Sessions, count: int = 3, replans: int = 3
-) -> dict[str, np.ndarray]:
-    """Return arrays that show sessions from above; x is lateral, y longitudinal, in metres.
+def traces(setting: Setting, forecast: Forecast, sessions: Sessions) -> dict[str, np.ndarray]:
+    """Return arrays that show three sessions from above, each with three forecasts; x is lateral, y longitudinal, in m.
 
     Parameters
     ----------
@@ -299,11 +299,7 @@ def traces(
     forecast : Forecast
         The robot's predictor.
     sessions : Sessions
-        Simulated sessions.
-    count : int
-        The number of sessions to draw, from the first on.
-    replans : int
-        The number of forecasts to draw per session.
+        Simulated sessions, of which the first ones are drawn.
 
     Returns
     -------
@@ -316,11 +312,11 @@ def traces(
     scenario, options = sessions.scenario, forecast.options
     motions = to_motion(sessions.states)
     drawn: dict[str, np.ndarray] = {}
-    for i in range(min(count, len(sessions))):
+    for i in range(min(_DRAWN, len(sessions))):
         length, start = int(sessions.length[i]), int(sessions.lane_change_start[i])
         end = (start if start > 0 else length) - 1
         first = min(options.min_history, options.history) - 1
-        steps = np.unique(np.linspace(min(first, end), end, replans).astype(int)) // TAU * TAU
+        steps = np.unique(np.linspace(min(first, end), end, _DRAWN).astype(int)) // TAU * TAU
         steps = np.unique(np.maximum(steps, -(-first // TAU) * TAU))
         predicted = []
         for step in steps:

@@ -52,8 +52,14 @@ class DrivingTrained(TrainedModel):
 
     Motions are ``(x, y, vx, vy)`` in m and m/s, x lateral and y along the road; the cars are the robot, the human and,
     in the scenario "three-cars", the gray car. Controls are throttle (m/s²) and steering angle (radians), or lateral
-    and longitudinal acceleration (m/s²) in recorded trials. A step is 0.1 s. Among pedestrians it is 0.4 s, the cars
-    are the nearest other person and the person, y points the way that the person has walked, and x to the right of it.
+    and longitudinal acceleration (m/s²) in recorded trials. A step is 0.1 s.
+
+    In recorded trials, whose files have x along the road, lateral positions are measured from the line between the
+    lanes, ``y - driving.lane-line`` of the file. If the human starts below 0, lateral positions, velocities and
+    accelerations are negated, so that the human starts on the positive side and the robot on the negative one.
+
+    Among pedestrians a step is 0.4 s, the cars are the nearest other person and the person, y points the way that the
+    person has walked, and x to the right of it.
     """
 
     pipeline_tag: ClassVar[str] = "robotics"
@@ -75,9 +81,11 @@ class DrivingTrained(TrainedModel):
         ----------
         motions : array-like [t, cars, 4] or [S, t, cars, 4]
             What was observed, of one encounter or of S; the last ``driving.history`` steps count, and there must be
-            ``driving.min-history``.
+            ``driving.min-history``. Those of recorded trials are not in the coordinates of their files: x is measured
+            from ``driving.lane-line``, and mirrored so that the human starts its trial on the positive side.
         controls : array-like [t, cars, 2] or [S, t, cars, 2]
-            Those that led to the motions of the same row; zeros for the gray car.
+            Those that led to the motions of the same row; zeros for the gray car. In recorded trials mirrored with the
+            motions.
         plan : array-like [H, 2] or [S, H, 2], optional
             The controls that the robot plans for the next H = ``driving.horizon`` steps; by default none, it coasts.
         samples : int, optional
@@ -91,7 +99,7 @@ class DrivingTrained(TrainedModel):
 
         Returns
         -------
-        float32 ndarray [K, H, 4] or [S, K, H, 4]
+        float64 ndarray [K, H, 4] or [S, K, H, 4]
             The human's motions after each step, in the frame of ``motions``.
 
         Raises
@@ -113,23 +121,23 @@ class DrivingTrained(TrainedModel):
         count, horizon = len(seen), options.horizon
         ahead = torch.zeros(count, horizon, 2)
         if plan is not None:
-            ahead = _checked(plan, (horizon, 2), "plan", "[H, 2] or [S, H, 2]")
-            if ahead.ndim > 3 or (ahead.ndim == 3 and len(ahead) != count):
-                raise DataError(
-                    f"plan of shape {list(ahead.shape)}; expected [{horizon}, 2] or [{count}, {horizon}, 2]"
-                )
+            shapes = f"[{horizon}, 2] or [{count}, {horizon}, 2]"
+            ahead = _checked(plan, (horizon, 2), "plan", shapes, dimensions=(2, 3))
+            if ahead.ndim == 3 and len(ahead) != count:
+                raise DataError(f"plan of shape {list(ahead.shape)}; expected {shapes}")
             ahead = ahead.expand(count, -1, -1)
         draws = self._noise(noise, count, options.samples if samples is None else samples, seed)
         if not count:
-            return np.empty((0, draws.shape[1], horizon, 4), dtype=np.float32)
+            return np.empty((0, draws.shape[1], horizon, 4))
         device = self.device
         history = past(setting, seen, acting, options.history).float().to(device)
         standard = (ahead / ahead.new_tensor(setting.control)).float().to(device)
         with torch.no_grad():
             expected = cast(Forecaster, self.module).forecast(history, standard[:, None], draws.to(device))[:, 0]
-        human: np.ndarray = setting.roll_out(seen[:, -1, HUMAN][:, None], expected.cpu().to(seen.dtype)).float().numpy()
+        # In float64, because float32 rounds map coordinates to 0.25 m and more.
+        human: np.ndarray = setting.roll_out(seen[:, -1, HUMAN][:, None], expected.cpu().double()).numpy()
         finite_answer(human, "forecast")
-        finite_answer(human[..., :2] - seen[:, -1:, HUMAN, :2][:, None].float().numpy(), "movement", limit)
+        finite_answer(human[..., :2] - seen[:, -1:, HUMAN, :2][:, None].numpy(), "movement", limit)
         return human[0] if single else human
 
     def forecast_people(
@@ -147,31 +155,32 @@ class DrivingTrained(TrainedModel):
 
         Returns
         -------
-        float32 ndarray [P, K, H, 2]
+        float64 ndarray [P, K, H, 2]
             Positions after each step; NaN for people who were not seen in all of the steps that count.
 
         Raises
         ------
         DataError
-            The model is not one of pedestrians, the shape is wrong, there are fewer steps, or a position is infinite.
+            The model is not one of pedestrians, the shape is wrong, there are fewer steps, a position is infinite or no
+            number, ``samples`` is not a whole number of at least 1, or as of :meth:`forecast`.
         """
         options = self._options
         if options.scenario != "pedestrians":
             raise DataError(f"the model forecasts drivers (driving.scenario = {options.scenario!r}); call forecast")
-        tracks = np.asarray(positions, dtype=float)
-        if tracks.ndim != 3 or tracks.shape[2] != 2 or len(tracks) < options.history or np.isinf(tracks).any():
+        draws = _whole(options.samples if samples is None else samples)
+        tracks = finite_numbers(positions, "positions", missing=True).astype(np.float64)
+        if tracks.ndim != 3 or tracks.shape[2] != 2 or len(tracks) < options.history:
             raise DataError(
-                f"positions of shape {list(tracks.shape)}, or infinite; expected [T, P, 2] with T of at least "
-                f"{options.history} (driving.history), and NaN where somebody was not seen"
+                f"positions of shape {list(tracks.shape)}; expected [T, P, 2] with T of at least {options.history} "
+                "(driving.history), and NaN where somebody was not seen"
             )
         tracks = tracks[-options.history :]
         seen = np.flatnonzero(np.isfinite(tracks).all(axis=(0, 2)))
-        draws = options.samples if samples is None else samples
-        paths = np.full((tracks.shape[1], draws, options.horizon, 2), np.nan, dtype=np.float32)
+        paths = np.full((tracks.shape[1], draws, options.horizon, 2), np.nan)
         if len(seen):
             views = [turned(tracks[:, person], tracks, int(person)) for person in seen]
             motions, controls = (np.stack([getattr(view, name) for view in views]) for name in ("states", "controls"))
-            ahead = self.forecast(motions, controls, samples=samples, seed=seed, limit=limit)[..., :2]
+            ahead = self.forecast(motions, controls, samples=draws, seed=seed, limit=limit)[..., :2]
             for person, view, path in zip(seen, views, ahead, strict=True):
                 paths[person] = path @ view.turn + view.origin
         return paths
@@ -292,17 +301,23 @@ class DrivingTrained(TrainedModel):
             if tensor.ndim != 3 or tensor.shape[0] != count or not tensor.shape[1] or tensor.shape[2] != latent:
                 raise DataError(f"noise of shape {list(tensor.shape)}; expected [{count}, K, {latent}]")
             return tensor
-        if not isinstance(samples, Integral) or samples < 1:
-            raise DataError(f"samples = {samples}: must be a whole number of at least 1")
+        draws = _whole(samples)
         with torch_seed(seed, "driving", "forecast"):
-            return torch.randn(count, samples, latent)
+            return torch.randn(count, draws, latent)
 
 
-def _checked(numbers: ArrayLike | Tensor, last: tuple[int, int], what: str, expected: str) -> Tensor:
-    """Numbers of float32 or float64 whose last two dimensions are ``last``."""
-    tensor = torch.as_tensor(finite_numbers(numbers, what))
-    tensor = tensor if tensor.dtype == torch.float64 else tensor.float()
-    if tensor.shape[-2:] != last or tensor.ndim not in (2, 3, 4):
+def _whole(samples: object) -> int:
+    if not isinstance(samples, Integral) or samples < 1:
+        raise DataError(f"samples = {samples}: must be a whole number of at least 1")
+    return int(samples)
+
+
+def _checked(
+    numbers: ArrayLike | Tensor, last: tuple[int, int], what: str, expected: str, *, dimensions: Sequence[int] = (3, 4)
+) -> Tensor:
+    """Numbers of float64 whose last two dimensions are ``last``."""
+    tensor = torch.from_numpy(finite_numbers(numbers, what).astype(np.float64))
+    if tensor.shape[-2:] != last or tensor.ndim not in dimensions:
         raise DataError(f"{what} of shape {list(tensor.shape)}; expected {expected}, here {list(last)} at the end")
-    finite_numbers(tensor, what)  # as float32
+    finite_numbers(tensor, what)  # as float64
     return tensor

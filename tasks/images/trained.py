@@ -12,7 +12,7 @@ import torch
 from fedapps.tasks.answers import Network, Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.partitioners import own_label_shares
-from fedapps.tasks.trained import TrainedModel
+from fedapps.tasks.trained import TrainedModel, with_added_logits
 from fedapps.tasks.vision import ENDINGS, GivenImage, picture_of
 from torch import Tensor
 from torch.nn.functional import softmax
@@ -40,7 +40,7 @@ class ImagesTrained(TrainedModel):
         return tuple(self.facts["classes"])
 
     def predict(
-        self, images: Sequence[GivenImage] | np.ndarray | Tensor, batch_size: int = CHUNK, *, own_shares: bool = False
+        self, images: Sequence[GivenImage] | np.ndarray | Tensor, batch_size: int = CHUNK, *, own_shares: bool = True
     ) -> Predictions:
         """Classify images.
 
@@ -52,8 +52,9 @@ class ImagesTrained(TrainedModel):
         batch_size : int
             ≥ 1.
         own_shares : bool
-            Whether the images have the label shares of the model's node. This matters only to a method that adjusts its
-            logits (``logit-adjustment``).
+            Whether the images have the label shares of the model's node, as the node's own test examples have. This
+            matters only to a model with the added logits of its node (``logit-adjustment``), which predicts for
+            balanced labels otherwise. ``fedapps predict`` and exports predict as with ``True``.
 
         Raises
         ------
@@ -97,13 +98,16 @@ class ImagesTrained(TrainedModel):
         return self._task.read_with(self.classes, Path(folder).expanduser(), partition, num_partitions)
 
     def network(self, example: NodeData | None = None) -> Network:
-        """Map ``images`` uint8 ``[n, C, H, W]`` to ``logits`` ``[n, classes]``."""
+        """Map ``images`` uint8 ``[n, C, H, W]`` to ``logits`` ``[n, classes]``.
+
+        The logits include the added logits of the node, if the model has them.
+        """
         height, width, channels = self._task.layout.size
         with torch_seed(0, "images", "network"):
             images = torch.randint(256, (2, channels, height, width), dtype=torch.uint8)
         kind = "grey" if channels == 1 else "RGB"
         return Network(
-            deepcopy(self.module).cpu(),
+            with_added_logits(deepcopy(self.module).cpu()),
             (images,),
             ("images",),
             ("logits",),

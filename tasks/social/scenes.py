@@ -119,9 +119,17 @@ def read_scenes(path: Path) -> tuple[RatedScene, ...]:
     Raises
     ------
     DataError
-        The file cannot be read, or a line is malformed.
+        The file cannot be read, a line is malformed, or orientations are in radians.
     """
-    return tuple(scene_of(values, f"{path}, line {line}") for line, values in json_lines(path))
+    scenes = tuple(scene_of(values, f"{path}, line {line}") for line, values in json_lines(path))
+    _refuse_radians(path, scenes)
+    return scenes
+
+
+def _refuse_radians(path: Path, scenes: Sequence[RatedScene]) -> None:
+    turns = [abs(turn) for scene in scenes for _, _, turn in (*scene.humans, *scene.objects)]
+    if len(turns) >= _TURNS and 0 < max(turns) <= 2 * pi / 180:
+        raise DataError(f"{path}: no orientation is above 2 pi, as in radians; expected degrees")
 
 
 def scene_of(values: Mapping[str, Any], location: str = "scene") -> RatedScene:
@@ -155,9 +163,7 @@ def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
         )
     if len(scenes) >= FEWEST and 0 < max(scene.score for scene in scenes) <= 1:
         raise DataError(f"{path}: no score is above 1, as on a scale from 0 to 1; expected 0 (worst) to 100")
-    turns = [abs(turn) for scene in scenes for _, _, turn in (*scene.humans, *scene.objects)]
-    if len(turns) >= _TURNS and 0 < max(turns) <= 2 * pi / 180:
-        raise DataError(f"{path}: no orientation is above 2 pi, as in radians; expected degrees")
+    _refuse_radians(path, scenes)
     return tuple(scenes)
 
 

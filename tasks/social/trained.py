@@ -57,8 +57,8 @@ class SocialTrained(TrainedModel):
         Raises
         ------
         DataError
-            A scene is malformed or no scene, or a number of it is not finite; there is no such file; or a score is not
-            finite, or beyond the limit.
+            A scene is malformed or no scene, or a number of it is not finite; there is no such file, or its
+            orientations are in radians; or a score is not finite, or beyond the limit.
         """
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
@@ -72,8 +72,7 @@ class SocialTrained(TrainedModel):
             for index, scene in enumerate(scene_list)
         ]
         for index, scene in enumerate(rated):
-            for name in ("humans", "objects", "room"):
-                finite_numbers(getattr(scene, name), f"scene {index}, {name}")
+            _check(scene, f"scene {index}")
         parts = [rated[start : start + batch_size] for start in range(0, len(rated), batch_size)]
         scored = [cast(SocialTask, self.task).rated(self.module, part, batch_size) for part in parts]
         return finite_answer(100 * np.concatenate([np.empty(0, dtype=np.float32), *scored]), "score", limit)
@@ -110,6 +109,38 @@ class SocialTrained(TrainedModel):
             "The graph of a scene is built outside (fedapps.tasks.social.graphs or relational); the score is 1/100 of "
             "the rating.",
         )
+
+
+def _check(scene: RatedScene, location: str) -> None:
+    """Raise :class:`DataError` unless a scene is as its attributes are described."""
+    for name in ("humans", "objects"):
+        poses = _table(scene, name, 3, location, "poses (x, y, orientation)")
+        if len(wrong := np.flatnonzero(np.abs(poses[:, 2]) > 1)):
+            raise DataError(
+                f"{location}, {name}[{wrong[0]}, 2] = {poses[wrong[0], 2]:g}: an orientation is in half turns, from -1 "
+                "to 1; divide degrees by 180"
+            )
+    room = _table(scene, "room", 2, location, "corners (x, y)")
+    if len(corners := np.unique(room, axis=0)) < 3:
+        raise DataError(f"{location}, room: {len(corners)} different corners; expected at least 3")
+    links, humans = _table(scene, "links", 2, location, "pairs of nodes"), len(scene.humans)
+    nodes = humans + len(scene.objects)
+    for first, second in links.tolist():
+        if first not in range(1, humans + 1) or second not in range(1, nodes + 1) or first == second:
+            raise DataError(
+                f"{location}, links: ({first}, {second}); expected a human, 1 to {humans}, and another human or an "
+                f"object, up to {nodes} (0 is the robot)"
+            )
+
+
+def _table(scene: RatedScene, name: str, width: int, location: str, expected: str) -> np.ndarray:
+    """An attribute of a scene as an array ``[n, width]`` of finite numbers."""
+    rows = finite_numbers(getattr(scene, name), f"{location}, {name}")
+    if rows.shape == (0,):
+        return rows.reshape(0, width)
+    if rows.shape[1:] != (width,):
+        raise DataError(f"{location}, {name} of shape {list(rows.shape)}; expected {expected}")
+    return rows
 
 
 def _sizes(name: str) -> dict[int, str]:

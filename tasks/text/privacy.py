@@ -144,6 +144,8 @@ SHARINGS: Mapping[str, Sharing] = {
 }
 _END = re.compile(r"(?<=[.!?])\s+")
 _UNKNOWN = ("<unk>", "[UNK]")
+#: Of a sentence: the fewest digit tokens and the most tokens.
+_MIN_DIGITS, _MAX_LENGTH = 3, 30
 _LONGEST = 64  # more than the paper's 30, so that longer sentences are recognised as such
 _PADDING = ("<pad>", "[PAD]")
 
@@ -203,9 +205,7 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
     return [sentences[index] for index in drawn]
 
 
-def choose_sentences(
-    sentences: Sequence[Sequence[str]], count: int, *, seed: int, min_digits: int = 3, max_length: int = 30
-) -> list[int]:
+def choose_sentences(sentences: Sequence[Sequence[str]], count: int, *, seed: int) -> list[int]:
     """Draw the indices of ``count`` sentences with at least 3 digit tokens and at most 30 tokens (Appendix A.3).
 
     Raises
@@ -216,12 +216,12 @@ def choose_sentences(
     fit = [
         index
         for index, sentence in enumerate(sentences)
-        if len(sentence) <= max_length and sum(map(is_digits, sentence)) >= min_digits
+        if len(sentence) <= _MAX_LENGTH and sum(map(is_digits, sentence)) >= _MIN_DIGITS
     ]
     if len(fit) < count:
         raise ValueError(
-            f"sentences = {count}: only {len(fit)} of {len(sentences)} have at least {min_digits} digit tokens and at "
-            f"most {max_length} tokens; use at most {len(fit)} sentences, or other texts"
+            f"sentences = {count}: only {len(fit)} of {len(sentences)} have at least {_MIN_DIGITS} digit tokens and at "
+            f"most {_MAX_LENGTH} tokens; use at most {len(fit)} sentences, or other texts"
         )
     return random.Random(seed).sample(fit, count)
 

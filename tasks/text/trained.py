@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import Network, Predictions, Pretrained, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.partitioners import own_label_shares
-from fedapps.tasks.trained import TrainedModel
+from fedapps.tasks.partitioners import added_logits, own_label_shares
+from fedapps.tasks.trained import TrainedModel, with_added_logits
 from torch import Tensor
 from torch.nn.functional import softmax
 
@@ -40,6 +40,8 @@ _ROLES = {
 def sequence_classifier(model: Transformer, classes: Sequence[str]) -> Any:
     """Return a classifier of the library with the same weights, in evaluation mode.
 
+    The added logits of a node are in its biases.
+
     Raises
     ------
     DataError
@@ -65,6 +67,8 @@ def sequence_classifier(model: Transformer, classes: Sequence[str]) -> Any:
     weights = {f"{prefix}.{name}": weight for name, weight in encoder.state_dict().items()}
     weights |= {f"{prefix}.embeddings.{name}": weight for name, weight in _embeddings(model).items()}
     weights |= {name: weight for name, weight in model.state_dict().items() if "classifier." in name}
+    if (added := added_logits(model)) is not None:
+        weights["classifier.bias"] = weights["classifier.bias"] + added.to(weights["classifier.bias"])
     if "classifier.out_proj.weight" in classifier.state_dict():  # RoBERTa calls its pooler a part of the classifier
         names = {f"{prefix}.pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
         weights = {_renamed(name, names): weight for name, weight in weights.items()}
@@ -146,7 +150,7 @@ class TextTrained(TrainedModel):
         """The words, in the order of the rows of the embedding."""
         return self._task.vocabulary_of(self.facts, self.files)
 
-    def predict(self, texts: Sequence[str], batch_size: int = 128, *, own_shares: bool = False) -> Predictions:
+    def predict(self, texts: Sequence[str], batch_size: int = 128, *, own_shares: bool = True) -> Predictions:
         """Classify texts.
 
         Parameters
@@ -156,8 +160,9 @@ class TextTrained(TrainedModel):
         batch_size : int
             ≥ 1. Texts of similar length are computed together.
         own_shares : bool
-            Whether the texts have the label shares of the model's node. This matters only to a method that adjusts its
-            logits (``logit-adjustment``).
+            Whether the texts have the label shares of the model's node, as the node's own test examples have. This
+            matters only to a model with the added logits of its node (``logit-adjustment``), which predicts for
+            balanced labels otherwise. ``fedapps predict`` and exports predict as with ``True``.
 
         Returns
         -------
@@ -217,7 +222,8 @@ class TextTrained(TrainedModel):
     def network(self, example: NodeData | None = None) -> Network:
         """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``.
 
-        Adapters are merged into the layers of the encoder.
+        Adapters are merged into the layers of the encoder. The logits include the added logits of the node, if the
+        model has them.
         """
         encoder = self.facts.get("embedding") or self.facts.get("encoder") or {}
         rows = encoder.get("vocab_size", len(self.vocabulary.words))  # a tokenizer may have more tokens
@@ -235,7 +241,7 @@ class TextTrained(TrainedModel):
         module = merged(self.module).cpu()
         if isinstance(module, Transformer):
             module.precision = "float32"  # programs compute in float32
-        return Network(module, inputs, ("ids", "length"), ("logits",), dynamic, outside)
+        return Network(with_added_logits(module), inputs, ("ids", "length"), ("logits",), dynamic, outside)
 
     def pretrained(self) -> Pretrained | None:
         """The classifier as one of the library transformers, with merged adapters; ``None`` for an LSTM.

@@ -32,6 +32,7 @@ _LIMIT = 100  # actions, for the shortest path
 #: Takes what agents see, the number of the step, the teacher's candidates and a generator; gives candidates.
 Walker = Callable[[Observation, int, Tensor, np.random.Generator], Tensor]
 _CHUNK = 256  # paths that are looked at at once
+_TRIED = 300  # instructions of which one fits most paths
 _LOOK_MOVES = 7  # of a path that count for its look
 
 
@@ -90,10 +91,10 @@ def references_of(paths: Sequence[InstructedPath]) -> list[list[list[str]]]:
     return [[words_of(text) for text in path.instructions] for path in paths]
 
 
-def constant_sentence(paths: Sequence[InstructedPath], seed: int, tried: int = 300) -> list[str]:
-    """Of up to ``tried`` training instructions, the one with the highest BLEU on their paths."""
+def constant_sentence(paths: Sequence[InstructedPath], seed: int) -> list[str]:
+    """Of up to 300 training instructions, the one with the highest BLEU on their paths."""
     rng = generator(seed, "vln.constant")
-    some = [paths[index] for index in rng.permutation(len(paths))[:tried]]
+    some = [paths[index] for index in rng.permutation(len(paths))[:_TRIED]]
     counts = CorpusCounts(references_of(some))
     return max(
         (words_of(path.instructions[0]) for path in some),

@@ -230,12 +230,14 @@ class Start:
 
 
 def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
-    """Raise :class:`DataError` unless there is such a viewpoint in ``houses``, and the heading is finite."""
+    """Raise :class:`DataError` unless there is such a viewpoint in ``houses``, and the heading is one finite number."""
     if not isinstance(scan, str) or scan not in houses.scans:
         raise DataError(f"house {scan!r}: the model is in {listed(houses.scans, SHOWN)}; enter(folder) the house")
     if f"{scan}_{viewpoint}" not in houses.rows:
         raise DataError(f"house {scan}: no viewpoint {viewpoint!r} in its graph")
-    finite_numbers(heading, f"house {scan}, viewpoint {viewpoint}: heading")
+    what = f"house {scan}, viewpoint {viewpoint}: heading"
+    if (shape := finite_numbers(heading, what).shape) != ():
+        raise DataError(f"{what} of shape {list(shape)}; expected one number, in radians")
 
 
 def check_path(houses: Houses, path: HousePath) -> None:

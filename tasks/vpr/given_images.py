@@ -19,7 +19,7 @@ from .datasets import read_images
 from .images import ImageFiles, ImageSource, ImageStore
 from .options import Options
 from .places import EARTH_RADIUS
-from .readers import OPTIONAL, ROLES, coordinates
+from .readers import DEGREES, OPTIONAL, ROLES, coordinates, swapped
 
 #: The endings of the names of tables.
 TABLES = tuple(form + compression for form in FORMATS for compression in COMPRESSIONS)
@@ -121,18 +121,31 @@ def in_hand(
     return GivenImages(
         _InHand(image_list),
         np.arange(len(image_list)),
-        tuple(names or default_names),
+        tuple(default_names if names is None else map(str, names)),
         positions_of(position, len(image_list)),
     )
 
 
-def positions_of(position: object, count: int) -> np.ndarray:
-    """Return positions as float64 ``[count, 2]``; NaN without any. Raise :class:`DataError` for another shape."""
+def positions_of(position: object, count: int, *, degrees: bool = False) -> np.ndarray:
+    """Return positions as float64 ``[count, 2]``; NaN without any.
+
+    Raises
+    ------
+    DataError
+        The shape is another, or they are ``degrees`` and no longitude from -180 to 360 and latitude from -90 to 90.
+    """
     if position is None:
         return np.full((count, 2), np.nan)
     array = finite_numbers(position, "positions", missing=True).astype(np.float64)
     if array.shape != (count, 2):
         raise DataError(f"positions of shape {list(array.shape)}; expected [{count}, 2], one (x, y) for each image")
+    for column, (name, (least, most)) in enumerate(DEGREES.items() if degrees else ()):
+        if len(wrong := np.flatnonzero((array[:, column] < least) | (array[:, column] > most))):
+            advice = "are lon and lat swapped?" if swapped(*array.T) else "are they metres?"
+            raise DataError(
+                f"positions[{wrong[0]}, {column}] = {array[wrong[0], column]:g}, the {name} in degrees; expected "
+                f"{least:g} to {most:g}; {advice}"
+            )
     return array
 
 
@@ -166,6 +179,14 @@ def read_images_of(path: Path, options: Options) -> GivenImages:
     names = [getattr(source, "name", str)(index) for index in places.image.tolist()]
     cities = tuple(places.tracks[track].city for track in places.track.tolist())
     return GivenImages(source, places.image, tuple(names), places.position, False, cities, places.is_query)
+
+
+def unread_tables(path: Path, options: Options) -> list[str]:
+    """Return the names of the tables in a folder that :func:`read_images_of` does not read; none if it is a file."""
+    if not path.is_dir():
+        return []
+    files = found_in(path, "*")
+    return [file.name for file in files if file.name.lower().endswith(TABLES) and file.name != options.table_file]
 
 
 def _listed(path: Path) -> GivenImages:

@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from math import isfinite
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ class Matches:
     position : float64 ndarray [q, k, 2]
         Where they were taken, in the coordinates of the index; NaN where unknown.
     metres : float64 ndarray [q, k]
-        How far that is from the query's position: NaN where one of the two is unknown, infinite in another city.
+        How far that is from the query's position: NaN where one of the two is unknown, infinite in another city. Metres
+        of different cities have different origins, so that in an index of several it is also NaN where a city is
+        unknown, unless positions are degrees.
     """
 
     rows: np.ndarray
@@ -124,28 +127,34 @@ class PlaceIndex:
         position : ndarray [q, 2], optional
             Where the queries were taken, in the coordinates of the index; NaN where unknown.
         cities : sequence of str, optional
-            Their cities, if the index has several.
+            Their cities, if the index has several; "" where unknown.
 
         Raises
         ------
         DataError
-            The index is empty, ``k`` < 1, or a shape is wrong.
+            The index is empty, ``k`` is not a whole number of at least 1, a shape is wrong, or positions in degrees are
+            impossible.
         """
         if not len(self):
             raise DataError("the index has no image: build it from at least one")
-        if k < 1:
-            raise DataError(f"k = {k}: must be at least 1")
+        if not isinstance(k, Integral) or k < 1:
+            raise DataError(f"k = {k}: must be a whole number of at least 1")
         asked = np.ascontiguousarray(descriptors, dtype=np.float32)
         if asked.ndim != 2 or asked.shape[1] != self.descriptors.shape[1]:
             raise DataError(f"descriptors of shape {list(asked.shape)}; expected [q, {self.descriptors.shape[1]}]")
-        places = positions_of(position, len(asked))
-        rows, distance = self._nearest(asked, min(k, len(self)))
+        places = positions_of(position, len(asked), degrees=self.degrees)
+        if cities is not None and len(cities) != len(asked):
+            raise DataError(f"{len(cities)} cities of {len(asked)} queries; expected one for each")
+        rows, distance = self._nearest(asked, min(int(k), len(self)))
         of_matches = self.position[rows]
         metres = metres_between(places[:, None], of_matches, degrees=self.degrees)
-        if cities is not None:
-            if len(cities) != len(asked):
-                raise DataError(f"{len(cities)} cities of {len(asked)} queries; expected one for each")
-            metres[np.array(self.cities)[rows] != np.array(cities)[:, None]] = np.inf
+        given = [""] * len(asked) if cities is None else list(map(str, cities))
+        city_of_query = np.array(given, dtype=str)[:, None]
+        city_of_match = np.array(self.cities)[rows]
+        known = (city_of_query != "") & (city_of_match != "")
+        metres[known & (city_of_query != city_of_match)] = np.inf
+        if not self.degrees and len(set(self.cities)) > 1:
+            metres[~known] = np.nan
         names = [[self.names[row] for row in some] for some in rows.tolist()]
         return Matches(rows, names, distance.astype(np.float32), of_matches, metres)
 

@@ -365,6 +365,15 @@ def _labels(table: Table, column: str) -> list[str]:
     return labels
 
 
+#: The degrees that are possible: of lon (column 0 of a position) and lat (column 1).
+DEGREES = {"lon": (-180.0, 360.0), "lat": (-90.0, 90.0)}
+
+
+def swapped(lon: np.ndarray, lat: np.ndarray) -> bool:
+    """Whether positions, of which one is impossible, are possible with longitude and latitude exchanged."""
+    return not (np.abs(lon) > 90).any() and not (np.abs(lat) > 180).any()
+
+
 def coordinates(table: Table) -> tuple[np.ndarray, bool]:
     """Return the positions in the columns x and y, or lon and lat, float64 ``[n, 2]``, and whether they are
     degrees.
@@ -388,10 +397,10 @@ def coordinates(table: Table) -> tuple[np.ndarray, bool]:
     if "lon" not in table or "lat" not in table:
         raise DataError(f"{table.path}: no columns x and y, nor lon and lat; found {', '.join(table.columns)}")
     lon, lat = table.numbers("lon"), table.numbers("lat")
-    for name, values, least, most in (("lat", lat, -90.0, 90.0), ("lon", lon, -180.0, 360.0)):
+    for name, values in (("lat", lat), ("lon", lon)):
+        least, most = DEGREES[name]
         if len(wrong := np.flatnonzero((values < least) | (values > most))):
-            swapped = np.abs(lon).max() <= 90 and np.abs(lat).max() <= 180
-            advice = "are lon and lat swapped?" if swapped else "write metres in the columns x and y"
+            advice = "are lon and lat swapped?" if swapped(lon, lat) else "write metres in the columns x and y"
             raise table.fault(name, wrong, f"expected degrees from {least:g} to {most:g}; {advice}")
     if len(zero := np.flatnonzero((lon == 0) & (lat == 0))):
         raise table.fault("lon", zero, "lon and lat are 0, as without a GPS fix; correct or remove the row")

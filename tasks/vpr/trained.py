@@ -19,7 +19,7 @@ from torch import Tensor
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import torch_seed
 
-from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of
+from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of, unread_tables
 from .networks import PlaceNetwork
 from .nodes import node_data, own_data
 from .options import Options
@@ -91,26 +91,29 @@ class VprTrained(TrainedModel):
             that has queries and a database, the database is indexed.
         positions : array-like [n, 2], optional
             Positions of the images, instead of those of a folder's table.
-        names, cities : sequences of str, optional
-            Names of the images for matches, and their cities if positions in several cities have different origins.
+        names, cities : sequences, optional
+            Names of the images for matches, and their cities if positions in several cities have different origins;
+            what is no string becomes one.
         degrees : bool
             Whether ``positions`` are longitudes and latitudes in degrees.
 
         Raises
         ------
         DataError
-            As :meth:`describe`; positions, names or cities are not as many as the images, or there is no image.
+            As :meth:`describe`; positions, names or cities are not as many as the images, a longitude or latitude is
+            impossible, there is no image, or a folder has no position, but a table that is not ``vpr.table-file``.
         """
         image_set = self._given(images).of_role(query=False)
         if not len(image_set):
             raise DataError("there is no image to index: give at least one")
         count = len(image_set)
         if positions is not None:
-            image_set = GivenImages(
-                image_set.source, image_set.rows, image_set.names, positions_of(positions, count), degrees
-            )
+            position = positions_of(positions, count, degrees=degrees)
+            image_set = GivenImages(image_set.source, image_set.rows, image_set.names, position, degrees)
+        elif isinstance(images, (str, Path)) and unread_tables(Path(images).expanduser(), self._options):
+            self._check_positions(Path(images).expanduser(), image_set)
         for what, values in (("names", names), ("cities", cities)):
-            if values is not None and len(values) != count:
+            if values is not None and len(several(values, what)) != count:
                 raise DataError(f"{len(values)} {what} of {count} images; expected one for each")
         return self._indexed(image_set, names, cities)
 
@@ -137,7 +140,7 @@ class VprTrained(TrainedModel):
             Where the images were taken, if that is known, in the coordinates of the index; NaN where it is not.
             Positions in a folder's table are used without this argument.
         cities : sequence of str, optional
-            Their cities.
+            Their cities; "" where unknown.
 
         Returns
         -------
@@ -147,7 +150,8 @@ class VprTrained(TrainedModel):
         Raises
         ------
         DataError
-            There is no index, another model made it, or an image cannot be read.
+            There is no index, another model made it, an image cannot be read, ``k`` is not a whole number of at least
+            1, or positions or cities are not as many as the images, or impossible.
         """
         queries = self._given(images).of_role(query=True)
         return self._located(queries, index, k, positions=positions, cities=cities)
@@ -173,7 +177,7 @@ class VprTrained(TrainedModel):
             ``image``, and ``matches``: a list of dictionaries with ``image``, ``distance`` (0 to 2), the position ``x``
             and ``y`` or ``lon`` and ``lat``, and ``metres`` from the query's position; what is unknown is ``None``.
         """
-        for image_set in self._read(inputs):
+        for image_set in self._image_sets(inputs):
             index = self.places
             if index is None and image_set.of_role(query=False) is not image_set:
                 index = self._indexed(image_set.of_role(query=False))
@@ -204,8 +208,16 @@ class VprTrained(TrainedModel):
         )
 
     def keep_index(self, images: Path) -> None:
-        """Set :attr:`places` to the index of a folder or table of images with positions."""
-        self.places = self.index(images)
+        """Set :attr:`places` to the index of a folder or table of images with positions.
+
+        Raises
+        ------
+        DataError
+            As :meth:`index`, or no image has a position.
+        """
+        image_set = self._given(images).of_role(query=False)
+        self._check_positions(Path(images).expanduser(), image_set)
+        self.places = self._indexed(image_set)
 
     def save_files(self, folder: Path) -> None:
         """Write the index :attr:`places`, if there is one."""
@@ -225,7 +237,17 @@ class VprTrained(TrainedModel):
         path = Path(images).expanduser()
         return read_images_of(path, self._options) if is_collection(path) else in_hand([path], None)
 
-    def _read(self, inputs: Sequence[Path | TextIO]) -> Iterator[GivenImages]:
+    def _check_positions(self, path: Path, image_set: GivenImages) -> None:
+        if np.isfinite(image_set.position).all(axis=1).any():
+            return
+        name, others = self._options.table_file, unread_tables(path, self._options)
+        not_read = f"; not read: {', '.join(others)} (rename it, or give its path, not the folder's)" if others else ""
+        raise DataError(
+            f"{path}: no image has a position; expected a table {name} with the columns path, and x and y or lon and "
+            f"lat{not_read}"
+        )
+
+    def _image_sets(self, inputs: Sequence[Path | TextIO]) -> Iterator[GivenImages]:
         """The images of inputs; successive images are read together."""
         for from_collection, some in groupby(
             inputs, key=lambda source: isinstance(source, Path) and is_collection(source)
@@ -253,10 +275,10 @@ class VprTrained(TrainedModel):
     ) -> PlaceIndex:
         return PlaceIndex(
             self._described(image_set, CHUNK),
-            tuple(names or image_set.names),
+            tuple(image_set.names if names is None else map(str, names)),
             image_set.position,
             image_set.degrees,
-            tuple(cities or image_set.cities),
+            tuple(image_set.cities if cities is None else map(str, cities)),
             self._fingerprint,
         )
 

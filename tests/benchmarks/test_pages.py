@@ -49,9 +49,7 @@ def test_every_result_is_that_of_an_experiment_as_the_table_has_it() -> None:
         assert found.text() == path.read_text(), "written in another form"
 
 
-def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> None:
-    made = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in pages() if path.name != "README.md"}
-    assert {one.page for one in experiments().values()} - made == {"faults"}
+def test_short_pages_stay_short() -> None:
     sizes = {path: len(text.encode()) for path, text in pages().items() if path.parent == ROOT / "docs" / "results"}
     assert sizes.pop(ROOT / "docs" / "results" / "methods.md") <= 10_000
     assert max(sizes.values()) <= 9000

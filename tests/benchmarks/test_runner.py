@@ -22,12 +22,10 @@ data-dir = "--set data-dir={data}/x"
 answers = "Is it first?"
 run = "program {data-dir} 'two words' {method}"
 minutes = 1
-page = "benchmarks"
 [second]
 answers = "Is it second?"
 run = "program --model={first}/{method}.bin"
 minutes = 2
-page = "benchmarks"
 """
 
 
@@ -112,7 +110,7 @@ def test_what_has_finished_is_skipped_and_what_is_missing_is_named(
     assert found.command == "python -m program --set data-dir={data}/x 'two words' {method}"
     assert found.versions["python"] == sys.version.partition(" ")[0]
     assert "2 finished before" in told()[1]
-    encoded = Experiment("encoded", "Is it encoded?", "program {minilm}", 1, "benchmarks")
+    encoded = Experiment("encoded", "Is it encoded?", "program {minilm}")
     monkeypatch.setenv("FEDAPPS_MINILM", "/nowhere")
     assert run_all([encoded], *places, data="", again=False) == 0
     assert "encoded skipped: get minilm with: python -m benchmarks.pretrained minilm" in capsys.readouterr().out
@@ -226,7 +224,7 @@ def test_the_result_of_an_audit_of_leakage(tmp_path: Path) -> None:
 
 
 def test_a_comparison_without_a_result_is_resumed_and_one_with_a_result_is_not(tmp_path: Path) -> None:
-    one = Experiment("study", "?", "fedapps compare lqr", 1, "results/driving")
+    one = Experiment("study", "?", "fedapps compare lqr")
     assert "--resume" not in _command(one, tmp_path, "")
     run = tmp_path / "study" / "compare-lqr-1"
     run.mkdir()

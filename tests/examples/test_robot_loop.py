@@ -4,11 +4,14 @@ import importlib.util
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from fedapps.clients.kept_models import KeptModels
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.trained import Origin, trained_class
-from robot_page import RobotOfPage
+from model_folders import driving
+from robot_page import RobotOfPage, StoppedError, loop_of_page
 
 import fedapps
 
@@ -69,3 +72,24 @@ def test_the_loop_of_the_page_changes_its_model(tmp_path, monkeypatch):
             assert robot.is_alive()
     robot.stop()
     assert robot.rounds == [1, 2]
+
+
+def test_the_loop_of_the_page_drives_a_car(tmp_path, monkeypatch):
+    """With the controller as it is, and with a model that comes while it drives."""
+    monkeypatch.setattr(fedapps, "watch", partial(fedapps.watch, poll=0.001))
+    kept, model, used = KeptModels(tmp_path), driving(), []
+    kept.keep(model, "train")
+
+    def act(control):
+        forecast = names["controller"].forecast
+        if forecast not in used:
+            used.append(forecast)
+            kept.keep(model, "train")
+        assert control.shape == (2,)
+        if len(used) == 2:
+            raise StoppedError
+
+    cars = np.array([[0.0, 5.0, 0.0, 20.0], [3.5, 0.0, 0.0, 20.0], [0.0, 60.0, 0.0, 0.0]])[: model.task.setting.cars]
+    names = {"folder": tmp_path, "sense": lambda: (cars, np.zeros((len(cars), 2))), "act": act}
+    with pytest.raises(StoppedError):
+        exec(loop_of_page(), names)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import fedapps
 import fedapps.comparison.compare
 from fedapps.api import run_keys
 from fedapps.base.errors import RunFailedError
+from fedapps.base.report.numbers import Estimate
 from fedapps.cli.commands import main
 from fedapps.results import ComparisonResult, PipelineResult, RunResult
 from fedapps.runs.checkpoints import DiskCheckpoints
@@ -171,6 +173,11 @@ def test_a_comparison_refuses_what_the_command_refuses(tmp_path):
         ({"methods": "magic"}, "methods: 'magic' is unknown"),
         ({"vary": {"rounds": []}}, "rounds.*has no value"),
         ({"vary": {"name": ["a"]}}, "this command sets the key"),
+        (
+            {"vary": {"rounds": "48"}},
+            r"vary: 'rounds' = '48': must be a list of values; write it as \{'rounds': \['48'",
+        ),
+        ({"vary": {"rounds": 48}}, "vary: 'rounds' = 48: must be a list of values"),
         ({"engine": "steam"}, "engine = 'steam': must be one of"),
         ({"recipe": None}, "recipe: name a recipe"),
         ({"resume": tmp_path}, "the folder has the recipe, methods, keys and values; leave them out"),
@@ -186,6 +193,19 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         fedapps.open_run(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"no config\.toml; a run folder contains"):
         fedapps.open_run(tmp_path)
+
+
+def test_a_folder_in_the_home_of_the_user(result, tmp_path, monkeypatch, worlds, reports):
+    monkeypatch.setenv("HOME", str(result.folder.parent))
+    assert fedapps.open_run("~/small").folder == result.folder
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.toml").write_text('task = "lqr"')
+    with reports():
+        again = fedapps.run("~/one.toml", SMALL | {"rounds": 1}, engine="inline", output_dir="~/runs", name="a",
+                            cache_dir=worlds)  # fmt: skip
+    assert again.folder == tmp_path / "runs" / "a"
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_folder_of_unrelated_runs_is_no_pipeline(tmp_path):
@@ -240,6 +260,14 @@ def test_its_table_and_tests_are_those_of_the_file(compared):
     assert len(compared.tests) == sum(len(part["tests"]) for part in content["varied"])
     assert compared.figures
     assert "<table" in compared._repr_html_()
+
+
+def test_one_seed_has_no_spread(compared, monkeypatch):
+    part = SimpleNamespace(table={"fedavg": {"loss": Estimate(0.5)}})
+    monkeypatch.setattr(ComparisonResult, "_parts", lambda _: [({}, part)])
+    (row,) = ComparisonResult(compared.folder).table.to_dict("records")
+    assert (row["mean"], row["seeds"]) == (0.5, 1)
+    assert np.isnan([row["std"], row["half"]]).all()
 
 
 def test_a_comparison_is_opened_again(compared, tmp_path):

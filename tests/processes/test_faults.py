@@ -167,10 +167,9 @@ def test_nodes_that_are_killed_hang_join_late_or_return_and_a_server_that_is_kil
 
 
 def test_a_node_that_is_killed_between_two_exchanges_of_a_secure_sum_is_not_in_it(tmp_path: Path) -> None:
-    given = LQR | {"methods": "fedavg", "num-nodes": 3, "rounds": 1, "deadline": 12.0}
-    secure = {"secure-aggregation": True, "secure-aggregation-threshold": 0.5}  # 2 of 3 must stay
-    own = [{"partition-id": i, "num-partitions": 3, "secagg-min-threshold": 0.5} for i in range(3)]
-    with faulty(tmp_path, 3, given | secure, *own, keys=True) as fleet:
+    given = LQR | {"methods": "fedavg", "num-nodes": 4, "rounds": 1, "deadline": 12.0, "secure-aggregation": True}
+    own = [{"partition-id": i, "num-partitions": 4} for i in range(4)]  # 3 must stay
+    with faulty(tmp_path, 4, given, *own, keys=True) as fleet:
         fleet.start()
         fleet.submit()
         log = fleet.deployed.node_folder(0) / "supernode.log"
@@ -178,9 +177,9 @@ def test_a_node_that_is_killed_between_two_exchanges_of_a_secure_sum_is_not_in_i
         fleet.kill_node(0)
         fleet.wait_until_ended()
         assert fleet.has_finished(), fleet.log_lines
-        assert re.search(r"the sum of 2 of 3 nodes, .* 1 dropped out after the shares", "\n".join(fleet.log_lines))
+        assert re.search(r"the sum of 3 of 4 nodes, .* 1 dropped out after the shares", "\n".join(fleet.log_lines))
         rows = fleet.folder.lines("nodes.jsonl")
-        assert {row["node"] for row in rows} == {"robot-01", "robot-02"}
+        assert {row["node"] for row in rows} == {"robot-01", "robot-02", "robot-03"}
         plain = parse(fleet.config.flat() | {"secure-aggregation": False})
         expected = replay(plain, rows, own, tmp_path / "replay", 1).arrays
         for name in (name for name in expected if name.startswith("shared.")):

@@ -15,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_grid import ProfileGrid
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 class Grid(ProfileGrid):
     """Connected nodes: id -> (public key, profile)."""

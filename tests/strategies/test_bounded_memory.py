@@ -15,7 +15,6 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from rogue import MEGABYTE, header, npy, serialised
 from toys import arithmetic_app, record_of
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 MODEL = {"w": np.ones(2 * MEGABYTE, np.float32), "b": np.ones(1000, np.float32)}  # 8 MB
 SIZE = sum(array.nbytes for array in MODEL.values())
 HONEST, LARGE = record_of(MODEL), record_of({"w": np.zeros(16 * MEGABYTE, np.float32)})

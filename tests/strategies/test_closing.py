@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from scripted_grid import ScriptedGrid, script
 from toys import arithmetic_app, arrays_of, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.zeros(1)}
 
 

@@ -31,7 +31,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 ALL = [BFloat16(), Int8(), TopK(0.4), TopK(1.0)]
 LOSSY = [Int8(), TopK(0.01), TopK(0.4)]
 

@@ -78,7 +78,6 @@ chosen = st.one_of(
 )
 
 
-@pytest.mark.usefixtures("flower_identity")
 @settings(max_examples=25)
 @given(held_out=chosen, num_nodes=st.integers(3, 7), fraction=st.floats(0.1, 1))
 def test_no_round_asks_them_and_all_are_asked_afterwards(held_out, num_nodes, fraction):
@@ -102,7 +101,7 @@ def test_no_round_asks_them_and_all_are_asked_afterwards(held_out, num_nodes, fr
         assert len({key for key, when in asked if when == "round"}) == num_nodes - len(aside)
 
 
-def test_the_report_has_their_metrics_and_their_mean(flower_identity):
+def test_the_report_has_their_metrics_and_their_mean():
     reports = []
 
     def start(strategy, grid, initial, **options):

@@ -18,8 +18,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from grouped import MemoryCheckpoints, PowerCutError
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 def test_evaluation_rhythm_and_reports(caplog):
     caplog.set_level("INFO", "flwr")

@@ -14,8 +14,6 @@ from flwr.common.constant import ErrorCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 def test_replies_come_in_the_order_of_the_messages():
     grid = CountedGrid({5: 3, 2: 0, 9: 1})

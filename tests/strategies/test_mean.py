@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from fedapps.strategies.aggregation import GROUP, StreamingMean, fold
 from fedapps.strategies.algorithms.apfl import StreamingDeviation
-from fedapps.strategies.algorithms.fedweit import MaskedMean
 from fedapps.strategies.arrays import in_blocks
 from fedapps.strategies.checks import check_values
 from hypothesis import given, settings
@@ -277,21 +276,6 @@ def test_a_deviation_has_the_bits_of_the_expression():
         means += before / count
         squares += before * (wide - means)
     assert deviation.result()["w"].tobytes() == squares.tobytes()
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("mask_shape", [(13, 5), (13, 1), (1, 5)])
-def test_a_masked_mean_is_that_of_the_replies_that_sent_the_unit(mask_shape):
-    rng = np.random.default_rng(0)
-    replies = [drawn((13, 5), np.float32, seed) for seed in range(5)]
-    masks = [rng.random(mask_shape) < 0.6 for _ in replies]
-    mean = MaskedMean()
-    for weight, (reply, mask) in enumerate(zip(replies, masks, strict=True), start=1):
-        mean.add({"w": reply}, weight, {"w": mask})
-    weights = np.arange(1.0, 6.0)[:, None, None] * np.array([np.broadcast_to(mask, (13, 5)) for mask in masks])
-    total = weights.sum(axis=0)
-    oracle = np.divide((weights * np.array(replies)).sum(axis=0), total, out=np.zeros((13, 5)), where=total > 0)
-    np.testing.assert_allclose(mean.result()["w"], oracle, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.usefixtures("small_blocks")

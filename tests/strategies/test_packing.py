@@ -16,8 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 START = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(3)}
 ARRAYS = st.builds(
     Array, st.text(max_size=8), st.lists(st.integers(0, 9)).map(tuple), st.text(max_size=8), st.binary(max_size=20)

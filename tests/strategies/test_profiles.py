@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_grid import ProfileGrid
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 def query(grid, nodes):
     """The profiles that nodes send to one query."""

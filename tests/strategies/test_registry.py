@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_grid import ProfileGrid
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 def keys(registry, grid):
     return {profile.node_id: profile.key for profile in registry.connected(grid)}

@@ -15,7 +15,6 @@ from fedapps.strategies.transport import NodeFailure
 from flwr.app import Message, MetricRecord, RecordDict
 from toys import arithmetic_app, federate, record_of
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 EXPECTED = {"w": np.zeros(3, np.float32)}
 
 
@@ -104,17 +103,6 @@ def test_min_replies_counts_usable_replies():
         TooFewRepliesError, match=r"2 usable replies, but min_replies is 3 \(key min-replies\): lower it to 2, or let"
     ):
         federate(BaseStrategy(min_replies=3), app, START, num_nodes=3, num_rounds=1)
-
-
-def test_a_bad_evaluation_is_refused_and_costs_no_round():
-    def evaluate(partition, arrays, config):
-        return {}, {"num-examples": 2 - 2 * partition, "loss": 0.5 + partition}
-
-    reports = []
-    app = arithmetic_app(add_partition, evaluate)
-    federate(BaseStrategy(profiles=True), app, START, num_nodes=2, num_rounds=1, on_round=reports.append)
-    assert [(r.node, r.phase) for r in reports[0].refused] == [("part-1", "evaluate")]
-    assert reports[0].evaluate == {"loss": 0.5, "num-examples": 2}
 
 
 def test_by_examples():

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from toys import record_of
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 SENT = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.array([0.5, -0.5], np.float32),

@@ -17,7 +17,6 @@ from toys import arithmetic_app, arrays_of, federate, record_of
 
 from benchmarks.attacks import AttackedGrid, Gaussian, InnerProduct, LittleIsEnough, SignFlip
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 ROBUST = [Median(), TrimmedMean(0.2), Krum(0.2), MultiKrum(0.2)]
 NODES, ATTACKERS = 11, (0, 4)
 START = {"w": np.zeros(3, np.float32), "b": np.array(0.0, np.float32)}

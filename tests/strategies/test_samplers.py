@@ -140,11 +140,6 @@ def test_all_nodes_are_taken_by_default():
     assert keys(UniformFraction().sample(fleet(5)[::-1], 1, "train")) == keys(fleet(5))
 
 
-def test_a_uniform_draw_is_uniform():
-    counts = Counter(key for r in range(3000) for key in keys(UniformFraction(0.4).sample(fleet(5), r, "train")))
-    np.testing.assert_allclose([counts[f"car-{index}"] / 3000 for index in range(5)], 0.4, atol=0.04)
-
-
 def test_turns_by_hand():
     """Two of five nodes per round: places 0 and 1 of the order, then 2 and 3, then 4 and 0."""
     order = [key for r in range(1, 6) for key in keys(InTurn(0.2, seed=7).sample(fleet(5), r, "train"))]
@@ -215,13 +210,6 @@ def test_large_nodes_are_drawn_in_proportion():
     np.testing.assert_allclose([counts[key] / 4000 for key in "abc"], [0.1, 0.3, 0.6], atol=0.03)
     assert counts["d"] == 0
     assert keys(ProportionalToSize(9).sample(nodes, 1, "train")) == ["a", "b", "c"]
-
-
-def test_two_draws_without_replacement():
-    nodes = [Profile(0, "a", 1), Profile(1, "b", 1), Profile(2, "c", 2)]
-    counts = Counter("".join(keys(ProportionalToSize(2).sample(nodes, r, "train"))) for r in range(6000))
-    # P{a,b} = 1/4·1/3 · 2 = 1/6; P{a,c} = 1/4·2/3 + 1/2·1/2 = 5/12
-    np.testing.assert_allclose([counts[pair] / 6000 for pair in ("ab", "ac", "bc")], [1 / 6, 5 / 12, 5 / 12], atol=0.03)
 
 
 def test_nodes_of_unknown_size_count_as_the_mean():

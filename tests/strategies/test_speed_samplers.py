@@ -109,7 +109,6 @@ def test_the_cohort_has_its_size_each_node_once_and_depends_on_what_was_seen_alo
     assert len(sampler.further(NODES, 3, number, "train")) == 3
 
 
-@pytest.mark.usefixtures("flower_identity")
 @pytest.mark.parametrize("kind", [SpeedTiers, Utility])
 def test_a_strategy_tells_its_sampler_the_times_and_a_resumed_run_knows_them(kind):
     def train(partition, arrays, config):

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 VALUES = 50_000  # float32: 200 kB
 SIZE = 4 * VALUES
 KINDS = ("train", "evaluate")

@@ -9,8 +9,6 @@ from fedapps.strategies.transport import NodeFailure, retry
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 @pytest.mark.parametrize("style", ["left-out", "empty", "unmarked"])
 def test_refused_messages_are_failures_of_the_right_nodes(style):

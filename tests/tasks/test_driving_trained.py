@@ -61,8 +61,17 @@ def test_a_forecast_by_hand():
     trained = trained_on(SMALL, spread=0.0)
     human = trained.forecast(*straight())
     assert human.shape == (2, 20, 4)
-    assert human.dtype == np.float32
+    assert human.dtype == np.float64
     np.testing.assert_allclose(human[:, 9], [[3.5, 20 - 0.03, 0.0, 20 - 0.06]] * 2, atol=1e-5)
+
+
+def test_a_forecast_far_along_the_road_is_not_rounded():
+    """A northing of 5,400 km, where numbers of float32 are 0.5 m apart."""
+    trained = trained_on(SMALL, spread=3.0)
+    motions, controls = straight()
+    north = np.array([0.0, 5.4e6, 0.0, 0.0])
+    human = trained.forecast(motions, controls)
+    np.testing.assert_allclose(trained.forecast(motions + north, controls) - north, human, atol=1e-5)
 
 
 def test_forecasts_have_the_error_of_the_evaluation(worlds):
@@ -121,6 +130,8 @@ def test_bad_histories_are_refused():
     motions, controls = straight()
     with pytest.raises(DataError, match=r"motions of shape \[6, 3, 4\]; expected \[t, cars, 4\] or \[S, t, cars, 4\]"):
         trained.forecast(np.zeros((6, 3, 4)), controls)
+    with pytest.raises(DataError, match=r"motions of shape \[2, 4\]; expected \[t, cars, 4\] or \[S, t, cars, 4\]"):
+        trained.forecast(STRAIGHT, controls)
     with pytest.raises(DataError, match=r"a history of 4 steps; expected at least 5 \(driving.min-history\)"):
         trained.forecast(*straight(4))
     with pytest.raises(DataError, match=r"motions of \[1, 6\] steps and controls of \[1, 5\]"):
@@ -290,7 +301,7 @@ def test_people_who_expect_no_control_repeat_their_last_step():
     trained = trained_on(PEOPLE, spread=0.0)
     seen = tracks()
     paths = trained.forecast_people(seen)
-    assert (paths.shape, paths.dtype) == ((3, 3, 2, 2), np.float32)
+    assert (paths.shape, paths.dtype) == ((3, 3, 2, 2), np.float64)
     step = seen[-1, :2] - seen[-2, :2]
     for ahead in (1, 2):
         expected = np.repeat((seen[-1, :2] + ahead * step)[:, None], 3, axis=1)
@@ -304,6 +315,8 @@ def test_people_are_forecast_alike_wherever_they_walk():
     turn = np.array([[np.cos(2.0), -np.sin(2.0)], [np.sin(2.0), np.cos(2.0)]])
     np.testing.assert_allclose(there[:2], here[:2] @ turn.T + [7.0, -3.0], atol=1e-4)
     assert np.abs(here[:2] - trained_on(PEOPLE, spread=0.0).forecast_people(tracks())[:2]).max() > 0.01
+    on_the_map = np.array([5e5, 5.4e6])  # where numbers of float32 are up to 0.5 m apart
+    np.testing.assert_allclose(trained.forecast_people(tracks() + on_the_map) - on_the_map, here, atol=1e-5)
 
 
 def test_predictions_of_a_file_of_people(tmp_path):
@@ -327,10 +340,32 @@ def test_predictions_of_a_file_of_people(tmp_path):
         list(trained.rows([path]))
 
 
-@pytest.mark.parametrize("positions", [np.zeros((2, 1, 2)), np.zeros((3, 2)), np.full((3, 1, 2), np.inf)])
+@pytest.mark.parametrize("positions", [np.zeros((2, 1, 2)), np.zeros((3, 2))])
 def test_people_of_a_wrong_shape_are_refused(positions):
     with pytest.raises(DataError, match=r"expected \[T, P, 2\] with T of at least 3 \(driving\.history\)"):
         trained_on(PEOPLE).forecast_people(positions)
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (np.full((3, 1, 2), np.inf), r"positions\[0, 0, 0\] = inf: must be a finite number"),
+        ("abc", "positions = 'abc': must be a finite number"),
+        ([[[0.0, None]]] * 3, r"positions\[0, 0, 1\] = None: must be a finite number"),
+        ([[1.0], [1.0, 2.0]], "positions: rows of different lengths"),
+    ],
+)
+def test_people_who_are_nowhere_are_refused(positions, message):
+    with pytest.raises(DataError, match=message):
+        trained_on(PEOPLE).forecast_people(positions)
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2.5, "two"])
+def test_people_have_a_whole_number_of_samples(samples):
+    """Also when nobody is seen."""
+    for seen in (tracks(), tracks() * np.nan):
+        with pytest.raises(DataError, match=f"samples = {samples}: must be a whole number of at least 1"):
+            trained_on(PEOPLE).forecast_people(seen, samples=samples)
 
 
 def test_only_a_model_of_pedestrians_forecasts_people():

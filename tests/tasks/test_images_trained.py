@@ -16,6 +16,7 @@ from PIL import Image
 from torch import nn
 
 from fedapps.registry.tasks import task_class
+from fedapps.trained.programs import write_torch
 
 FACTS = {"classes": list(CLASSES), "mean": [0.0] * 3, "deviation": [1.0] * 3}
 
@@ -92,8 +93,29 @@ def test_images_that_cannot_be(model, tmp_path):
 
 def test_own_label_shares_shift_the_predictions_of_a_model_with_adjusted_logits(model):
     adjust_logits(model.module, torch.tensor([0.0, 0.0, 5.0], dtype=torch.float64))
-    assert model.predict(of_class(1)).names == ("dog",)
-    assert model.predict(of_class(1), own_shares=True).names == ("owl",)
+    assert model.predict(of_class(1)).names == ("owl",)
+    assert model.predict(of_class(1), own_shares=False).names == ("dog",)
+
+
+def test_files_and_exports_have_the_answers_for_the_nodes_own_label_shares(model, tmp_path):
+    write_folders(tmp_path, of_class(1), [1])
+    images = torch.from_numpy(of_class(1)).permute(0, 3, 1, 2)
+    for added, expected in ((None, "dog"), (torch.tensor([0.0, 0.0, 5.0], dtype=torch.float64), "owl")):
+        if added is not None:
+            adjust_logits(model.module, added)
+        assert [row["label"] for row in model.rows([tmp_path])] == [expected]
+        assert model.classes[model.network().module(images).argmax()] == expected
+
+
+def test_an_exported_program_has_the_probabilities_for_the_nodes_own_label_shares(tmp_path):
+    task = ImagesTask(Options(dataset="pets", classes=3, height=6, width=5, model="mlp"))
+    model = ImagesTrained(task, task.model_of(FACTS, None), FACTS)
+    adjust_logits(model.module, torch.tensor([-0.5, 0.0, 2.0], dtype=torch.float64))
+    write_torch(model.network(), tmp_path / "model.pt2")
+    images = torch.from_numpy(drawn(4)[0]).permute(0, 3, 1, 2)
+    (logits,) = torch.export.load(tmp_path / "model.pt2").module()(images)
+    expected = model.predict(images, own_shares=True)
+    assert logits.softmax(dim=1).detach().numpy() == pytest.approx(expected.probabilities, abs=1e-6)
 
 
 def test_a_model_folder_reads_images_with_its_own_classes(tmp_path):

@@ -133,6 +133,16 @@ def test_a_value_out_of_its_range_is_named(tmp_path, name, change, message):
         read(tmp_path, change(files_of(name)))
 
 
+def test_unknown_options_are_named_in_one_line(tmp_path):
+    files = files_of("lqr")
+    unknown = {f"sail-{number}": 1 for number in range(9)}
+    with pytest.raises(ModelFolderError, match=r"lqr\.sail-1, lqr\.sail-2 and 6 more: unknown, too") as caught:
+        read(tmp_path, with_options(files, **unknown, horizon=0))
+    assert str(caught.value).count("known keys:") == 1
+    assert "lqr.sail-0: unknown key" in str(caught.value)
+    assert "lqr.horizon = 0: must be" in str(caught.value)
+
+
 def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path):
     files = files_of("lqr")
     for deep in ("[" * 21 + "]" * 21, "[" * 100_000):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.social.scenes import RatedScene, participant_files, read_participant, split_scenes
+from fedapps.tasks.social.scenes import RatedScene, participant_files, read_participant, read_scenes, split_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,8 +144,10 @@ def test_scores_on_another_scale_are_refused(tmp_path):
 def test_orientations_in_radians_are_refused(tmp_path):
     people = [{"id": n, "xPos": 100 * n, "yPos": 0, "orientation": n / 2} for n in range(1, 5)]
     lines = [GIVEN | {"identifier": str(n), "humans": people, "objects": [], "links": []} for n in range(2)]
-    with pytest.raises(DataError, match=r"a\.json: no orientation is above 2 pi, as in radians; expected degrees"):
-        read_participant(folder_of(tmp_path, *lines), "a")
+    folder = folder_of(tmp_path, *lines)
+    for read in (lambda: read_participant(folder, "a"), lambda: read_scenes(folder / "a.json")):
+        with pytest.raises(DataError, match=r"a\.json: no orientation is above 2 pi, as in radians; expected degrees"):
+            read()
 
 
 def test_a_participant_with_two_files(tmp_path):

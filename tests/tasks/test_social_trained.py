@@ -88,6 +88,35 @@ def test_bad_scenes_are_named(tmp_path):
         trained.score(EMPTY, batch_size=0)
 
 
+ROOM = ((-2.0, -2.0), (2.0, -2.0), (0.0, 4.0))
+SCENE = RatedScene("", 0.0, ((1.0, 2.0, 0.5),), ((1.5, 3.0, -1.0),), ((1, 2),), ROOM)
+
+
+@pytest.mark.parametrize("graph", BOTH)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"humans": ((1.0, 2.0),)}, r"humans of shape \[1, 2\]; expected poses \(x, y, orientation\)"),
+        ({"objects": (1.0, 2.0, 0.5)}, r"objects of shape \[3\]; expected poses"),
+        ({"humans": ((1.0, 2.0, 90.0),)}, r"humans\[0, 2\] = 90: .* half turns, from -1 to 1; divide degrees by 180"),
+        ({"humans": ((1.0, 2.0, np.nan),)}, r"humans\[0, 2\] = nan: must be a finite number"),
+        ({"links": ((1, 3),)}, r"links: \(1, 3\); expected a human, 1 to 1, and .* object, up to 2 \(0 is the robot"),
+        ({"links": ((0, 1),)}, r"links: \(0, 1\)"),
+        ({"links": ((1, 1),)}, r"links: \(1, 1\)"),
+        ({"links": ((2, 1),)}, r"links: \(2, 1\)"),
+        ({"links": ((1.5, 2),)}, r"links: \(1.5, 2.0\)"),
+        ({"links": ((1, 2, 3),)}, r"links of shape \[1, 3\]; expected pairs of nodes"),
+        ({"room": ()}, "room: 0 different corners; expected at least 3"),
+        ({"room": (*ROOM[:2], ROOM[0])}, "room: 2 different corners; expected at least 3"),
+    ],
+)
+def test_malformed_scenes_are_refused(graph, changes, message):
+    trained = trained_on(graph=graph)
+    assert trained.score([SCENE, replace(SCENE, humans=(), links=())]).shape == (2,)
+    with pytest.raises(DataError, match=f"scene 1, {message}"):
+        trained.score([SCENE, replace(SCENE, **changes)])
+
+
 def test_a_prediction_is_a_score_beside_the_rating_if_there_is_one(world, tmp_path):
     trained = trained_on()
     file = participant_files(world)["b"]

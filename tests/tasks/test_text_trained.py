@@ -20,8 +20,10 @@ from text_world import FEDRECON, FEDVOCAB, NODES, OWN_START, SHARED, SMALL, TEXT
 from tiny_encoder import encoder_folder
 from tokenizers import Tokenizer
 from torch import nn
+from transformers import AutoModelForSequenceClassification
 
 from fedapps.registry.tasks import task_class
+from fedapps.trained.export import export
 
 FACTS = {"classes": ["0", "1"], "words": ["<pad>", "<unk>", "win", "loss", "tie", "goals", "in"]}
 
@@ -64,9 +66,33 @@ def test_own_label_shares_shift_the_predictions_of_a_model_with_adjusted_logits(
     model.module = Says()
     adjust_logits(model.module.eval(), torch.tensor([0.0, 5.0], dtype=torch.float64))
     four = model.vocabulary.words[4]
-    assert model.predict([four]).names == ("0",)
-    assert model.predict([four], own_shares=True).names == ("1",)
-    assert model.predict([four]).names == ("0",)
+    assert model.predict([four]).names == ("1",)
+    assert model.predict([four], own_shares=False).names == ("0",)
+    assert model.predict([four]).names == ("1",)
+
+
+def test_files_and_exports_have_the_answers_for_the_nodes_own_label_shares(scores):
+    model = trained(scores)
+    model.module = Says()
+    adjust_logits(model.module.eval(), torch.tensor([0.0, 5.0], dtype=torch.float64))
+    (row,) = model.rows([io.StringIO(model.vocabulary.words[4])])
+    assert row["label"] == "1"
+    logits = model.network().module(torch.tensor([[4]], dtype=torch.int32), torch.tensor([1]))
+    assert logits.tolist() == [[1.0, 5.0]]
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "Roberta"])
+def test_a_classifier_of_transformers_has_them_in_its_biases(scores, tmp_path, kind):
+    options = replace(SMALL, model=str(encoder_folder(tmp_path / "encoder", kind)), max_length=8)
+    model = trained(scores, SHARED, options)
+    adjust_logits(model.module, torch.tensor([0.5, -2.0], dtype=torch.float64))
+    exported = export(model, "huggingface", tmp_path / "exported")  # compares it with the network
+    assert exported.written.difference.absolute < 1e-5
+    ids = torch.tensor(model.vocabulary.encode(["one two"], 8))
+    with torch.no_grad():
+        expected = model.module(ids, torch.tensor([ids.shape[1]])) + torch.tensor([0.5, -2.0])
+        found = AutoModelForSequenceClassification.from_pretrained(exported.folder).eval()(input_ids=ids).logits
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @cache

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 from functools import partial
 from typing import ClassVar
 
 import pytest
 import torch
+from fedapps.tasks import model_folder
 from fedapps.tasks.base import DataError, evaluated
 from fedapps.tasks.lqr.task import LqrTask, LqrTrained
 from fedapps.tasks.model_folder import MAX_CONFIG
@@ -213,6 +215,38 @@ def test_what_a_classifier_adds_for_its_node_goes_along(tmp_path):
     assert torch.equal(logits(plain), plain)
     with own_label_shares(logits):
         assert torch.equal(logits(plain), plain + added.float())
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    old, new = (trained(seed=seed) for seed in (1, 2))
+    new.facts = {"new": []}
+    folder, built, times = old.save(tmp_path / "model"), model_folder.built, [1]
+
+    def replaced(*arguments):
+        if times and times.pop():
+            new.save(folder)
+        return built(*arguments)
+
+    monkeypatch.setattr(model_folder, "built", replaced)
+    again = TrainedModel.read(folder, task_class)
+    assert (again.facts, state(again)) == (new.facts, state(new))
+
+    monkeypatch.setattr("fedapps.tasks.trained._PAUSE", 0.0)
+    times += [1] * 9
+    with pytest.raises(model_folder.ModelFolderError, match="model was replaced at each of 5 attempts to read it"):
+        TrainedModel.read(folder, task_class)
+
+
+def test_a_folder_that_vanishes_while_it_is_read_is_no_model_folder(tmp_path, monkeypatch):
+    folder = trained().save(tmp_path / "model")
+
+    def vanished(*_):
+        shutil.rmtree(folder)
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(model_folder, "built", vanished)
+    with pytest.raises(ValueError, match="model is no model folder"):
+        TrainedModel.read(folder, task_class)
 
 
 def test_tensors_that_share_memory_are_stored(tmp_path):

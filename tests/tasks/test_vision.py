@@ -1,16 +1,18 @@
 """Batch normalisation whose state is averaged, and EfficientNet-Lite0: size, padding, names of its published file."""
 
+import numpy as np
 import pytest
 import torch
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import DiskState
-from fedapps.tasks.base import NodeData
+from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
-from fedapps.tasks.vision import PUBLISHED_NAMES, BatchNorm, _Strided, efficientnet_lite0
+from fedapps.tasks.vision import PUBLISHED_NAMES, BatchNorm, _Strided, efficientnet_lite0, picture_of
 from fedapps.tasks.vpr.networks import normalisation_for, place_network
 from network_formulas import efficientnet_lite0 as formula
+from PIL import Image
 from torch import nn
 
 from benchmarks.pretrained import LITE0
@@ -41,6 +43,20 @@ def test_a_node_with_one_example_in_its_last_batch_trains(tmp_path):
         client.data = NodeData("n", {"train": {k: v[:count] for k, v in data.splits["train"].items()}}, {}, data.extra)
         settings = RoundSettings(run="r", training=LocalTraining(epochs=1, batch_size=batch_size))
         assert client.train_round(client.initial_shared(["*"]), settings).num_examples == count
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros((4, 0), np.uint8),
+        torch.zeros(3, 0, 4, dtype=torch.uint8),
+        Image.new("RGB", (0, 4)),
+    ],
+)
+def test_images_without_pixels_are_refused(image):
+    with pytest.raises(DataError, match=r"image 1 .*: at least one( pixel)? is expected"):
+        picture_of(image, "image 1")
 
 
 PALACE, DAISY = 698, 985  # classes of ImageNet

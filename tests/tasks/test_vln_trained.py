@@ -91,6 +91,8 @@ def test_bad_starts_are_refused(homes):
         trained.follow(" ", "houseA", "v00")
     with pytest.raises(DataError, match="heading = nan: must be a finite number"):
         trained.follow("walk", "houseA", "v00", float("nan"))
+    with pytest.raises(DataError, match=r"viewpoint v00: heading of shape \[2\]; expected one number, in radians"):
+        trained.follow("walk", "houseA", "v00", [0.0, 1.0])
     with pytest.raises(DataError, match=r"'agent' trained an agent, which describes no path: use follow\(\)"):
         trained.describe(HousePath("houseA", ("v00", "v01")))
     assert trained.follow_all([]) == []

@@ -187,12 +187,59 @@ def test_another_models_index_is_refused(folder, trained):
         trained.locate(images_of(folder), index, 0)
 
 
+@pytest.mark.parametrize("k", [2.5, "2", None])
+def test_the_number_of_matches_is_whole(k):
+    with pytest.raises(DataError, match=f"k = {k}: must be a whole number of at least 1"):
+        index_of([[0, 1], [1, 0]]).search(np.array([[1.0, 0.0]]), k)
+
+
+def test_metres_of_different_cities_are_not_compared():
+    """The positions of two cities have different origins, degrees have the same."""
+    index = index_of([[1, 0], [0, 1]], cities=("rome", "oslo"))
+    asked, position = np.array([[1.0, 0.0]]), np.array([[3.0, 4.0]])
+    assert np.isnan(index.search(asked, 2, position=position).metres).all()
+    assert np.isnan(index.search(asked, 2, position=position, cities=[""]).metres).all()
+    assert index.search(asked, 2, position=position, cities=["rome"]).metres.tolist() == [[5.0, np.inf]]
+    partly = index_of([[1, 0], [0, 1]], cities=("rome", ""))
+    np.testing.assert_array_equal(partly.search(asked, 2, position=position, cities=["rome"]).metres, [[5.0, np.nan]])
+    alone = index_of([[1, 0], [0, 1]], cities=("rome", "rome"))
+    assert alone.search(asked, 1, position=position).metres.tolist() == [[5.0]]
+    earth = index_of([[1, 0], [0, 1]], cities=("rome", "oslo"), degrees=True)
+    assert np.isfinite(earth.search(asked, 2, position=position).metres).all()
+
+
+@pytest.mark.parametrize("names", [range(6), np.arange(6), [Path(str(number)) for number in range(6)]])
+def test_names_of_any_kind_become_strings(folder, trained, tmp_path, names):
+    index = trained.index(images_of(folder), names=names, cities=names)
+    assert index.names == index.cities == tuple("012345")
+    assert PlaceIndex.load(index.save(tmp_path)).names == index.names
+    position = np.zeros((6, 2))
+    index = trained.index(images_of(folder), position, cities=names)
+    matches = trained.locate(images_of(folder), index, 1, positions=position, cities=names)
+    assert matches.metres.tolist() == [[0.0]] * 6
+
+
+def test_impossible_degrees_are_refused(folder, trained):
+    images = images_of(folder)[:2]
+    tokyo = np.array([[139.76, 35.68], [np.nan, np.nan]])
+    index = trained.index(images, tokyo, degrees=True)
+    swapped = r"positions\[0, 1\] = 139.76, the lat in degrees; expected -90 to 90; are lon and lat swapped\?"
+    with pytest.raises(DataError, match=swapped):
+        trained.index(images, tokyo[:, ::-1], degrees=True)
+    with pytest.raises(DataError, match=swapped):
+        trained.locate(images, index, positions=tokyo[:, ::-1])
+    with pytest.raises(DataError, match=r"positions\[0, 0\] = 4500, the lon in degrees.* are they metres\?"):
+        trained.locate(images, index, positions=[[4500.0, 60.0], [10.0, 60.0]])
+
+
 def test_bad_positions_are_refused(folder, trained):
     images = images_of(folder)
     with pytest.raises(DataError, match=r"positions of shape \[3, 2\]; expected \[6, 2\]"):
         trained.index(images, np.zeros((3, 2)))
     with pytest.raises(DataError, match="2 names of 6 images"):
         trained.index(images, names=["a", "b"])
+    with pytest.raises(DataError, match="names = 'abcdef': must be a list"):
+        trained.index(images, names="abcdef")
     with pytest.raises(DataError, match="no image to index"):
         trained.index([])
 
@@ -227,6 +274,28 @@ def test_a_table_needs_a_path_alone(folder, trained, tmp_path):
     table.write_text("path,lon,lat\n" + f"{names[0]},60,1000\n")
     with pytest.raises(DataError, match=r"walk.csv, line 2, column lat: '1000'; expected degrees from -90 to 90"):
         trained.index(table)
+
+
+def test_a_folder_whose_table_has_another_name_is_not_indexed_without_positions(folder, trained, tmp_path):
+    names = [path.name for path in images_of(folder)[:2]]
+    for name in names:
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert np.isnan(trained.index(tmp_path).position).all()
+    with pytest.raises(DataError, match=r"no image has a position; expected a table places\.csv .* lon and lat$"):
+        trained.keep_index(tmp_path)
+    table = tmp_path / "images.csv"
+    table.write_text("path,x,y\n" + "".join(f"{name},{row},0\n" for row, name in enumerate(names)))
+    for index in (trained.index, trained.keep_index):
+        with pytest.raises(
+            DataError, match=r"no image has a position; .*; not read: images\.csv \(rename it, or give its path"
+        ):
+            index(tmp_path)
+    assert trained.places is None
+    assert trained.describe(tmp_path).shape[0] == len(trained.index(tmp_path, np.zeros((2, 2)))) == 2
+    trained.keep_index(table)
+    assert trained.places.position.tolist() == [[0.0, 0.0], [1.0, 0.0]]
+    table.rename(tmp_path / "places.csv")
+    assert trained.index(tmp_path).position.tolist() == [[0.0, 0.0], [1.0, 0.0]]
 
 
 def test_a_prediction_is_a_descriptor_or_the_matches_in_an_index(folder, trained):

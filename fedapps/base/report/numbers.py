@@ -17,6 +17,8 @@ BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 #: Whole numbers below this are written in full.
 _LARGEST_WHOLE = 1e12
 _MOST_DIGITS = 9
+#: How far the product of a share of examples and their number is from a whole number at most.
+_ROUNDING = 1e-6
 #: A difference or half an interval below this share of the largest number of its column needs no digits.
 NEGLIGIBLE = 1e-6
 _COUNT = ".count"
@@ -165,7 +167,7 @@ def over_examples(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         count = metrics.get(name + _COUNT)
         if not (isinstance(value, float) and isinstance(count, (int, float)) and count > 0 and 0 <= value <= 1):
             continue
-        if isfinite(value) and abs(value * count - round(value * count)) < 1e-6 * count:
+        if isfinite(value) and abs(value * count - round(value * count)) < _ROUNDING:
             low, high = share_interval(value, count)
             limits[name] = {"low": low, "high": high}
     return limits

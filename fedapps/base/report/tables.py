@@ -178,9 +178,9 @@ class Table:
         }
 
 
-def metric_columns(metrics: Sequence[Metric], first: str = "method") -> list[Column]:
-    """A column of names, and one for each metric, with its direction."""
-    return [Column(first, is_text=True), *(Column(metric.axis, metric.direction) for metric in metrics)]
+def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
+    """A column of methods, and one for each metric, with its direction."""
+    return [Column("method", is_text=True), *(Column(metric.axis, metric.direction) for metric in metrics)]
 
 
 def text_columns(titles: Sequence[str], texts: int = 1) -> list[Column]:

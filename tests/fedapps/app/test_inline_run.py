@@ -3,7 +3,6 @@
 import json
 import tomllib
 
-import fedapps.strategies.algorithms.apfl
 import numpy as np
 import pytest
 from fedapps.clients.arrays import matches
@@ -223,19 +222,6 @@ def test_a_node_alone_learns_the_same_by_every_method(federate):
     private = next(folder.path.glob("nodes/*/local/robot-00/round-000003.safetensors"))
     shared = under("shared.", folder.checkpoints("sfl").latest().arrays)
     assert same_bits(load_file(private), shared)
-
-
-@pytest.mark.parametrize("granularity", ["tensor", "parameter"])
-def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, granularity):
-    original = fedapps.strategies.algorithms.apfl.adaptive_rates
-
-    def ones(*given):
-        return {name: np.ones_like(rate) for name, rate in original(*given).items()}
-
-    monkeypatch.setattr("fedapps.strategies.algorithms.apfl.adaptive_rates", ones)
-    folder = federate(methods="spfl,apfl", **{"apfl.granularity": granularity})
-    assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
-    monkeypatch.undo()
 
 
 def test_a_run_reads_files_that_have_changed_since_the_last_run_of_the_process(federate, tmp_path):

@@ -84,14 +84,6 @@ def test_digits_arrive_in_stages_of_classes(federate):
     assert folder.summary()["methods"]["local-ewc"]["final"]["test.bwt_global_accuracy"] < -0.3
 
 
-def test_the_exchange_without_weights_is_fedavg_bit_for_bit(federate):
-    folder = federate(methods=f"fedavg,{NOTHING}")
-    first, second = (
-        [row["evaluate"] for row in of_method(folder, method)] for method in ("fedavg", NOTHING)
-    )  # fmt: skip
-    assert first == second
-
-
 @pytest.mark.parametrize("method", ["local-ewc", "fedweit", ALL_HALF])
 @pytest.mark.parametrize("cut_in", [2, 3])
 def test_a_run_that_is_cut_off_ends_as_if_nothing_had_happened(federate, method, cut_in):

@@ -99,24 +99,10 @@ def test_a_node_evaluates_its_clusters_model_and_the_shared_one(whole):
     assert lines(whole, "metrics.jsonl", "h-fl")[1]["strategy"]["averaged"] == ["continent"]
 
 
-def test_one_found_cluster_is_fedavg_bit_for_bit(run_with):
-    assert same_bits(run_with("fedavg")[1], run_with("clustered", **{"clustered.clusters": 1})[1])
-
-
-def test_one_given_cluster_is_fedavg_bit_for_bit(run_with):
-    one_land = {"vpr.test-cities": "city-4,city-1,city-3", "num_nodes": 2}
-    assert same_bits(run_with("fedavg", **one_land)[1], run_with("h-fl", **one_land)[1])
-
-
 def test_a_method_with_a_server_optimizer_is_fedavg_with_that_of_the_run_config(run_with):
     named = run_with("fedadam", server_tau=0.1, **{"fedadam.learning-rate": 0.01})
     given = run_with("fedavg", server_optimizer="adam", server_learning_rate=0.01, server_tau=0.1)
     assert same_bits(named[1], given[1])
-
-
-def test_virtual_clients_of_equal_nodes_are_fedavg_with_uniform_weights(run_with):
-    distinct = run_with("fedvc(draws=without-replacement)")
-    assert same_bits(distinct[1], run_with("fedavg", weighting="uniform")[1])
 
 
 def test_a_node_that_is_drawn_twice_trains_twice_and_counts_twice(whole):

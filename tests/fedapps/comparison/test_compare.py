@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shutil
-from statistics import mean, stdev
+from statistics import mean
 from unittest.mock import ANY
 
 import pytest
@@ -84,16 +84,6 @@ def test_there_is_a_row_per_method_and_seed(compared):
         summary = json.loads((folder / f"{row['method']}-{row['seed']}" / "summary.json").read_text())
         assert summary["seed"] == row["seed"]
         assert summary["methods"][row["method"]]["final"]["test.excess"] == row["metrics"]["excess"]
-
-
-def test_the_table_holds_means_and_intervals(compared):
-    comparison, _, _ = compared
-    for method in METHODS:
-        values = [row["metrics"]["total_loss"] for row in comparison["rows"] if row["method"] == method]
-        expected = Estimate.of(values)
-        facts = {"mean": mean(values), "seeds": 2, "sd": stdev(values), "low": expected.low, "high": expected.high}
-        assert comparison["table"][method]["total_loss"] == facts
-        assert facts["sd"] > 0
 
 
 def test_means_and_intervals_by_hand():
@@ -252,14 +242,6 @@ def test_a_run_whose_folder_is_incomplete_fails_too(tiny, tmp_path, monkeypatch)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", lambda config, engine: None)
     with pytest.raises(RunFailedError, match=r"sfl with seed 0 after round 0: it ended early; logs/sfl-0.log says why"):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
-
-
-def test_an_unknown_method_is_refused_before_any_work(tiny, tmp_path):
-    with pytest.raises(ValueError, match="methods: 'magic' is unknown"):
-        compare_recipe(
-            RECIPES / "lqr.toml", methods=["sfl", "magic"], seeds=1, overrides=tiny, output_dir=str(tmp_path)
-        )
-    assert list(tmp_path.iterdir()) == []
 
 
 # -- a key that varies -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fedapps.tasks.vln.agent import LanguageEncoder
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_outputs import assert_same, outputs_of
+from run_outputs import assert_same
 from safetensors.numpy import load_file
 from small_runs import power_cut, run_inline
 from toy_nodes import NAMES, at, initial
@@ -232,13 +232,6 @@ def test_a_run_that_was_cut_ends_as_if_nothing_had_happened(explore):
     with power_cut(3, "fedvln"):
         explore("fedvln,fed-full", "cut", **given)
     assert_same(undisturbed, explore("fedvln,fed-full", "cut", resume=True, **given))
-
-
-@pytest.mark.slow
-def test_private_state_in_the_context_computes_the_same(explore):
-    disk, context = (explore("fedvln,fed-full", kind, state_backend=kind) for kind in ("disk", "context"))
-    assert not (context.path / "nodes").exists()
-    assert outputs_of(disk)[2:] == outputs_of(context)[2:]
 
 
 # -- what rules it out -----------------------------------------------------------------------------------------------

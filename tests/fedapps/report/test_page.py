@@ -22,7 +22,7 @@ from report_pages import (
 )
 
 from fedapps.report import read_run, write_report
-from fedapps.report.comparison_tables import SIGNIFICANT, about_claims, about_tests, needed_seeds, smallest_p
+from fedapps.report.comparison_tables import SIGNIFICANT, about_tests, needed_seeds, smallest_p
 from fedapps.report.sections.details import timings
 from fedapps.runs.run_folder import STARTED
 
@@ -208,11 +208,6 @@ def test_advice_is_given_only_where_the_seeds_are_too_few():
     assert "0.041 after Holm's correction over 21 pairs of methods" in about_tests(10, 21)
     assert "use" not in about_tests(10, 21)
     assert "use 11 seeds" in about_tests(10, 36)
-
-
-def test_claims_of_one_seed_have_no_verdict():
-    assert about_claims(1).startswith("One seed gives no verdict")
-    assert "over 3 seeds" in about_claims(3)
 
 
 # Where the time goes: bars of phases where a run has recorded them, and no section where it has not.

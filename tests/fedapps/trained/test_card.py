@@ -7,6 +7,7 @@ import torch
 from fedapps.tasks.answers import Network
 from fedapps.tasks.lqr.task import LqrTask, LqrTrained
 from fedapps.tasks.lqr.world import A
+from fedapps.tasks.partitioners import adjust_logits
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
@@ -90,6 +91,10 @@ def test_a_vocabulary_of_a_node_is_named():
     model = TextTrained(task, task.model_of(facts, None), facts, Origin(method="fedvocab", node="client-1"))
     said = section(card(model, Safetensors(), WRITTEN, "unknown"), "What was private")
     assert "Facts of this node that inputs need are in the files, too: `classes`, `words`." in said
+    added = "Its logits have the logarithms of this node's label shares added, as in the evaluation on the node's own"
+    assert added not in said
+    adjust_logits(model.module, torch.zeros(2, dtype=torch.float64))
+    assert added in section(card(model, Safetensors(), WRITTEN, "unknown"), "What was private")
 
 
 @pytest.mark.parametrize(

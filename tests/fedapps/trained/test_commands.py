@@ -270,3 +270,5 @@ def test_only_shares_of_examples_have_an_interval_over_examples():
         "list": [1.0, 2.0], "empty": 0.0, "empty.count": 0.0,
     }  # fmt: skip
     assert list(over_examples(metrics)) == ["accuracy"]
+    many = {"accuracy": 799_999 / 800_000, "accuracy.count": 8e5, "loss": 1 / 3, "loss.count": 8e5}
+    assert list(over_examples(many)) == ["accuracy"]

@@ -212,6 +212,22 @@ def test_a_folder_without_a_model_is_refused(six_rounds, tmp_path):
         fedapps.load(six_rounds.path.parent)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"config.json": {"format": 1}}, r"it has config\.json, but no model\.safetensors"),
+        ({"model.safetensors": {}}, r"it has model\.safetensors, but no config\.json"),
+        ({"config.json": {"format": "onnx"}, "model.onnx": {}}, "it is an export in the format 'onnx'; other programs"),
+        ({"config.json": {"model_type": "bert"}, "model.safetensors": {}}, "it is a model of the library transformers"),
+    ],
+)
+def test_a_folder_with_a_part_of_a_model_is_refused_with_what_it_lacks(tmp_path, content, message):
+    for name, values in content.items():
+        (tmp_path / name).write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        fedapps.load(tmp_path)
+
+
 def test_damaged_and_missing_files_are_named(copied):
     checkpoint = copied / "checkpoints" / "fedavg" / "round-000006.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:50])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"a": np.array([5.0, 6.0], np.float32), "b": np.array([[7.0]], np.float32)}
 
 

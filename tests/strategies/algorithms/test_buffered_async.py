@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from scripted_grid import ScriptedGrid, script
 from toys import arithmetic_app, arrays_of, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 SLOPES, TARGETS = (1.0, 3.0), (2.0, -1.0)
 
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.array([0.0, 0.0], np.float32)}
 MIXED = {"w": np.array([0.3, -1.7], np.float32), "b": np.array([[2.0]], np.float32), "steps": np.array(3, np.int64)}
 

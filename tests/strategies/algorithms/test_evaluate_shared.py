@@ -7,7 +7,6 @@ from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from grouped import grouped_app
 from toys import federate
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.array([0.0], np.float32)}
 CITIES = ["rome", "rome", "oslo"]
 

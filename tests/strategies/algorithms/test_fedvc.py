@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from toys import arrays_of, federate, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.array([0.3, -1.7], np.float32)}
 
 
@@ -208,11 +207,6 @@ def test_distinct_draws_of_equal_nodes_are_the_cohorts_of_fedavg():
         counts = Counter(tuple(node.key for node in cohort) for cohort in drawn)
         assert sorted(counts) == cohorts
         assert chisquare([counts[cohort] for cohort in cohorts]).pvalue > 0.01
-
-
-def test_one_node_is_all_virtual_clients():
-    drawn = IndependentDraws(3).sample(nodes([5]), 1, "train")
-    assert [node.key for node in drawn] == ["part-0"] * 3
 
 
 def test_a_draw_depends_on_seed_and_round_and_not_on_ids_or_order():

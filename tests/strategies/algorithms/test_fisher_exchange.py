@@ -16,9 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
-
 # -- by hand ---------------------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
-
 
 def invented(partition):
     return {"group.city": "rome" if partition < 3 else "atlantis"}

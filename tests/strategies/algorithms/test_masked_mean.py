@@ -161,7 +161,6 @@ def run(strategy, train, rounds=1, num_nodes=2, seen=None):
     return arrays_of(result.arrays)
 
 
-@pytest.mark.usefixtures("flower_identity")
 def test_units_that_no_node_sent_keep_the_values_of_the_server():
     seen = []
 
@@ -179,7 +178,6 @@ def test_units_that_no_node_sent_keep_the_values_of_the_server():
     assert sent[2:] == [[[1 + step, 2 + step], [0, 0]]] * 2  # zeros where no node sent: nodes keep their own
 
 
-@pytest.mark.usefixtures("flower_identity")
 def test_units_that_no_node_sent_have_no_pseudo_gradient():
     def train(partition, arrays, config):
         return masked_reply({n: a * 0 + 8 for n, a in arrays.items()}, {"w": np.array([[True, False], [False, False]])})
@@ -188,7 +186,6 @@ def test_units_that_no_node_sent_have_no_pseudo_gradient():
     np.testing.assert_array_equal(arrays["w"], [[4.5, 2], [3, 4]])
 
 
-@pytest.mark.usefixtures("flower_identity")
 @pytest.mark.parametrize("optimizer", [SGD, lambda: SGD(0.7), lambda: Momentum(0.5)])
 def test_with_all_masks_on_fedweit_is_fedavg_bit_for_bit(optimizer):
     def train(masks):

@@ -1,19 +1,15 @@
 """Partial aggregation: what is private is settled before the first round, and never travels."""
 
-import logging
-
 import numpy as np
 import pytest
 from adding_nodes import add_partition
 from fedapps.strategies.algorithms.partial import PartialAggregation
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.records import TooFewRepliesError
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
-pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {
     "encoder.w": np.array([1.0, 2.0], np.float32),
     "encoder.b": np.array([0.5], np.float32),
@@ -74,24 +70,6 @@ def test_at_least_one_pattern_is_needed():
         PartialAggregation(shared=[])
     with pytest.raises(ValueError, match=r"shared = 'encoder\.\*': must be a list"):
         PartialAggregation(shared="encoder.*")
-
-
-def test_a_node_of_another_shape_is_refused_with_node_parameter_and_both_shapes(caplog):
-    def train(partition, arrays, config):
-        trained, metrics = add_partition(partition, arrays, config)
-        return (trained if partition == 0 else trained | {"encoder.w": np.zeros((3, 5), np.float32)}), metrics
-
-    strategy = PartialAggregation(profiles=True, shared=["encoder.*"])
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        result = run(strategy, train)
-    assert [(refusal.node, refusal.reason) for refusal in strategy.report.refused] == [
-        ("part-1", "array shapes differ: encoder.w is [3, 5] instead of [2]")
-    ]
-    np.testing.assert_array_equal(arrays_of(result.arrays)["encoder.w"], START["encoder.w"] + 1)
-    with pytest.raises(
-        TooFewRepliesError, match=r"part-1: array shapes differ: encoder\.w is \[3, 5\] instead of \[2\]"
-    ):
-        run(PartialAggregation(profiles=True, shared=["encoder.*"], min_replies=2), train)
 
 
 def test_private_names_in_a_reply_are_refused():
