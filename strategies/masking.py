@@ -376,8 +376,8 @@ class Encoding:
     def decode(self, total: NDArray[Any], sent: Arrays, buffers: Buffers) -> tuple[Arrays, dict[str, float], int]:
         """The mean of the nodes' arrays, in the dtypes of ``sent``, the means of their metrics, and the total weight.
 
-        The mean update is no longer than ``clip``, but for rounding and noise: a node whose integers are above the
-        scale moves the mean no further than all nodes together may.
+        A mean update that is longer than ``clip`` and what rounding and noise can add is scaled down to this length,
+        so that a node that sends larger integers moves the mean no further than all nodes together may.
 
         Parameters
         ----------
@@ -411,10 +411,11 @@ class Encoding:
         return mean, metrics, weight
 
     def _longest(self, changes: Sequence[NDArray[Any]], weight: int) -> float:
-        """The length that the mean update of so many nodes does not exceed, but with a probability below 10^-6.
+        """The largest length that the mean update of honest nodes has; with noise, of one in a million it is larger.
 
-        Rounding moves a value by less than a step. The length of Gaussian noise on d values is at most √d + 5 times its
-        deviation (Laurent and Massart, Adaptive Estimation of a Quadratic Functional, 2000, Lemma 1).
+        Rounding moves each value by less than a step. The length of Gaussian noise on d values exceeds √d + t
+        deviations with a probability of at most exp(-t²/2) (Boucheron, Lugosi and Massart, Concentration Inequalities,
+        2013, Theorem 5.6).
         """
         root = sqrt(sum(change.size for change in changes))
         noise = self.noise * self.clip / sqrt(max(weight, 1)) * (root + 5.3)

@@ -46,7 +46,7 @@ from .profiles import Profile
 from .records import Exchange, LateReply, NodeReport, Refusal, TooFewRepliesError
 from .replies import Reply, count_bytes, read_timings, too_few
 from .samplers import Sampler, UniformFraction
-from .secure_node import SPARSE_SHARE, asked_digest, encoding_record, least_threshold
+from .secure_node import asked_digest, encoding_record, least_threshold
 from .transport import NodeFailure, clock_of
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class SecureAggregation:
         thousand nodes. An odd number becomes the next even one.
     threshold : float
         From 0.5 to below 1: more than this share of a node and its neighbours must stay until the end of the round, or
-        it fails. Nodes refuse less than 2/3, and less than 3/4 where ``neighbours`` are fewer than all others, unless
-        their config says otherwise; from 2/3 on, it is at least 3/4 there.
+        it fails. Where not all others are neighbours, a share from 2/3 on counts as at least 3/4. Nodes refuse less
+        than 2/3, counted alike, unless their config says otherwise.
     clip : float
         > 0, the largest L2 norm of an update; a longer one is scaled down.
     bits : int
@@ -127,8 +127,7 @@ class SecureAggregation:
         """
         even = self.neighbours + self.neighbours % 2
         neighbours = even if 0 < even < nodes - 1 else nodes - 1
-        sparse = neighbours < nodes - 1 and self.threshold >= 2 / 3
-        threshold = least_threshold(max(self.threshold, SPARSE_SHARE) if sparse else self.threshold, neighbours)
+        threshold = least_threshold(self.threshold, neighbours, nodes)
         encoding = self._encoding(threshold)
         encoding.dtype(nodes)
         return neighbours, threshold, encoding

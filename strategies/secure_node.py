@@ -50,7 +50,7 @@ _ECDSA = ec.ECDSA(hashes.SHA384())
 #: The least share of a node and its neighbours in the sum, where these are not all nodes. With k neighbours and a
 #: threshold of t shares, different lists of who has dropped out show a single update only if t (t - 1) is at most
 #: 2 k (k + 1 - t): of its t - 1 neighbours in the sum each needs t nodes that call it dropped, among 2 k in reach.
-SPARSE_SHARE = 0.75
+_SPARSE_SHARE = 0.75
 
 
 class SecureAggregationError(RuntimeError):
@@ -80,8 +80,13 @@ def config_digest(run_config: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(repr(sorted(run_config.items())).encode()).digest()
 
 
-def least_threshold(share: float, neighbours: int) -> int:
-    """The smallest number of shares above this share of a node and its neighbours."""
+def least_threshold(share: float, neighbours: int, nodes: int) -> int:
+    """The smallest number of shares above this share of a node and its neighbours, in a round of so many nodes.
+
+    Where not all others are neighbours, a share from 2/3 on counts as at least 3/4.
+    """
+    if neighbours < nodes - 1 and share >= 2 / 3:
+        share = max(share, _SPARSE_SHARE)
     return min(floor(share * (neighbours + 1) + 1e-9), neighbours) + 1
 
 
@@ -154,10 +159,8 @@ class SecureRules:
 
     def check(self, cohort: Cohort) -> None:
         """Raise :class:`SecureAggregationError` if the cohort is too small, or too few of it must be in the sum."""
-        size, share = cohort.neighbours + 1, self.secagg_min_threshold
-        if size < len(cohort.keys) and share >= 2 / 3:
-            share = max(share, SPARSE_SHARE)
-        least = least_threshold(share, cohort.neighbours)
+        size, nodes = cohort.neighbours + 1, len(cohort.keys)
+        least = least_threshold(self.secagg_min_threshold, cohort.neighbours, nodes)
         if size < self.secagg_min_cohort:
             raise SecureAggregationError(
                 f"{size} nodes share masks: this node hides among at least secagg-min-cohort = {self.secagg_min_cohort}"
@@ -165,7 +168,7 @@ class SecureRules:
         if cohort.threshold < least:
             raise SecureAggregationError(
                 f"threshold = {cohort.threshold} of {size}: must be at least {least}, by secagg-min-threshold = "
-                f"{self.secagg_min_threshold:g}{' and because not all nodes are neighbours' * (share == SPARSE_SHARE)}"
+                f"{self.secagg_min_threshold:g}{f', in a round of {nodes} nodes' if nodes > size else ''}"
             )
 
 

@@ -148,8 +148,8 @@ class StoredModel:
         """
         kind = find_task(self.name)
         known = option_fields(kind.Options)
-        _, *further = [key for key in self.options if key not in known] or [""]  # the first error lists the known keys
-        others = set(further)  # of a stranger's folder there may be a million
+        further = [key for key in self.options if key not in known][1:]  # the first one is told with the known keys
+        others = set(further)  # a stranger's folder may have a million
         given = {key: value for key, value in self.options.items() if key not in others}
         values, errors = parse_options(kind.Options, given, f"{self.name}.")
         if further:

@@ -133,8 +133,14 @@ def own_label_shares(model: nn.Module) -> Iterator[None]:
         delattr(model, _MARK)
 
 
+def for_own_label_shares(model: nn.Module) -> nn.Module:
+    """Let a classifier always predict as within :func:`own_label_shares`, and return it."""
+    setattr(model, _MARK, True)
+    return model
+
+
 def predicts_for_own_shares(model: nn.Module) -> bool:
-    """Whether the model is used within :func:`own_label_shares`."""
+    """Whether the model is used within :func:`own_label_shares`, or always predicts so."""
     return getattr(model, _MARK, False)
 
 

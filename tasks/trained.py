@@ -14,7 +14,7 @@ from time import sleep
 from typing import Any, ClassVar, Self, TextIO
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedapps.base.atomic import check_replaceable, whole_folder
 from fedapps.base.options import option_values
@@ -409,36 +409,6 @@ class TrainedModel:
         origin = self.origin
         whose = f"node {origin.node}" if origin.node else "shared"
         return f"{type(self).__name__}({self.task.name}, {origin.method or 'no method'}, {whose}, round {origin.round})"
-
-
-class AdjustedClassifier(nn.Module):
-    """A classifier on the CPU that always adds τ log π to its logits, not only for examples with the label shares π.
-
-    Parameters
-    ----------
-    classifier : Module
-        Returns logits ``[b, classes]``.
-    added : Tensor [classes]
-        τ log π.
-    """
-
-    added: Tensor
-
-    def __init__(self, classifier: nn.Module, added: Tensor) -> None:
-        super().__init__()
-        self.classifier = classifier
-        self.register_buffer("added", added.float().cpu())
-        self.eval()
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(*inputs)
-        return logits + self.added
-
-
-def with_added_logits(classifier: nn.Module) -> nn.Module:
-    """Return the classifier of a node for the node's label shares; a classifier without added logits as it is."""
-    added = added_logits(classifier)
-    return classifier if added is None else AdjustedClassifier(classifier, added)
 
 
 def versions() -> dict[str, str]:

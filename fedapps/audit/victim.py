@@ -138,10 +138,11 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
 
 
 def noise_of(run: RunConfig, node: int = 0) -> ClippedNoise | None:
-    """Local differential privacy, under ``dp = "local"``; a node draws its noise with its number and the run's seed."""
+    """Local differential privacy, under ``dp = "local"``; each node draws its noise with a seed of its own."""
     if run.dp != "local":
         return None
-    generator = torch.Generator().manual_seed(derive_seed(run.seed, "audit", "noise", *[node][: bool(node)]))
+    of_node = [node] if node else []  # the first node has the seed of an audit of one node
+    generator = torch.Generator().manual_seed(derive_seed(run.seed, "audit", "noise", *of_node))
     return ClippedNoise(run.dp_clip, run.dp_clip * run.dp_noise, generator)
 
 

@@ -36,7 +36,9 @@ class QFflOptions:
         minimum=0,
     )
     weight_bound: float = option(
-        5.0, "the largest power F^q of a node, relative to the median of recent replies; 0 = unlimited", minimum=0
+        5.0,
+        "the largest powers F^q and F^(q-1) of a node, relative to the median of recent replies; 0 = unlimited",
+        minimum=0,
     )
 
 

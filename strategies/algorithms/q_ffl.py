@@ -37,8 +37,8 @@ class QFedAvg(BaseStrategy):
     q : float
         In [0, 20]. 0 is FedAvg, bit for bit; the larger q, the more count the nodes with the largest losses.
     weight_bound : float
-        ≥ 1, the largest F_k^q and F_k^(q−1) that count, relative to those of the median over recent replies, so that
-        no node alone can take the mean, or with a loss of 0 and q < 1 stop every step; 0 for no bound.
+        ≥ 1; a loss counts only so far that F_k^q and F_k^(q−1) are at most this multiple of those of the median loss
+        of recent replies. 0 for no bound: then a large loss owns the mean, and with q < 1 a loss of 0 stops each step.
     lipschitz : float
         L > 0, an estimate of the Lipschitz constant of a node's gradient: 1 / learning rate where this was tuned.
     **base
@@ -101,7 +101,7 @@ class QFedAvg(BaseStrategy):
         return {"q-ffl": {"step": self._weights / total if total else 0.0}}
 
     def _bounded(self, loss: float, median: float) -> float:
-        """The loss, so far that no power of it exceeds ``weight_bound`` times that of the median."""
+        """The nearest loss whose powers q and q − 1 are at most ``weight_bound`` times those of the median."""
         for power in (self.q, self.q - 1):
             if loss**power > self.weight_bound * median**power:
                 return float(median * self.weight_bound ** (1 / power))

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import Network, Predictions, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.partitioners import own_label_shares
-from fedapps.tasks.trained import TrainedModel, with_added_logits
+from fedapps.tasks.partitioners import for_own_label_shares, own_label_shares
+from fedapps.tasks.trained import TrainedModel
 from fedapps.tasks.vision import ENDINGS, GivenImage, picture_of
 from torch import Tensor
 from torch.nn.functional import softmax
@@ -107,7 +107,7 @@ class ImagesTrained(TrainedModel):
             images = torch.randint(256, (2, channels, height, width), dtype=torch.uint8)
         kind = "grey" if channels == 1 else "RGB"
         return Network(
-            with_added_logits(deepcopy(self.module).cpu()),
+            for_own_label_shares(deepcopy(self.module).cpu()),
             (images,),
             ("images",),
             ("logits",),

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from fedapps.tasks.answers import Network, Predictions, Pretrained, finite_answer, several
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.partitioners import added_logits, own_label_shares
-from fedapps.tasks.trained import TrainedModel, with_added_logits
+from fedapps.tasks.partitioners import added_logits, for_own_label_shares, own_label_shares
+from fedapps.tasks.trained import TrainedModel
 from torch import Tensor
 from torch.nn.functional import softmax
 
@@ -241,7 +241,7 @@ class TextTrained(TrainedModel):
         module = merged(self.module).cpu()
         if isinstance(module, Transformer):
             module.precision = "float32"  # programs compute in float32
-        return Network(with_added_logits(module), inputs, ("ids", "length"), ("logits",), dynamic, outside)
+        return Network(for_own_label_shares(module), inputs, ("ids", "length"), ("logits",), dynamic, outside)
 
     def pretrained(self) -> Pretrained | None:
         """The classifier as one of the library transformers, with merged adapters; ``None`` for an LSTM.

@@ -100,8 +100,9 @@ class VprTrained(TrainedModel):
         Raises
         ------
         DataError
-            As :meth:`describe`; positions, names or cities are not as many as the images, a longitude or latitude is
-            impossible, there is no image, or a folder has no position, but a table that is not ``vpr.table-file``.
+            As :meth:`describe`. There is no image; there are not as many positions, names or cities as images; a
+            longitude or latitude is impossible; or a folder gives no position, but has a table of another name than
+            ``vpr.table-file``.
         """
         image_set = self._given(images).of_role(query=False)
         if not len(image_set):
@@ -150,8 +151,8 @@ class VprTrained(TrainedModel):
         Raises
         ------
         DataError
-            There is no index, another model made it, an image cannot be read, ``k`` is not a whole number of at least
-            1, or positions or cities are not as many as the images, or impossible.
+            There is no index, or another model made it; an image cannot be read; ``k`` is not a whole number of at
+            least 1; there are not as many positions or cities as images; or a longitude or latitude is impossible.
         """
         queries = self._given(images).of_role(query=True)
         return self._located(queries, index, k, positions=positions, cities=cities)
