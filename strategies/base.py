@@ -84,8 +84,8 @@ class BaseStrategy(RoundLoop):
         Limits of the numbers of examples that nodes report; by default none.
     size_bound : float
         Above 1: refuse a train reply whose update, or another part, is larger than this number times the median of
-        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound. A ``privacy``
-        that clips replaces it.
+        recent replies, see :class:`~fedapps.strategies.bounds.SizeBound`. 0, the default, for no bound. An
+        ``aggregation``, or a ``privacy`` that clips, replaces it.
     admission : Admission
         Which nodes may take part, by their groups and keys; by default all.
     held_out : HeldOut
@@ -262,8 +262,8 @@ class BaseStrategy(RoundLoop):
         self.server_optimizer = server_optimizer or SGD(1.0)
         self.integers, self.example_limits = integers, example_limits or ExampleLimits()
         self.privacy = privacy or PrivacyMechanism()
-        # A bound relative to the updates of others would let one node decide whether theirs count.
-        self.size_bound = SizeBound(0.0 if self.privacy.bounds_updates else size_bound)
+        # A bound relative to the updates of others would let few nodes decide whether theirs count.
+        self.size_bound = SizeBound(0.0 if aggregation or self.privacy.bounds_updates else size_bound)
         if aggregation:
             aggregation.check_strategy(self.robustness_gap)
         self.aggregation = aggregation

@@ -75,6 +75,18 @@ def test_a_small_inner_product_slows_the_mean_but_does_not_turn_it():
     np.testing.assert_allclose(model, (1 - (14 / 22) ** 2) * HONEST.mean(axis=0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("aggregation", ROBUST, ids=str)
+def test_the_first_replies_do_not_decide_which_others_count(aggregation):
+    """Two of the first three updates are tiny. A bound relative to these would refuse all later ones."""
+
+    def train(partition, arrays, config):
+        return {n: a + np.float32(1e-6 if partition < 2 else 1) for n, a in arrays.items()}, {"num-examples": 5}
+
+    strategy = BaseStrategy(aggregation=aggregation, size_bound=100.0)
+    result = federate(strategy, arithmetic_app(train), START, num_nodes=NODES, num_rounds=1)
+    assert arrays_of(result.arrays)["w"].tolist() == [1.0] * 3
+
+
 @pytest.mark.parametrize("aggregation", [None, *ROBUST], ids=str)
 def test_without_attackers_all_are_near_the_optimum(aggregation):
     assert np.linalg.norm(final(aggregation) - TARGETS.mean(axis=0)) < 0.35
