@@ -188,8 +188,8 @@ def _memory_limited(size: int) -> Iterator[None]:
 
 #: Two hours of the day, such as 22-6.
 _HOURS = re.compile(r"([01]?\d|2[0-4])-([01]?\d|2[0-4])")
-#: Keys that limit the mechanism that the key ``dp`` demands.
-_OF_MECHANISM = ("dp-noise", "dp-clip", "dp-delta", "max-epsilon", "max-releases")
+#: The mechanism that an operator demands, and its limits.
+PRIVACY_KEYS = ("dp", "dp-noise", "dp-clip", "dp-delta", "max-epsilon", "max-releases")
 
 
 class RulesError(RuntimeError):
@@ -276,7 +276,7 @@ class NodeRules:
         values = {key: node_config[key] for key in option_fields(cls) if key in node_config}
         arguments, errors = parse_options(cls, values, "node config ")
         rules = cls(**arguments)
-        if rules.dp == "none" and not errors and (limits := [key for key in _OF_MECHANISM if key in values]):
+        if rules.dp == "none" and not errors and (limits := [key for key in PRIVACY_KEYS[1:] if key in values]):
             errors = [
                 f'node config {", ".join(limits)}: needs dp = "local" or "distributed", the mechanism that it limits'
             ]

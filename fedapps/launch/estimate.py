@@ -21,15 +21,17 @@ from flwr.app import ConfigRecord, Context, Message
 from fedapps.app.client_app import app
 from fedapps.app.round_config import RoundConfigs
 from fedapps.app.server_app import initial_model, strategy_for
+from fedapps.base.options import option_values
 from fedapps.base.processes import usable_cores
 from fedapps.base.report.numbers import format_bytes, format_duration
 from fedapps.base.report.tables import text_table
 from fedapps.clients.data import DataSource, cached_load
 from fedapps.clients.kept_models import CURRENT, KEPT_MODELS, KeptModels
-from fedapps.clients.rules import KEEP_MODEL, SEND_ERRORS
+from fedapps.clients.rules import KEEP_MODEL, PRIVACY_KEYS, SEND_ERRORS
 from fedapps.clients.state import DiskState
 from fedapps.config.clock import Pace
 from fedapps.config.parsing import Config
+from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.flower_internals import flower_identity
@@ -115,18 +117,20 @@ class DryRun:
             The training steps of each dry round, from the seconds that the earlier ones took.
         """
         # The node of the dry run has no public key, and whether it may join is no matter of its data.
-        # One node has no pace to keep, and hides among no others.
-        dp = "none" if config.run.dp == "distributed" else config.run.dp
+        # One node has no pace to keep, hides among no others, and is compared with none.
+        flat = {**config.flat(), "secure-aggregation": False, "aggregation": "mean"}
+        if config.run.dp == "distributed":
+            flat |= {key: value for key, value in option_values(RunConfig()).items() if key.startswith("dp")}
         many = replace(config.run, pace=Pace(), sampling="fixed", bind_keys=False, held_out_nodes="")
-        run = replace(many, num_nodes=1, min_replies=1, secure_aggregation=False, dp=dp)
+        run = replace(many, num_nodes=1, min_replies=1, secure_aggregation=False, aggregation="mean", dp=flat["dp"])
         keys = {name: value for name, value in config.own_keys.get(method, {}).items() if not hasattr(run.pace, name)}
         alone = replace(config, run=run, own_keys={method: keys})
         seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
         reports: list[RoundReport] = []
         result = cls(method, data)
         strategy, initial = strategy_for(alone, method, initial_model(config, method))
-        node = {**node_config, "state-dir": str(state), SEND_ERRORS: True, "secagg": "optional"}
-        flat = {**config.flat(), "secure-aggregation": False, "dp": dp}
+        rules = {key: value for key, value in node_config.items() if key not in PRIVACY_KEYS}
+        node = {**rules, "state-dir": str(state), SEND_ERRORS: True, "secagg": "optional"}
         grid = InProcessGrid(_Timed(seconds), [node], flat, errors="reply")  # type: ignore[arg-type]
         configs = RoundConfigs(alone, method, _LABEL)
         planned = configs.train(1)

@@ -60,9 +60,21 @@ def test_a_node_that_can_join_prints_its_requirements(place, capsys):
     assert sorted(place.rglob("*")) == before, "no files are left, not even the state folder"
 
 
-def test_the_node_trains_in_the_check_whatever_the_sampling(place, capsys):
-    poisson = ["--set", "sampling=poisson", "--set", "fraction-train=0.0001", "--set", "methods=sfl"]
-    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", *poisson)
+@pytest.mark.parametrize(
+    "of_many",
+    [
+        ["--set", "sampling=poisson", "--set", "fraction-train=0.0001"],
+        ["--set", "aggregation=trimmed-mean"],
+        [
+            *("--set", "secure-aggregation=true", "--set", "dp=distributed", "--set", "dp-noise=2.0"),
+            *("--node-config", "dp=distributed", "--node-config", "dp-noise=2.0"),
+        ],
+    ],
+    ids=["sampling", "aggregation", "distributed noise"],
+)
+def test_the_node_trains_in_the_check_also_where_a_round_needs_many(place, capsys, of_many):
+    given = ["--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=sfl", *of_many]
+    status, lines = checked(capsys, *ROBOT, *given)
     assert status == 0, lines
     assert any("the first step took " in line for line in lines)
 
