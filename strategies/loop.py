@@ -326,7 +326,7 @@ class RoundLoop(records.Stateful, Strategy):
     ) -> tuple[ArrayRecord, ConfigRecord]:
         """Begin a round. Returns what its TRAIN messages have: the shared arrays and the entries of the config."""
         if self.mailbox and not self.asynchronous:
-            self.mailbox.look()  # who has replied since the last round is free
+            self.mailbox.look_on()  # who has replied since the last round is free
         self.report, self._version = records.RoundReport(server_round), server_round - 1
         self.registry.ask_again()
         arrays = self.share(arrays)

@@ -10,7 +10,7 @@ from is kept once, and freed with the last of them.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -237,19 +237,27 @@ class Mailbox:
         only = [self._turns[0].message_id] if self._in_order and self._turns and not self._unsent else None
         self._clock.wait(min([until, *(flight.deadline for flight in awaited)]), only)
 
-    def look(self) -> None:
-        """Find replies that have arrived, or else messages whose time is over."""
-        replies = (
-            transport.pull_together(self._grid, list(self._open))
-            if transport.has_virtual_time(self._grid)
-            else self._pull_one()
-        )
+    def look(self) -> bool:
+        """Find replies that have arrived, or else messages whose time is over. Returns whether a reply was there."""
+        now = self.now()
+        if transport.has_virtual_time(self._grid):
+            asked = list(self._open)
+            replies = transport.pull_together(self._grid, asked)
+        else:
+            asked = list(islice(self._open, _MOST_PULLS))
+            replies = self._pull_one(asked)
         for flight, outcome in replies:
             self._take_in(flight, outcome)
-        if not replies:
-            now = self.now()
-            for flight in [flight for flight in self._open if flight.deadline <= now]:
-                self._give_up(flight)
+        if not replies:  # a message whose reply was not asked for can have one
+            for flight in asked:
+                if flight.deadline <= now:
+                    self._give_up(flight)
+        return bool(replies)
+
+    def look_on(self) -> None:
+        """Find one reply that has arrived, and more as far as :meth:`post` allows to fetch replies early."""
+        while self.look() and len(self._arrived) < self._ahead:
+            pass
 
     def state(self) -> dict[str, Any]:
         """What is in flight in simulated time, for a snapshot: versions and replies, which the nodes compute now.
@@ -336,14 +344,13 @@ class Mailbox:
             return None
         return self._arrived.pop(next(iter(self._arrived)))
 
-    def _pull_one(self) -> list[tuple[Flight, transport.Outcome]]:
+    def _pull_one(self, asked: Sequence[Flight]) -> list[tuple[Flight, transport.Outcome]]:
         """A reply, fetched alone, because one that cannot be decoded fails its whole request."""
-        tried = list(islice(self._open, _MOST_PULLS))
-        for flight in tried:
+        for flight in asked:
             if outcome := transport.pull(self._grid, flight):
                 return [(flight, outcome)]
-        if len(tried) < len(self._open):
-            for flight in tried:
+        if len(asked) < len(self._open):
+            for flight in asked:
                 self._move_to_end(flight)
         return []
 

@@ -7,6 +7,8 @@ import weakref
 
 import pytest
 from counted_grid import CountedGrid, exchange, messages, outcome
+from fedapps.strategies.mailbox import Mailbox
+from fedapps.strategies.profiles import Profile
 from fedapps.strategies.transport import NodeFailure
 from flwr.app import Error
 from flwr.clientapp.client_app import ClientAppException
@@ -187,6 +189,29 @@ def test_a_reply_that_came_in_time_is_not_lost_with_its_node():
     next(replies)
     grid.sent["id-2"][1] = Error(ErrorCode.NODE_UNAVAILABLE, "node unavailable")
     assert outcome(replies) == [2]
+
+
+def in_the_order_of_arrival(grid, nodes, timeout, ahead=0):
+    mailbox = Mailbox(grid, in_order=False, poll=1e-6)
+    mailbox.post([(Profile.unknown(node), *messages(node)) for node in nodes], timeout, ahead=ahead)
+    return mailbox
+
+
+def test_a_reply_that_is_there_counts_among_many_nodes_whose_time_is_over():
+    nodes = range(1, 201)
+    mailbox, found = in_the_order_of_arrival(CountedGrid({150: 0}), nodes, 0), []
+    while mailbox:
+        if arrival := mailbox.next():
+            found.append(arrival.outcome)
+    assert len(found) == 200
+    assert [reply for reply in outcome(found) if not isinstance(reply, NodeFailure)] == [150]
+
+
+@pytest.mark.parametrize(("ahead", "busy"), [(0, {2, 3, 4, 5, 6}), (3, {4, 5, 6}), (9, {6})])
+def test_all_nodes_whose_replies_are_there_are_free_as_far_as_replies_may_be_kept(ahead, busy):
+    mailbox = in_the_order_of_arrival(CountedGrid(dict.fromkeys(range(1, 6), 0)), range(1, 7), 9, ahead)
+    mailbox.look_on()
+    assert mailbox.busy == busy
 
 
 def test_looks_grow_rarer_and_begin_anew(monkeypatch):
