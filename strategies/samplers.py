@@ -240,7 +240,7 @@ class StratifiedFraction(Sampler):
 
 @dataclass(frozen=True)
 class ProportionalToSize(Sampler):
-    """A fixed number of nodes drawn without replacement, each with a probability proportional to its examples.
+    """A fixed number of nodes drawn one after another, each among the rest in proportion to its examples.
 
     The method of Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006: take the nodes with the
     smallest E_k/n_k, where E_k is standard exponential and n_k the number of examples. A node that reports no number of
@@ -328,6 +328,7 @@ class DropSchedule(Sampler):
     drops : sequence of str
         Keys: the first node is left out of round 1, the second of round 2, and so on, cyclically. If empty, the node
         to leave out is drawn with equal probabilities. Round 0 leaves out no node, and a single node always takes part.
+        No other node takes the place of a late one.
     seed : int
         ≥ 0; unused if ``drops`` is given.
     """
@@ -345,11 +346,11 @@ class DropSchedule(Sampler):
         Raises
         ------
         ValueError
-            ``drops`` is given, but none of its keys is the key of a node.
+            ``drops`` is given, but none of its keys is the key of a node in the first round.
         """
         ordered = in_key_order(profiles)
         if self.drops:
-            _require_some("drops", self.drops, ordered)
+            _require_some("drops", self.drops, ordered, server_round)
         if server_round < 1 or len(ordered) < 2:
             return ordered
         if self.drops:
@@ -357,6 +358,9 @@ class DropSchedule(Sampler):
         else:
             dropped = ordered[draw_generator(self.seed, purpose, server_round).integers(len(ordered))].key
         return [profile for profile in ordered if profile.key != dropped]
+
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        return []  # ``free`` can have the node that is left out
 
 
 @dataclass(frozen=True)
@@ -382,20 +386,24 @@ class FixedNodes(Sampler):
         Raises
         ------
         ValueError
-            None of ``keys`` is the key of a node.
+            None of ``keys`` is the key of a node in the first round.
         """
         ordered = in_key_order(profiles)
-        _require_some("keys", self.keys, ordered)
+        _require_some("keys", self.keys, ordered, server_round)
         return [profile for profile in ordered if profile.key in self.keys]
 
     def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
         return super().further([profile for profile in free if profile.key in self.keys], count, number, purpose)
 
 
-def _require_some(name: str, keys: Sequence[str], profiles: Collection[Profile]) -> None:
+def _require_some(name: str, keys: Sequence[str], profiles: Collection[Profile], server_round: int) -> None:
+    """Raise ``ValueError`` if no node has one of the keys; later than in round 1, where they may be away, warn."""
     available = [profile.key for profile in profiles]
     if profiles and not set(keys) & set(available):
-        raise ValueError(f"{name} = {list(keys)}: none of them is a node; the nodes are: {', '.join(available)}")
+        reason = f"{name} = {list(keys)}: none of them is a node; the nodes are: {', '.join(available)}"
+        if server_round <= 1:
+            raise ValueError(reason)
+        log(WARNING, "%s", reason)
 
 
 def _check_keys(name: str, keys: Sequence[str]) -> None:

@@ -90,11 +90,13 @@ class LearningSampler(Sampler):
         seen.chosen = self._now[0]
 
     def state(self) -> Arrays:
-        return flat({"seen": {key: astuple(seen) for key, seen in self._seen.items()}})
+        return flat({"seen": {key: astuple(seen) for key, seen in self._seen.items()}, "now": self._now[0]})
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        values = nested(dict(state))
         self._seen.clear()
-        self._seen.update({key: _Seen(*numbers) for key, numbers in nested(dict(state)).get("seen", {}).items()})
+        self._seen.update({key: _Seen(*numbers) for key, numbers in values.get("seen", {}).items()})
+        self._now[0] = values.get("now", 1)
 
 
 @dataclass(frozen=True)

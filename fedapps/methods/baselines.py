@@ -98,6 +98,9 @@ class FirstNode(Sampler):
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order(profiles)[:1]
 
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        return []
+
 
 class OneNode(Method):
     """A method whose rounds need the first node only."""

@@ -1,5 +1,6 @@
 """Samplers: cohorts that depend on keys, seed and round alone, their sizes and probabilities, and Poisson rounds."""
 
+import re
 from collections import Counter
 from math import sqrt
 
@@ -258,9 +259,13 @@ def test_fixed_nodes_that_are_away_are_left_out():
 
 
 @pytest.mark.parametrize("sampler", [FixedNodes(["cra-1"]), DropSchedule(["cra-1"])], ids=repr)
-def test_keys_of_nobody_are_answered_with_those_there_are(sampler):
-    with pytest.raises(ValueError, match=r"\['cra-1'\]: none of them is a node; the nodes are: car-0, car-1"):
+def test_keys_of_nobody_are_answered_with_those_there_are(sampler, caplog):
+    reason = r"\['cra-1'\]: none of them is a node; the nodes are: car-0, car-1"
+    with pytest.raises(ValueError, match=reason):
         sampler.sample(fleet(2), 1, "train")
+    later = sampler.sample(fleet(2), 2, "evaluate")  # a run goes on without nodes that are away
+    assert keys(later) == ([] if isinstance(sampler, FixedNodes) else ["car-0", "car-1"])
+    assert re.search(reason, *caplog.messages)
 
 
 @pytest.mark.parametrize(

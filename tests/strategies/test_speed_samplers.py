@@ -105,6 +105,10 @@ def test_the_cohort_has_its_size_each_node_once_and_depends_on_what_was_seen_alo
     assert chosen == sorted(chosen)
     again = kind(fraction)
     again.load_state(sampler.state())
+    for each in (sampler, again):  # a reply of a message that was in flight
+        each.observe(NODES[0], 1.0, Reply(NODES[0], RecordDict(), {}, MetricRecord({"loss": 1.0}), 1.0, 1.0))
+    assert again._seen == sampler._seen
+    chosen = keys(sampler.sample(NODES, number, "train"))
     assert keys(again.sample(NODES[::-1], number, "train")) == chosen
     assert len(sampler.further(NODES, 3, number, "train")) == 3
 

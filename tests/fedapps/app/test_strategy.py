@@ -186,7 +186,7 @@ def test_the_pooled_data_are_trained_on_by_the_first_key():
     profiles = [Profile(node_id, key) for node_id, key in ((4, "robot-2"), (9, "robot-0"), (1, "robot-1"))]
     for server_round in (1, 2):
         assert [profile.key for profile in FirstNode().sample(profiles, server_round, "train")] == ["robot-0"]
-    assert FirstNode().sample([], 1, "train") == []
+    assert FirstNode().sample([], 1, "train") == FirstNode().further(profiles, 1, 1, "train") == []
 
 
 def test_the_tracked_metric():
