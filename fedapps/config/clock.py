@@ -96,7 +96,6 @@ class Pace:
         return {
             "concurrency": concurrency,
             "buffer": self.buffer or (concurrency + 1) // 2,
-            "staleness": self.weights,
             "mixing": self.async_update == "mix",
             "repeat": self.repeat_version,
             "share": self.node_share,

@@ -24,6 +24,7 @@ from ..closing import Staleness
 from ..mailbox import Arrival, Mailbox
 from ..profiles import Profile
 from ..replies import Reply
+from ..samplers import DropSchedule, InTurn, PoissonSampling
 from ..stopwatch import timed
 from ..transport import has_virtual_time
 
@@ -48,11 +49,12 @@ class BufferedAsync(BaseStrategy):
     Parameters
     ----------
     concurrency : int or None
-        ≥ 1, the number of nodes that work at a time; ``None`` for all. The ``sampler`` draws them among the free nodes.
+        ≥ 1, the number of nodes that work at a time, which the ``sampler`` draws among the free ones; ``None`` for as
+        many as it would choose for a round, by default all.
     buffer : int
         ≥ 1, the number of updates per step; FedBuff uses 10.
     staleness : Staleness
-        s(τ); (1 + τ)^-0.5 by default, as in FedBuff.
+        s(τ); by default that of ``closing``, (1 + τ)^-0.5 as in FedBuff.
     mixing : bool
         Apply (1 - s) w + s y in place of w + s (y - x): with ``buffer`` 1 and ``SGD(α)`` this is FedAsync.
     repeat : bool
@@ -60,13 +62,14 @@ class BufferedAsync(BaseStrategy):
         for the next step while other nodes work; with ``concurrency`` = ``buffer`` = all nodes, this is FedAvg, bit for
         bit, if replies arrive in the order of the nodes' keys.
     share : float
-        In (0, 1], the largest share of the last 20 updates that one node contributes; beyond it the node rests while
-        another one is at work. 1 for no limit.
+        In (0, 1], the largest share of the last 20 updates that one node contributes, at least one of them; beyond it
+        the node rests while another one is at work. 1 for no limit.
     max_staleness : int or None
         ≥ 0, refuse updates that are older, in steps; ``None`` for no limit.
     **base
-        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation`` and ``in_flight``. The deadline of ``closing``
-        is that of evaluations by nodes, which leave out the nodes that have trained for longer.
+        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation``, ``in_flight`` and samplers whose choice is
+        that of a round. The deadline of ``closing`` is that of evaluations by nodes, which leave out the nodes that
+        have trained for longer.
 
     Raises
     ------
@@ -102,6 +105,9 @@ class BufferedAsync(BaseStrategy):
             raise ValueError(f"closing = {closing}: only the deadline, that of evaluations, applies without rounds")
         if base.get("in_flight"):
             raise ValueError(f"in_flight = {base['in_flight']}: leave it out; concurrency limits who works at a time")
+        sampler = base.get("sampler")
+        if isinstance(sampler, PoissonSampling | InTurn | DropSchedule):
+            raise ValueError(f"sampler = {sampler}: it chooses whole rounds; without rounds take UniformFraction()")
         if concurrency is not None:
             require_integer("concurrency", concurrency, least=1)
         require_integer("buffer", buffer, least=1)
@@ -110,21 +116,23 @@ class BufferedAsync(BaseStrategy):
         if not 0 < share <= 1:
             raise ValueError(f"share = {share}: must be above 0 and at most 1")
         super().__init__(**base)
-        self.node_share = share
+        self._most_of_node = max(1, int(share * _WINDOW + 1e-9))  # updates among the last ones
         self._counted: list[str] = []  # the keys of the nodes of the last updates
         self.concurrency, self.buffer = concurrency, buffer
-        self.staleness = staleness or Staleness()
+        self.staleness = staleness or self.staleness
         self.mixing, self.repeat, self.max_staleness = mixing, repeat, max_staleness
         self._first: list[str] = []  # keys of the nodes to ask first, after a run was resumed
         self._draws = 0
         self._asked: Counter[int] = Counter()  # how often a node has been sent the current version
         self._resting: set[int] = set()  # nodes that get no further message before the next step
         self._candidates: list[Profile] = []
+        self._at_a_time = 0
         self._look_again_at = 0.0  # for nodes that came or went
         self._of_version = (0, ArrayRecord(), ConfigRecord())  # what messages of the current version have
 
     def summary(self) -> None:
-        log(INFO, "\t├── asynchronous: %s nodes at work, steps of %s updates", self.concurrency or "all", self.buffer)
+        at_work = self.concurrency or "as many as drawn"
+        log(INFO, "\t├── asynchronous: nodes at work: %s; steps of %s updates", at_work, self.buffer)
         log(INFO, "\t├── staleness: %s%s", self.staleness, ", mixing" if self.mixing else "")
         super().summary()
 
@@ -164,12 +172,13 @@ class BufferedAsync(BaseStrategy):
             self._candidates = [node for node in self.profiles(grid) if node.num_examples != 0]
         else:
             self._candidates = self.candidates(grid)
+        self._at_a_time = self.concurrency or len(self.sampler.sample(self._candidates, self._draws, "train"))
         self._look_again_at = mailbox.now() + _SECONDS_PRESENT
 
     def _next_nodes(self, mailbox: Mailbox) -> list[Profile]:
         """The free nodes that get the next messages."""
         busy = mailbox.nodes
-        room = (len(self._candidates) if self.concurrency is None else self.concurrency) - len(busy)
+        room = self._at_a_time - len(busy)
         if room <= 0:
             return []
         free = [node for node in self._candidates if node.node_id not in busy | self._resting]
@@ -177,8 +186,8 @@ class BufferedAsync(BaseStrategy):
             new = [node for node in free if node.node_id not in self._asked]
             free = new if new or busy else free
         # A node that replies at once would otherwise give every update.
-        counts, most = Counter(self._counted), self.node_share * _WINDOW
-        rested = [node for node in free if counts[node.key] < most]
+        counts = Counter(self._counted)
+        rested = [node for node in free if counts[node.key] < self._most_of_node]
         free = rested if rested or busy else free
         if not free:
             return []

@@ -14,7 +14,7 @@ from fedapps.strategies.compression import Int8
 from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.records import TooFewRepliesError, nested, under
-from fedapps.strategies.samplers import FixedNodes, UniformFraction
+from fedapps.strategies.samplers import DropSchedule, FixedNodes, InTurn, PoissonSampling, UniformFraction
 from grouped import MemoryCheckpoints, PowerCutError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -96,6 +96,12 @@ def test_five_events_of_the_second_world():
     )
     assert values == pytest.approx([-0.16, -0.307025], abs=1e-6)
     assert grid.sent[:4] == [(0.0, 0, 0), (0.0, 1, 0), (1.0, 0, 0), (2.0, 1, 1)]
+
+
+def test_the_staleness_of_closing_counts_if_there_is_no_other():
+    constant, hinge = Staleness("constant"), Staleness("hinge")
+    assert BufferedAsync(closing=Closing(deadline=5.0, staleness=constant)).staleness == constant
+    assert BufferedAsync(closing=Closing(staleness=constant), staleness=hinge).staleness == hinge
 
 
 def test_functions_of_staleness():
@@ -237,13 +243,20 @@ def test_nodes_beyond_the_concurrency_take_turns_and_the_sampler_chooses():
     assert {partition for _, partition, _ in grid.sent} == {1, 2}
 
 
+@pytest.mark.parametrize(("sampler", "at_work"), [(UniformFraction(0.5), 2), (FixedNodes(["part-3"]), 1), (None, 4)])
+def test_without_a_concurrency_as_many_nodes_work_as_the_sampler_chooses(sampler, at_work):
+    strategy = BufferedAsync(buffer=1, sampler=sampler, profiles=True)
+    _, _, grid = steps_of(strategy, FOUR, script(*[[1.0]] * 4), num_nodes=4, num_rounds=9)
+    assert Counter(time for time, _, _ in grid.sent)[0.0] == at_work
+
+
 def test_a_node_that_replies_at_once_gives_its_share_alone():
     durations = script(*([seconds] * 60 for seconds in (0.001, 1.0, 1.0)))
-    for share, least, most in ((1.0, 50, 60), (0.5, 20, 40)):
+    for share, most in ((1.0, 20), (0.52, 10), (0.5, 10)):
         strategy = BufferedAsync(profiles=True, buffer=1, share=share)
         _, reports, _ = steps_of(strategy, Q3, durations, num_nodes=3, num_rounds=60)
-        counts = Counter(node.node for report in reports for node in report.nodes if node.phase == "train")
-        assert least <= counts["part-0"] <= most
+        nodes = [node.node for report in reports for node in report.nodes if node.phase == "train"]
+        assert max(nodes[first : first + 20].count("part-0") for first in range(41)) == most
 
 
 def test_a_repetition_is_marked_in_the_message():
@@ -388,6 +401,9 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, buffer, 
         ({"concurrency": 0}, "concurrency = 0"),
         ({"max_staleness": -1}, "max_staleness = -1"),
         ({"in_flight": 3}, "concurrency limits"),
+        ({"sampler": PoissonSampling(0.5)}, "chooses whole rounds"),
+        ({"sampler": DropSchedule()}, "chooses whole rounds"),
+        ({"sampler": InTurn(0.5)}, "chooses whole rounds"),
         ({"privacy": CentralPrivacy(1.0, 1.0, 5.0)}, "a fast node contributes several updates"),
     ],
 )
