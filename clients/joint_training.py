@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from functools import cache
 from logging import INFO
 
@@ -36,6 +37,8 @@ class Job:
         As for :func:`~fedapps.clients.training.run_plan`.
     alone : str
         Why the node cannot train together with others; empty if it can.
+    context : Context
+        That of the node's message, whose limits count the node's steps (:mod:`fedapps.clients.rules`).
     """
 
     model: nn.Module
@@ -43,6 +46,7 @@ class Job:
     epoch: Epoch
     loss_of: training.Loss
     alone: str = ""
+    context: Context = field(default_factory=copy_context)
 
     @classmethod
     def of(
@@ -149,7 +153,7 @@ class StackedPhase:
         for place, row in enumerate(self.rows):
             try:
                 with row.state:
-                    following = row.next_batch()
+                    following = row.job.context.run(row.next_batch)
                     if row.steps and (following is None or following[0]):
                         self._end_epoch(place, row, last=following is None)
                 if following is None:
@@ -391,6 +395,6 @@ def _train_phase(members: Sequence[Member]) -> list[training.Trained | Exception
 def _alone(job: Job, phase: training.Phase, state: TorchState) -> training.Trained | Exception:
     try:
         with state:
-            return training.run_phase(job.model, phase, phase.epoch or job.epoch, job.loss_of)
+            return job.context.run(training.run_phase, job.model, phase, phase.epoch or job.epoch, job.loss_of)
     except Exception as error:
         return error

@@ -80,14 +80,15 @@ class NodeLimits:
         Raises
         ------
         ValueError
-            A limit is no number above 0 and at most 10**12, or memory cannot be limited on this system.
+            A limit is no number above 0 and at most 10**12, or below 1 for memory and rank, or memory cannot be limited
+            on this system.
         """
         simulated = is_simulated(node_config)
         limits = cls(
             _limit(node_config, MAX_STEPS, inf if simulated else DEFAULT_STEPS),
             _limit(node_config, MAX_SECONDS, inf if simulated else DEFAULT_SECONDS),
-            int(_limit(node_config, MAX_MEMORY, 0)),
-            int(_limit(node_config, MAX_RANK, 0)),
+            int(_limit(node_config, MAX_MEMORY, 0, least=1)),
+            int(_limit(node_config, MAX_RANK, 0, least=1)),
         )
         if limits.memory and resource is None:
             raise ValueError(
@@ -163,12 +164,13 @@ def _too_many(asked: str, limits: NodeLimits) -> LimitError:
     )
 
 
-def _limit(node_config: Mapping[str, Any], key: str, default: float) -> float:
+def _limit(node_config: Mapping[str, Any], key: str, default: float, least: int = 0) -> float:
     value = node_config.get(key, default)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if key in node_config and not (number and 0 < value <= _MOST):
+    if key in node_config and not (number and 0 < value <= _MOST and value >= least):
+        bound = f"of at least {least}" if least else "above 0"
         raise ValueError(
-            f"node config {key} = {value!r}: must be a number above 0 and at most {_MOST:g}, without quotes"
+            f"node config {key} = {value!r}: must be a number {bound} and at most {_MOST:g}, without quotes"
         )
     return float(value)
 

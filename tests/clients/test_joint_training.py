@@ -1,6 +1,7 @@
 """Nodes that train at once, against the same nodes one after another; nodes that cannot, and nodes that fail."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from fedapps.clients import joint_training
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.joint_training import Job, train_jobs
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.rules import NodeLimits
 from fedapps.clients.training import Plateau
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,17 @@ def test_each_gradient_is_clipped_by_itself():
     jobs = [scalar_job(1.0, 4.0, steps=1, clip_norm=2.5), scalar_job(1.0, 2.0, steps=1, clip_norm=2.5)]
     train_jobs(jobs, [state(0), state(1)])
     assert [one.model.w.item() for one in jobs] == pytest.approx([0.75, 0.8])
+
+
+@pytest.mark.parametrize("alone", ["", "it does not want to"])
+def test_the_steps_of_each_node_count_for_its_own_limits(alone):
+    jobs = []
+    for most in (2, 3, 1):
+        with NodeLimits(steps=most).applied():
+            jobs.append(replace(scalar_job(1.0, 4.0, steps=2), alone=alone))
+    *trained_fully, refused = train_jobs(jobs, [state(number) for number in range(3)])
+    assert [one.steps for one in trained_fully] == [2, 2]
+    assert "takes at most 1 optimizer steps" in str(refused)
 
 
 def test_parameters_without_dimensions_and_of_double_precision():

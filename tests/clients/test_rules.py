@@ -107,11 +107,19 @@ def test_a_deployed_node_has_limits_and_a_simulated_one_those_that_are_set():
     assert NodeLimits.of(DEPLOYED | keys) == NodeLimits.of(SIMULATED | keys) == NodeLimits(5, 0.5, 2000)
 
 
-@pytest.mark.parametrize("key", ["max-steps", "max-seconds", "max-memory"])
+@pytest.mark.parametrize(
+    ("key", "bound"), [("max-steps", "above 0"), ("max-seconds", "above 0"), ("max-memory", "of at least 1")]
+)
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "5", True])
-def test_a_limit_that_is_no_number_above_0_is_named(key, value):
-    with pytest.raises(ValueError, match=f"node config {key} = {value!r}: must be a number above 0"):
+def test_a_limit_that_is_no_number_above_0_is_named(key, bound, value):
+    with pytest.raises(ValueError, match=f"node config {key} = {value!r}: must be a number {bound}"):
         NodeLimits.of({key: value})
+
+
+@pytest.mark.parametrize("key", ["max-memory", "max-rank"])
+def test_a_limit_below_1_is_not_taken_for_none(key):
+    with pytest.raises(ValueError, match=f"node config {key} = 0.5: must be a number of at least 1"):
+        NodeLimits.of({key: 0.5})
 
 
 def test_steps_are_counted_over_all_phases_of_a_message():
