@@ -265,7 +265,10 @@ class BaseStrategy(RoundLoop):
         # A bound relative to the updates of others would let few nodes decide whether theirs count.
         self.size_bound = SizeBound(0.0 if aggregation or self.privacy.bounds_updates else size_bound)
         if aggregation:
-            aggregation.check_strategy(self.robustness_gap)
+            by_reports = (
+                f"sampler = {self.sampler} prefers nodes by what they report" if self.sampler.by_reports else ""
+            )
+            aggregation.check_strategy(self.robustness_gap or by_reports)
         self.aggregation = aggregation
         no_mean = f"its noise is that of a mean, and aggregation = {aggregation} is none" if aggregation else ""
         learns = type(self.sampler).observe is not Sampler.observe

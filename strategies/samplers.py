@@ -33,6 +33,8 @@ class Sampler(ABC):
     random_size: ClassVar[bool] = False
     #: Whether it needs the nodes' keys, groups or numbers of examples from their profiles, and not any distinct names.
     needs_profiles: ClassVar[bool] = True
+    #: Whether it prefers nodes by what they report, so that Byzantine nodes can be most of a round.
+    by_reports: ClassVar[bool] = False
 
     @abstractmethod
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
@@ -256,6 +258,7 @@ class ProportionalToSize(Sampler):
 
     count: int
     seed: int = 0
+    by_reports: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_integer("count", self.count, least=1)

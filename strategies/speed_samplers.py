@@ -57,6 +57,7 @@ class LearningSampler(Sampler):
 
     #: The name of the sampler in the key ``sampling``.
     name: ClassVar[str] = ""
+    by_reports: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction("fraction", self.fraction)

@@ -320,6 +320,16 @@ def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Ite
             {"aggregation", "dp"},
             f"aggregation = {run.aggregation!r}: must be 'mean' with dp = {run.dp!r}, whose noise is that of a mean",
         )
+    sampling = {
+        "tiers": "Byzantine nodes could reply all at the same speed, and be most of a tier",
+        "utility": "Byzantine nodes could report large losses, and be most of a round",
+        "poisson": "by chance it draws too few nodes, which ends the run" if aggregation.required(1) > 1 else "",
+    }
+    if reason := sampling.get(run.sampling):
+        yield (
+            {"aggregation", "sampling"},
+            f"sampling = {run.sampling!r}: must be 'fixed' with aggregation = {run.aggregation!r}: {reason}",
+        )
     if (needed := aggregation.required(run.training_nodes)) > run.training_nodes:
         yield (
             {"aggregation", "byzantine_fraction", "num_nodes", "fraction_train"},

@@ -96,12 +96,7 @@ class FedVc(Method):
         return self.privacy_conflict("local")
 
     def robustness_conflict(self) -> str:
-        if not self._repeats:
-            return ""
-        return (
-            "a Byzantine node that states a large number of examples is drawn several times and can send most replies "
-            f"of a round; {_DISTINCT}"
-        )
+        return "Byzantine nodes that state large numbers of examples are drawn in every round and can be most of it"
 
     def compression_conflict(self) -> str:
         if not self._repeats:

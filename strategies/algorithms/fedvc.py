@@ -114,11 +114,6 @@ class VirtualClients(BaseStrategy):
                 f"compression = {self.compression}: {distinct}; a node that is drawn twice has one compression error "
                 "for two replies"
             )
-        if self.aggregation:
-            raise ValueError(
-                f"aggregation = {self.aggregation}: {distinct}; a Byzantine node that states a large number of "
-                "examples is drawn several times and can send most replies of a round"
-            )
 
     def round_info(self) -> dict[str, Any]:
         """The numbers of virtual clients and of nodes in the round, and the work of a virtual client."""
@@ -150,6 +145,7 @@ class IndependentDraws(Sampler):
 
     count: int
     seed: int = 0
+    by_reports: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_integer("count", self.count, least=1)

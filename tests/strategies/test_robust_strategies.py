@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedvc import IndependentDraws
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.callbacks import TrackedMetric
 from fedapps.strategies.privacy import CentralPrivacy
+from fedapps.strategies.profiles import Profile
 from fedapps.strategies.records import DivergedError, TooFewRepliesError
+from fedapps.strategies.replies import Reply
 from fedapps.strategies.robust import Krum, Median, MultiKrum, TrimmedMean
+from fedapps.strategies.samplers import ProportionalToSize
+from fedapps.strategies.speed_samplers import SpeedTiers, Utility
+from flwr.app import MetricRecord, RecordDict
 from grouped import grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of
 
@@ -159,6 +165,22 @@ def test_a_round_with_too_few_replies_is_an_error_with_the_numbers():
 def test_strategies_that_pass_on_more_than_the_aggregate_refuse_it(kind, options, reason):
     with pytest.raises(ValueError, match=rf"aggregation = Median\(\): does not protect this strategy.*{reason}"):
         kind(aggregation=Median(), **options)
+
+
+@pytest.mark.parametrize(
+    "sampler", [ProportionalToSize(6), Utility(0.3), SpeedTiers(0.3), IndependentDraws(6)], ids=str
+)
+def test_nodes_that_are_drawn_by_what_they_report_are_refused(sampler):
+    """A fifth of the nodes could be most of a round."""
+    profiles = [Profile(k, str(k), num_examples=10**6 if k < 4 else 1) for k in range(20)]
+    for k, profile in enumerate(profiles):
+        metrics = MetricRecord({"loss": 1e6 if k < 4 else 1.0})
+        reply = Reply(profile, RecordDict(), {}, metrics, 1, 1)
+        sampler.observe(profile, 1.0 if k < 4 else 2.0, reply)
+    shares = [np.mean([node.node_id < 4 for node in sampler.sample(profiles, r, "train")]) for r in range(1, 31)]
+    assert max(shares) >= 4 / 6
+    with pytest.raises(ValueError, match=r"because sampler = .* prefers nodes by what they report"):
+        BaseStrategy(aggregation=Median(), sampler=sampler)
 
 
 def test_central_privacy_needs_the_mean():

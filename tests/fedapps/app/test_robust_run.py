@@ -21,10 +21,7 @@ SMALL = {
      ("multi-krum", MultiKrum(0.1))],
 )  # fmt: skip
 def test_the_strategy_has_the_aggregation_of_the_run(name, expected):
-    config = parse(
-        SMALL
-        | {"aggregation": name, "byzantine-fraction": 0.1, "methods": "fedavg,h-fl,fedvc(draws=without-replacement)"}
-    )
+    config = parse(SMALL | {"aggregation": name, "byzantine-fraction": 0.1, "methods": "fedavg,h-fl"})
     for label in config.methods:
         assert build_strategy(config, label).aggregation == expected
 
@@ -50,6 +47,16 @@ def test_central_privacy_needs_the_mean(dp, allowed):
     else:
         with pytest.raises(ConfigError, match=f"aggregation = 'median': must be 'mean' with dp = '{dp}'"):
             parse(given)
+
+
+@pytest.mark.parametrize("sampling", ["tiers", "utility", "poisson"])
+def test_samplings_that_byzantine_nodes_steer_or_that_draw_too_few_are_refused(sampling):
+    given = SMALL | {"num-nodes": 20, "fraction-train": 0.5, "aggregation": "trimmed-mean"}
+    parse(given)
+    with pytest.raises(
+        ConfigError, match=f"sampling = '{sampling}': must be 'fixed' with aggregation = 'trimmed-mean'"
+    ):
+        parse(given | {"sampling": sampling})
 
 
 @pytest.mark.parametrize(

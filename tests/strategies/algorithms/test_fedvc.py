@@ -10,7 +10,6 @@ from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.profiles import Profile
-from fedapps.strategies.robust import Median
 from fedapps.strategies.samplers import ProportionalToSize, UniformFraction
 from flwr.app import ConfigRecord
 from grouped import grouped_app
@@ -255,13 +254,6 @@ def test_without_examples_nobody_is_drawn(sizes):
 def test_bad_parameters_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         VirtualClients(sampler=ProportionalToSize(1), **options)
-
-
-def test_a_robust_aggregation_needs_distinct_nodes():
-    """A node that claims all examples would otherwise be most of the replies."""
-    with pytest.raises(ValueError, match=r"aggregation = Median\(.*: needs a sampler of distinct nodes such as"):
-        VirtualClients(sampler=IndependentDraws(3), steps=1, aggregation=Median())
-    VirtualClients(sampler=ProportionalToSize(3), steps=1, aggregation=Median())
 
 
 @pytest.mark.parametrize("count", [0, 1.5])
