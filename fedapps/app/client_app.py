@@ -33,7 +33,7 @@ from fedapps.strategies.stopwatch import measured, timed
 
 from .disclosure import Disclosure, Handler, NodeFailedError, registry_label, reported, run_config_of
 from .node import Node
-from .privacy import hiding_outcome, node_mod
+from .privacy import hiding_outcome, protected
 
 #: The phase of all work that is in no other.
 _OTHER = "other"
@@ -258,14 +258,12 @@ def _noised(node: Node) -> Message:
     run, disclosure = node.config.run, node.disclosure
     if run.dp != "local" and wire.CLIPPING_NORM not in node.round_config:
         return node.train()
-    mod = node_mod(run, node.message, node.context)
 
     def work(message: Message, context: Context) -> Message:
         return node.train()
 
-    if run.dp != "local":
-        return mod(node.message, node.context, work)
-    reply = mod(node.message, node.context, work if disclosure.simulated else hiding_outcome(work))
+    hides = run.dp == "local" and not disclosure.simulated
+    reply = protected(run, node.message, node.context, hiding_outcome(work) if hides else work)
     if reply.has_content():
         disclosure.count(node.message)
     return reply

@@ -6,15 +6,12 @@ nobody need be trusted; under ``central-*`` the server adds noise once, to the m
 docs/privacy.md says which methods can be combined with what.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from logging import WARNING
-from math import inf, sqrt
-from math import log as ln
+from math import inf
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common import log
 from torch import nn
 
@@ -26,15 +23,13 @@ from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.fedvc import FedVcPart
 from fedapps.strategies import CentralPrivacy, epsilon, wire
-from fedapps.strategies.arrays import shared_record, views, without
-from fedapps.strategies.privacy import statistics_refusal
+from fedapps.strategies.arrays import last_part, shared_record, to_record, views, without
+from fedapps.strategies.compression import declared_buffers
+from fedapps.strategies.privacy import clip_update, statistics_refusal
 
 from .disclosure import Handler
 
-Mod = Callable[[Message, Context, Handler], Message]
 CENTRAL = ("central-server", "central-client")
-#: A further number in every update, so that no update is 0. It is too small to change a norm.
-_GUARD, _LEAST = "dp-guard", 1e-150
 #: The neighbouring relation of epsilon, as part of its name and as a sentence.
 NEIGHBOURS = {
     "zero_out": "neighbouring runs differ in whether one node contributes its updates",
@@ -85,18 +80,40 @@ def sampling_seed(run: RunConfig) -> int | None:
     return None if run.dp in CENTRAL and not run.dp_seeded else run.seed
 
 
-def node_mod(run: RunConfig, message: Message, context: Context) -> Mod:
-    """What guards the reply to a TRAIN message.
+def protected(run: RunConfig, message: Message, context: Context, call_next: Handler) -> Message:
+    """The reply to a TRAIN message with a clipped update; under ``local`` with noise of ``dp-noise * dp-clip``.
 
-    Under ``local`` it is Flower's ``LocalDpMod``; elsewhere its ``fixedclipping_mod``, for a message that asks for it:
-    our server does under ``central-client``, and Flower's ``DifferentialPrivacyClientSideFixedClipping`` always.
+    Elsewhere the message names the norm: our server does under ``central-client``, and Flower's
+    ``DifferentialPrivacyClientSideFixedClipping`` always. Buffers and arrays of other types are returned as they were
+    received, and metrics are sent as they are. The operating system seeds the noise of every message, unless
+    ``dp-seeded`` repeats it for experiments.
+
+    Raises
+    ------
+    ValueError
+        On the node: the message has a clipping norm that is no number above 0, the reply has further ArrayRecords,
+        which would be sent without protection, names or shapes differ from those received, a value is not finite, or
+        the statistics of a normalisation have changed.
     """
-    if run.dp != "local":
-        return on_floats(fixedclipping_mod)
+    received = received_arrays(message)
     config = message.content.config_records.get(wire.CONFIG, ConfigRecord())
-    labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
-    node = str(context.node_config.get("partition-id", context.node_id))
-    return on_floats(_local(run), derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None)
+    clip, deviation, seed = clipping_norm(config) or inf, 0.0, None
+    if run.dp == "local":
+        clip, deviation = run.dp_clip, run.dp_clip * run.dp_noise
+        labels = with_config(RoundSettings(), config).server_round, with_config(FedVcPart(), config).virtual_draw
+        node = str(context.node_config.get("partition-id", context.node_id))
+        seed = derive_seed(run.seed, "privacy", node, *labels) if run.dp_seeded else None
+    sent, buffers = without(received, wire.names_in(config, wire.UNTRAINED)), declared_buffers(message)
+    reply = call_next(message, context)
+    if reply.has_error():
+        return reply
+    arrays = clip_update(_returned(reply, sent), sent, clip, buffers)
+    # With a seed, RandomState has the draws of published results.
+    generator = np.random.RandomState(None if seed is None else [seed & 0xFFFFFFFF, seed >> 32])
+    for name in buffers.parameters(sent) if deviation else ():
+        arrays[name] = arrays[name] + generator.normal(0.0, deviation, arrays[name].shape)
+    reply.content[wire.ARRAYS] = to_record({name: array.astype(sent[name].dtype) for name, array in arrays.items()})
+    return reply
 
 
 def hiding_outcome(call_next: Handler) -> Handler:
@@ -127,12 +144,6 @@ def hiding_outcome(call_next: Handler) -> Handler:
         )
 
     return hidden
-
-
-def _local(run: RunConfig) -> LocalDpMod:
-    """Noise of dp-noise clipping norms, said in the terms of the mod: deviation = s √(2 ln(1.25/δ))/ε."""
-    strength = sqrt(2 * ln(1.25 / run.dp_delta)) / run.dp_noise if run.dp_noise else inf
-    return LocalDpMod(run.dp_clip, sensitivity=run.dp_clip, epsilon=strength, delta=run.dp_delta)
 
 
 def spent(config: Config, label: str, releases: Mapping[int, int]) -> dict[str, float]:
@@ -186,72 +197,6 @@ def sentence(run: RunConfig, budget: Mapping[str, float], after: str) -> str:
     return f"epsilon = {value:.3g} at delta = {run.dp_delta:g} after {after}; {neighbours}{seeded}"
 
 
-def on_floats(mod: Mod, seed: int | None = None) -> Mod:
-    """Return a mod that applies ``mod`` to the parameters of a reply alone.
-
-    ``mod`` sees the records ``arrays`` and ``config`` of the message and the record ``arrays`` of the reply, with every
-    array as one of at least one dimension. Buffers and arrays of other types are returned as they were received, and
-    other records of the reply are sent as they are.
-
-    ``LocalDpMod``, ``fixedclipping_mod`` and ``adaptiveclipping_mod`` of Flower 1.42 expect messages with
-    floating-point arrays of at least one dimension and no other records. With other messages they fail, partly without
-    an error:
-
-    - an array without dimensions is sent without clipping and without noise (``LocalDpMod``);
-    - an integer array, such as the counter of a batch normalisation, raises an error, and so do an update of 0 and a
-      message without shared parameters;
-    - a message with another record beside the arrays is rejected;
-    - an error about a reply is addressed to that reply, so the server waits for the node until its timeout;
-    - if one value is not finite, no value of the update is clipped;
-    - the statistics of a batch normalisation count in the norm and get noise, which can make a variance negative.
-
-    Parameters
-    ----------
-    mod : Mod
-    seed : int, optional
-        Makes the noise repeatable, for experiments. With ``None`` the operating system seeds it for every message,
-        also in forked processes. NumPy's global random state is restored afterwards.
-
-    Returns
-    -------
-    Mod
-        On the node it raises ``ValueError`` if the message has a clipping norm that is no number above 0, if the reply
-        has further ArrayRecords, which ``mod`` would not protect, if names or shapes differ from those received, if a
-        value is not finite, or if the statistics of a normalisation have changed.
-    """
-
-    def guarded(message: Message, context: Context, call_next: Handler) -> Message:
-        received = received_arrays(message)
-        config = message.content.config_records.get(wire.CONFIG, ConfigRecord())
-        clipping_norm(config)  # Flower's mods do not check it
-        sent = without(received, wire.names_in(config, wire.UNTRAINED))
-        parameters = _parameters(sent, config)
-        shown = Message(RecordDict({wire.ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
-        if wire.CONFIG in message.content:
-            shown.content[wire.CONFIG] = message.content[wire.CONFIG]
-        reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        returned = _returned(reply, sent)
-        if not parameters:
-            reply.content[wire.ARRAYS] = ArrayRecord({name: Array(array) for name, array in sent.items()})
-            return reply
-        content = RecordDict({**reply.content, wire.ARRAYS: _shown({n: returned[n] for n in parameters}, _LEAST)})
-        answer = Message(content, reply_to=shown)
-        with _drawing(seed):  # training has its own generators
-            outcome = mod(shown, context, lambda *_: answer)
-        if outcome.has_error():
-            return Message(outcome.error, reply_to=message)
-        for name, record in outcome.content.items():
-            reply.content[name] = record
-        protected = outcome.content.array_records[wire.ARRAYS]
-        restored = {n: protected[n].numpy().reshape(of.shape).astype(of.dtype) for n, of in parameters.items()}
-        reply.content[wire.ARRAYS] = ArrayRecord({n: Array(np.asarray(a)) for n, a in {**sent, **restored}.items()})
-        return reply
-
-    return guarded
-
-
 def _returned(reply: Message, sent: Arrays) -> Arrays:
     """The reply's arrays in the order of ``sent``."""
     beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != wire.ARRAYS]
@@ -270,37 +215,10 @@ def unreleasable(trained: Arrays, received: Arrays) -> str:
     floats = {name: array for name, array in trained.items() if array.dtype.kind == "f"}
     if wild := [name for name, array in floats.items() if not np.isfinite(array).all()]:
         return f"values are not finite: {', '.join(wild)}; they cannot be clipped, so nothing is sent"
-    statistics = [name for name in floats if name in received and _is_statistic(name)]
+    statistics = [name for name in floats if name in received and last_part(name) in wire.STATISTICS]
     if changed := [name for name in statistics if not np.array_equal(trained[name], received[name])]:
         return (
             f"nothing is sent, because {', '.join(changed)}, the statistics of a normalisation over batches, have "
             "changed and cannot be released with privacy: use nn.GroupNorm or nn.LayerNorm, or keep them on the nodes"
         )
     return ""
-
-
-def _shown(parameters: Arrays, guard: float) -> ArrayRecord:
-    """With 64 bits: if it were added to large values of 32, rounding could make the clipped update longer."""
-    shown = {name: Array(np.atleast_1d(array).astype(np.float64)) for name, array in parameters.items()}
-    return ArrayRecord({**shown, _GUARD: Array(np.array([guard]))})
-
-
-def _parameters(arrays: Arrays, config: ConfigRecord) -> Arrays:
-    """The arrays of floating-point numbers that are no buffers, by their names and by the config of the message."""
-    declared = wire.names_in(config, wire.BUFFERS)
-    floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
-    return {name: array for name, array in floats.items() if not _is_statistic(name) and name not in declared}
-
-
-def _is_statistic(name: str) -> bool:
-    return name.rpartition(".")[2] in wire.STATISTICS
-
-
-@contextmanager
-def _drawing(seed: int | None) -> Iterator[None]:
-    before = np.random.get_state()  # noqa: NPY002 - Flower's mods draw from the global state
-    np.random.seed(None if seed is None else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(before)  # noqa: NPY002

@@ -3,19 +3,18 @@
 import json
 import re
 import shutil
-from math import log, sqrt
+from math import sqrt
 
 import numpy as np
 import pytest
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import PoissonSampling, epsilon
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp.mod import LocalDpMod
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from safetensors.numpy import load_file
 from small_runs import run_inline
 from torch import nn
 
-from fedapps.app.privacy import check_statistics, node_mod, spent
+from fedapps.app.privacy import check_statistics, protected, spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
@@ -104,26 +103,13 @@ def test_seeded_noise_repeats_and_is_as_large_as_it_says(run, dp):
     assert distance(still, last_model(first)) == pytest.approx(expected, rel=4 / sqrt(size))
 
 
-@pytest.mark.parametrize(("noise", "clip"), [(0.5, 2.0), (3.0, 0.25)])
-def test_the_noise_of_a_node_has_the_deviation_that_the_keys_say(noise, clip):
-    """Flower adds noise with standard deviation sensitivity √(2 ln(1.25/δ)) / ε."""
-    config = parse(SMALL | {"dp": "local", "dp-noise": noise, "dp-clip": clip, "weighting": "uniform"})
-    content = RecordDict({"config": ConfigRecord({"server-round": 1})})
-    with flower_identity():
-        message = Message(content, 1, "train")
-    guard = node_mod(config.run, message, Context(1, 1, {}, RecordDict(), {}))
-    mod = next(cell.cell_contents for cell in guard.__closure__ if isinstance(cell.cell_contents, LocalDpMod))
-    assert mod.sensitivity * sqrt(2 * log(1.25 / mod.delta)) / mod.epsilon == pytest.approx(noise * clip)
-    assert mod.clipping_norm == clip
-
-
 @pytest.mark.parametrize("key", ["server-round", "virtual-draw"])
 def test_a_message_whose_counts_are_no_integers_is_refused_by_their_key(key):
     config = parse(SMALL | {"dp": "local", "weighting": "uniform"})
     with flower_identity():
-        message = Message(RecordDict({"config": ConfigRecord({key: 0.0})}), 1, "train")
+        message = Message(RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({key: 0.0})}), 1, "train")
     with pytest.raises(ValueError, match=rf"config {key} = 0\.0: must be of type int"):
-        node_mod(config.run, message, Context(1, 1, {}, RecordDict(), {}))
+        protected(config.run, message, Context(1, 1, {}, RecordDict(), {}), lambda *_: pytest.fail("it trains"))
 
 
 def test_the_summary_tells_epsilon(run):
