@@ -177,7 +177,9 @@ class RayGrid(InProcessGrid):
         message_id, message, worker = self._jobs.pop(reference)
         try:
             self._replies[message_id], state, seconds = self._ray.get(reference)
-        except self._ray.exceptions.RayActorError as error:
+        except self._ray.exceptions.RayTaskError:
+            raise
+        except self._ray.exceptions.RayError as error:  # also where memory is short, or a machine and its replies lost
             self._loads.pop(worker, None)
             self._lost[message_id] += 1
             if self._lost[message_id] <= RETRIES:
@@ -185,10 +187,11 @@ class RayGrid(InProcessGrid):
             else:
                 self._replies[message_id] = error_reply(message, f"lost {RETRIES + 1} workers: {error}")
             return
-        self._loads[worker] -= 1
+        if worker in self._loads:  # another message may have lost it since
+            self._loads[worker] -= 1
         self._work_seconds += seconds
-        if state:
-            node = message.metadata.dst_node_id
+        node = message.metadata.dst_node_id
+        if state or node in self._contexts:
             self._contexts[node] = context = self.context(node)
             context.state = state
 

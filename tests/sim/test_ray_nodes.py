@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,17 +16,25 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from inprocess_apps import ask, asked, client, metrics, partition, server
 
 
-class ActorLostError(Exception):
+class LostError(Exception):
+    """Such as OutOfMemoryError or ObjectLostError, which are no RayActorError."""
+
+
+class ActorLostError(LostError):
+    pass
+
+
+class TaskError(LostError):
     pass
 
 
 class StandIn:
     """Ray with a machine: a call of an actor ends when it is waited for, the oldest first; some lose their actors."""
 
-    exceptions = SimpleNamespace(RayError=ActorLostError, RayActorError=ActorLostError)
+    exceptions = SimpleNamespace(RayError=LostError, RayActorError=ActorLostError, RayTaskError=TaskError)
 
-    def __init__(self, cores: int, lost: Sequence[str] = ()) -> None:
-        self.cores, self.lost = cores, deque(lost)
+    def __init__(self, cores: int, lost: Sequence[str] = (), error: type[Exception] = ActorLostError) -> None:
+        self.cores, self.lost, self.error = cores, deque(lost), error
         self.calls: dict[int, Callable[[], Any]] = {}
         self.actors = self.count = 0
         self.most_calls = 0
@@ -48,7 +57,8 @@ class StandIn:
     def method(self, actor: Any, name: str) -> Any:
         def call(*arguments: Any) -> int:
             self.count += 1
-            self.calls[self.count] = lambda: getattr(actor, name)(*arguments)
+            copies = deepcopy(arguments)  # the actor has another memory
+            self.calls[self.count] = lambda: getattr(actor, name)(*copies)
             self.most_calls = max(self.most_calls, len(self.calls))
             return self.count
 
@@ -63,7 +73,7 @@ class StandIn:
         name = "started" if isinstance(result, float) else "answer"
         if self.lost and self.lost[0] == name:
             self.lost.popleft()
-            raise ActorLostError("killed")
+            raise self.error("killed")
         return result
 
 
@@ -96,6 +106,13 @@ def replies(
     return got
 
 
+def first_time(message: Message, context: Any) -> dict[str, int]:
+    """Whether the context has nothing of this node, which forgets it when it is asked again."""
+    known = "n" in context.state
+    context.state = RecordDict() if known else RecordDict({"n": MetricRecord({"n": 1})})
+    return {"first": int(not known)}
+
+
 def count(message: Message, context: Any) -> dict[str, int]:
     """How often this node was asked before, which it keeps in its context."""
     before = int(context.state["n"]["n"]) if "n" in context.state else 0  # type: ignore[index, call-overload, arg-type]
@@ -109,6 +126,8 @@ def test_replies_and_contexts_are_those_of_one_process(monkeypatch):
     )
     found = metrics(replies(StandIn(4), client(count), monkeypatch, times=2))
     assert found == [{"before": 0, "a": 1}] * 3 + [{"before": 1, "a": 1}] * 3
+    found = metrics(replies(StandIn(4), client(first_time), monkeypatch, nodes=1, times=3))
+    assert found == metrics(asked(client(first_time), num_nodes=1, times=3)) == [{"first": n} for n in (1, 0, 1)]
 
 
 def test_an_exception_in_a_node_is_an_error_reply(monkeypatch):
@@ -154,10 +173,22 @@ def test_a_worker_is_added_once_the_work_has_taken_four_times_as_long_as_all_sta
     assert stand_in.most_calls <= 2 * actors + 1, "two messages each, and one that starts"
 
 
-def test_the_message_of_a_lost_worker_goes_to_another(monkeypatch):
-    stand_in = StandIn(4, lost=["answer"] * 2)
+@pytest.mark.parametrize("error", [ActorLostError, LostError])
+def test_the_message_of_a_lost_worker_goes_to_another(error, monkeypatch):
+    stand_in = StandIn(4, ["answer"] * 2, error)
     assert metrics(replies(stand_in, client(partition), monkeypatch)) == [{"partition": n} for n in range(3)]
     assert stand_in.actors > 1
+
+
+def test_a_worker_that_is_lost_with_its_second_message_may_have_answered_the_first(monkeypatch):
+    """The news of the loss can be there before the reply."""
+
+    class NewestFirst(StandIn):
+        def wait(self, references: list[int], **options: Any) -> Any:
+            return super().wait([max(references)], **options)
+
+    stand_in = NewestFirst(4, ["answer"])
+    assert metrics(replies(stand_in, client(partition), monkeypatch)) == [{"partition": n} for n in range(3)]
 
 
 def test_a_message_that_loses_all_its_workers_has_an_error_reply(monkeypatch):
