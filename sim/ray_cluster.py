@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -50,6 +50,21 @@ def _reach(address: str) -> None:
     socket.create_connection((host, int(port)), timeout=_SECONDS_TO_REACH).close()
 
 
+def most_workers(machines: Sequence[Mapping[str, Any]], cpus: int, gpus: float = 0.0) -> int:
+    """The workers for which the machines that ``ray.nodes()`` lists have room."""
+    needs = {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+    has = [machine["Resources"] for machine in machines]
+    return sum(min(int(one.get(kind, 0) / amount) for kind, amount in needs.items()) for one in has)
+
+
+def no_room(cpus: int, gpus: float = 0.0) -> str:
+    """The message where there is room for no worker."""
+    return (
+        f"node-cpus = {cpus}: no machine has {cpus} CPU cores and {gpus:g} GPUs, which each node needs: lower "
+        "node-cpus, or take another device"
+    )
+
+
 class RayCluster(Workers):
     """Cells as Ray tasks. A cell whose worker or machine is lost begins again on another one.
 
@@ -83,13 +98,16 @@ class RayCluster(Workers):
                 f"cluster {self._address!r}: cannot connect to a Ray cluster: {error}\nstart one with "
                 "`ray start --head --port 6379`, and with `ray start --address HEAD:6379` on each other machine"
             ) from error
+        if not self.count():  # cells would wait for ever
+            ray.shutdown()
+            raise ClusterError(f"cluster {self._address!r}: {no_room(self._cpus)}")
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ray.shutdown()
 
     def count(self) -> int:
-        return int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus
+        return most_workers(self._ray.nodes(), self._cpus)
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         task = self._ray.remote(num_cpus=self._cpus, max_retries=RETRIES)(work)

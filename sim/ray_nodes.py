@@ -25,7 +25,7 @@ from fedapps.base.processes import Interrupts, ray_environment, usable_cores
 
 from .flower_internals import direct_arrays, error_reply, flower_identity
 from .inprocess import InProcessGrid
-from .ray_cluster import RAY_ADDRESS, RETRIES
+from .ray_cluster import RAY_ADDRESS, RETRIES, most_workers, no_room
 
 #: Messages that a worker has at a time, so that it need not wait for the server.
 _AHEAD = 2
@@ -101,7 +101,9 @@ class RayGrid(InProcessGrid):
         import ray
 
         self._ray = ray
-        self._most = min(_most_workers([node["Resources"] for node in ray.nodes()], cpus, gpus), len(node_configs))
+        self._most = min(most_workers(ray.nodes(), cpus, gpus), len(node_configs))
+        if not self._most:
+            raise ValueError(no_room(cpus, gpus))
         kind = ray.remote(_Worker).options(num_cpus=cpus, num_gpus=gpus)
         self._new_worker = partial(kind.remote, client_app, dict(run_config))
         self._starting: dict[Any, Any] = {}  # workers by what tells that they have started
@@ -215,18 +217,6 @@ class RayGrid(InProcessGrid):
     def _start_worker(self) -> None:
         worker: Any = self._new_worker()
         self._starting[worker.started.remote()] = worker
-
-
-def _most_workers(machines: Sequence[Mapping[str, float]], cpus: int, gpus: float) -> int:
-    """The workers for which machines with these resources have room. Raises ``ValueError`` if there is none."""
-    needs = {kind: amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
-    room = sum(min(int(has.get(kind, 0) / amount) for kind, amount in needs.items()) for has in machines)
-    if not room:
-        raise ValueError(
-            f"node-cpus = {cpus}: no machine has {cpus} CPU cores and {gpus:g} GPUs, which each node needs: lower "
-            "node-cpus, or take another device"
-        )
-    return room
 
 
 class _Configured:

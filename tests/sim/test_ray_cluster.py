@@ -1,6 +1,8 @@
 """Addresses of Ray clusters that cannot be used."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fedapps.sim.ray_cluster import ClusterError, RayCluster, check_named_cluster
@@ -22,6 +24,21 @@ def test_an_address_where_nothing_listens_is_refused_before_anything_runs(tmp_pa
         compare_recipe(Path("lqr"), methods=[], seeds=1, cluster=address, output_dir=str(tmp_path))
     assert "ray start --head" in str(told.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cluster_without_room_for_a_run_is_refused(monkeypatch):
+    """Six cores in all, but each machine has two."""
+    calls = []
+    stand_in = SimpleNamespace(
+        init=lambda **options: calls.append("init"), shutdown=lambda: calls.append("shutdown"),
+        nodes=lambda: [{"Resources": {"CPU": 2.0}}] * 3, cluster_resources=lambda: {"CPU": 6.0},
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", stand_in)
+    with pytest.raises(ClusterError, match="cluster 'auto': node-cpus = 3: no machine has 3"), RayCluster("auto", 3):
+        pass
+    assert calls == ["init", "shutdown"]
+    with RayCluster("auto", 2) as workers:
+        assert workers.count() == 3
 
 
 def test_runs_that_start_ray_themselves_are_refused(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fedapps.sim import ray_nodes
 from fedapps.sim.inprocess import run_server
+from fedapps.sim.ray_cluster import most_workers
 from fedapps.sim.ray_nodes import RayGrid
 from fedapps.strategies.transport import clock_of
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -225,4 +226,5 @@ def test_workers_that_cannot_start_end_the_run(monkeypatch):
 def test_a_worker_that_finds_no_machine_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"node-cpus = 3: no machine has 3 CPU cores and 0 GPUs"):
         run(StandIn(2), client(partition), lambda *_: None, monkeypatch, cpus=3)
-    assert ray_nodes._most_workers([{"CPU": 5.0, "GPU": 1.0}, {"CPU": 3.0}], 2, 0.5) == 2
+    machines = [{"Resources": {"CPU": 5.0, "GPU": 1.0}}, {"Resources": {"CPU": 3.0}}]
+    assert (most_workers(machines, 2), most_workers(machines, 2, 0.5)) == (3, 2)
