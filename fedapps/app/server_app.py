@@ -53,11 +53,14 @@ def main(grid: Grid, context: Context) -> None:
     """
     accept_all_text()
     config = parse(context.run_config)
+    simulated = isinstance(grid, InProcessGrid) or simulates_nodes(grid)
+    if simulated:
+        config.run.check_simulated_nodes()
     if isinstance(grid, InProcessGrid):
         initial_models.clear()
     else:
         config.run.check_separate_nodes()
-        if simulates_nodes(grid):
+        if simulated:
             check_named_cluster()
         else:
             config.check_real_nodes()
@@ -84,7 +87,6 @@ def main(grid: Grid, context: Context) -> None:
             check_statistics(config.run, method, model, strategy.share(initial))
     if not (config.run.resume and (config.run.folder(context.run_id) / STARTED).exists()):
         check_start(config)
-    simulated = isinstance(grid, InProcessGrid) or simulates_nodes(grid)
     folder = RunFolder.open(config, context.run_id, durable=not simulated)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:

@@ -307,6 +307,14 @@ class RunConfig:
             return "dp = 'local'"
         return "secure-aggregation = true" if self.secure_aggregation else ""
 
+    def check_simulated_nodes(self) -> None:
+        """Check the keys for simulated nodes. Raises ``ValueError`` if their speed decides and is not simulated."""
+        if self.sampling in ("tiers", "utility") and not self.clock.on:
+            raise ValueError(
+                f"sampling = {self.sampling!r}: needs clock-step-seconds or clock-devices where nodes are simulated; "
+                "without them, it would choose nodes by when this machine comes to them"
+            )
+
     def check_separate_nodes(self) -> None:
         """Check the keys for nodes with a process each. Raises ``ValueError`` if nodes shall train at once."""
         if self.node_batch > 1:

@@ -205,6 +205,7 @@ def check_engine(engine: str, run: RunConfig, engines: Sequence[str] = ENGINES) 
         raise ValueError(f"engine = {engine!r}: must be one of {', '.join(map(repr, engines))}")
     if engine == "ray":
         run.check_separate_nodes()
+    run.check_simulated_nodes()
 
 
 def check_machine(engine: str, run: RunConfig) -> None:

@@ -10,6 +10,7 @@ from fedapps.app.strategy import build_strategy
 from fedapps.config.clock import SimulatedTime, devices_of
 from fedapps.config.pace_conflicts import pace_conflicts
 from fedapps.config.parsing import ConfigError, parse
+from fedapps.launch.launch import check_engine
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import build_method, method_names
 
@@ -144,6 +145,14 @@ def test_a_fleet_needs_a_deadline_for_evaluations_that_wait_for_no_sleeper():
     with pytest.raises(ValueError, match="deadline = 0: must be above 0 on a fleet with mode = 'async'"):
         parse(RUN | {"methods": methods}).check_real_nodes()
     parse(RUN | {"methods": methods, "deadline": 30.0}).check_real_nodes()
+
+
+def test_simulated_nodes_are_chosen_by_their_speed_in_simulated_time_alone():
+    given = RUN | {"sampling": "tiers"}
+    with pytest.raises(ValueError, match="sampling = 'tiers': needs clock-step-seconds or clock-devices"):
+        check_engine("inline", parse(given).run)
+    check_engine("inline", parse(given | {"clock-step-seconds": "1"}).run)
+    parse(given).check_real_nodes()
 
 
 def test_samplers_that_learn_from_replies():
