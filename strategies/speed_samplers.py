@@ -41,6 +41,8 @@ class _Seen:
 class LearningSampler(Sampler):
     """A fraction of the nodes, chosen by what their replies have shown; nodes that have not replied come first.
 
+    On real nodes, replies are aggregated in the order of arrival.
+
     Parameters
     ----------
     fraction : float

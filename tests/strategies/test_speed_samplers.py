@@ -1,5 +1,6 @@
 """Samplers that learn from replies: tiers of equal speed, and utility."""
 
+import time
 from collections import Counter
 from itertools import pairwise
 from math import log, sqrt
@@ -132,6 +133,28 @@ def test_a_strategy_tells_its_sampler_the_times_and_a_resumed_run_knows_them(kin
     resumed, second = run(8, parts, resume=True)
     assert first + second == sent
     assert resumed == state
+
+
+def test_a_real_node_is_as_fast_as_it_replies_whoever_is_before_it(monkeypatch):
+    class Real:
+        """The scripted nodes by the clock of the machine; the server has no room for early replies."""
+
+        def __init__(self):
+            app = arithmetic_app(lambda partition, arrays, config: (arrays, {"num-examples": 1}))
+            self.nodes = ScriptedGrid(app, 6, lambda partition, training: 6.0 - partition)
+            self.get_node_ids, self.push_messages = self.nodes.get_node_ids, self.nodes.push_messages
+            self.pull_messages = self.nodes.pull_messages
+
+        def sleep(self, seconds):
+            self.nodes.time += seconds
+
+    grid, strategy = Real(), BaseStrategy(sampler=SpeedTiers(), profiles=True)
+    monkeypatch.setattr("fedapps.strategies.loop.MAX_BUFFERED_BYTES", 0)
+    monkeypatch.setattr(time, "monotonic", lambda: grid.nodes.time)
+    monkeypatch.setattr(time, "sleep", grid.sleep)
+    strategy.start(grid, record_of({"w": np.zeros(1)}), num_rounds=1)
+    found = {key: numbers[0] for key, numbers in nested(strategy.sampler.state())["seen"].items()}
+    assert found == pytest.approx({f"part-{partition}": 6.0 - partition for partition in range(6)}, abs=0.5)
 
 
 @pytest.mark.parametrize(
