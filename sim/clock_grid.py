@@ -305,7 +305,7 @@ class ClockGrid(MessageGrid):
         self._free |= {node: busy[key] for node in ordered if (key := self._key(node)) in busy}
 
     def _key(self, node: int) -> str:
-        return self._keys.get(node, str(node))
+        return self._keys.get(node) or str(node)  # also of nodes whose profile has none
 
     def devices_by_key(self) -> dict[str, int]:
         """The numbers of the devices by the keys of their nodes; empty before the time begins."""

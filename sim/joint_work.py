@@ -69,7 +69,8 @@ def side_by_side(calls: Sequence[Callable[[], Result]], threads: Executor) -> li
         That of the first call which raised one, in the order of ``calls``, after all calls have ended.
     """
     if len(calls) == 1:
-        return [calls[0]()]
+        with TorchState():
+            return [calls[0]()]
     running = [_Call(call, threads) for call in calls]
     try:
         for call in running:

@@ -175,6 +175,13 @@ def test_devices_follow_the_order_of_the_keys():
     assert arrivals(grid, send(grid, 0, 1, 2)) == [(1, 2), (2, 0), (3, 1)]
 
 
+def test_nodes_without_a_key_have_a_device_each_and_are_busy_each():
+    grid = enrolled(Nodes([1, 1], keys=["", ""]), devices([5, 7]))
+    ids = send(grid, 0, 1)
+    grid.wait(3, ids)
+    assert (grid.devices_by_key(), grid.busy()) == ({"10": 0, "11": 1}, {"10": 5, "11": 7})
+
+
 def test_evaluations_take_no_time_even_of_a_node_that_is_busy_or_off():
     nodes = Nodes([5])
     grid = enrolled(nodes, devices([1.0], availability=Trace([[(1, 9)]], 1)))

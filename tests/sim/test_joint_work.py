@@ -71,6 +71,7 @@ def test_each_call_draws_as_if_it_ran_alone():
     alone = [work(number) for number in range(3)]
     state = torch.get_rng_state()
     assert run(calls(work, 3)) == alone
+    assert len(run([lambda: torch.rand(2)])) == 1
     assert torch.equal(torch.get_rng_state(), state)
     assert len({draw for draws in alone for draw in draws}) == 9
 
