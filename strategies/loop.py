@@ -48,6 +48,7 @@ MAX_BUFFERED_BYTES = 2**27
 #: Bytes of replies that the server fetches together from nodes in its own process, so that they stay in the cache.
 MAX_CACHED_BYTES = 2**21
 _MAX_LOGGED = 6  # metrics per line of the log
+_LONGEST_WAIT = 7 * 86_400.0  # simulated seconds without enough nodes at a time, after which a run ends
 
 
 class RoundLoop(records.Stateful, Strategy):
@@ -544,9 +545,10 @@ class RoundLoop(records.Stateful, Strategy):
         Raises
         ------
         TooFewRepliesError
-            In simulated time, too few nodes will ever be there.
+            In simulated time, too few nodes will ever be there, or were there at a time in a week.
         """
         mailbox = self._mailbox_of(grid)
+        until = mailbox.now() + _LONGEST_WAIT
         while True:
             nodes = [node for node in self.profiles(grid) if node.num_examples != 0]
             busy = mailbox.busy
@@ -556,6 +558,8 @@ class RoundLoop(records.Stateful, Strategy):
             try:
                 mailbox.wait()
                 mailbox.look()
+                if has_virtual_time(grid) and mailbox.now() > until:
+                    raise RuntimeError("too few were on at a time for a week")
             except RuntimeError as error:
                 raise records.TooFewRepliesError(
                     f"{free} nodes can train, but min_replies is {self.min_replies} (key min-replies), and no other "

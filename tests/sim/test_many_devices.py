@@ -6,9 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 from fedapps.sim.clock_grid import ClockGrid, Reading
-from fedapps.sim.devices import LogNormal, drawn
+from fedapps.sim.devices import Devices, LogNormal, Trace, drawn
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import BufferedAsync, UniformFraction, to_record
+from fedapps.strategies import BaseStrategy, BufferedAsync, TooFewRepliesError, UniformFraction, to_record
 from fedapps.strategies.wire import KEY, PROFILE, PROFILE_QUERY
 
 from benchmarks.growth import echo
@@ -37,3 +37,12 @@ def test_an_idle_device_takes_a_few_hundred_bytes():
     held(10)  # what is loaded once
     few, many = held(50), held(250)
     assert (many - few) / 200 < 1500, "a profile, its key, and the device; no run config and no copy of the model"
+
+
+def test_a_run_whose_nodes_are_never_on_together_ends():
+    rates = np.ones(2)
+    devices = Devices(rates, rates, rates, Trace([[(0, 12 * 3600)], [(12 * 3600, 24 * 3600)]], 2))
+    grid = ClockGrid(InProcessGrid(echo(), [{}] * 2, {}), devices, READING)
+    with pytest.raises(TooFewRepliesError, match=r"1 nodes can train, but min_replies is 2 .* at a time for a week"):
+        BaseStrategy(min_replies=2, profiles=True).start(grid, MODEL, num_rounds=1)
+    assert 7 * 86_400 < grid.now() < 8 * 86_400
