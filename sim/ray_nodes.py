@@ -133,10 +133,12 @@ class RayGrid(InProcessGrid):
         until = time.monotonic() + (float("inf") if timeout is None else timeout)
         ids = set(self.push_messages(messages))
         replies: list[Message] = []
-        while ids and (not replies or time.monotonic() < until):
+        while ids:
             new = list(self.pull_messages(ids))
             ids -= {reply.metadata.reply_to_message_id for reply in new}
             replies += new
+            if time.monotonic() >= until:
+                break
         self.forget(ids)
         return replies
 

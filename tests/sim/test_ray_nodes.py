@@ -218,6 +218,17 @@ def test_no_reply_is_kept_that_nobody_waits_for(monkeypatch):
     run(StandIn(1), client(partition), main, monkeypatch, nodes=4)
 
 
+def test_nodes_that_never_reply_are_not_waited_for_beyond_the_timeout(monkeypatch):
+    def main(grid: Any, _: Any) -> None:
+        monkeypatch.setattr(stand_in, "wait", lambda references, **options: ([], references))
+        messages = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in grid.get_node_ids()]
+        assert grid.send_and_receive(messages, timeout=0.0) == []
+
+    stand_in = StandIn(4)
+    monkeypatch.setattr(ray_nodes, "_PATIENCE", 0.0)
+    run(stand_in, client(partition), main, monkeypatch)
+
+
 def test_workers_that_cannot_start_end_the_run(monkeypatch):
     with pytest.raises(RuntimeError, match="no worker of Ray can start: killed"):
         replies(StandIn(4, lost=["started"]), client(partition), monkeypatch)
