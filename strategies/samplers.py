@@ -121,7 +121,8 @@ class InTurn(Sampler):
     """A fraction of the nodes, each as often as every other: the nodes take turns in an order that is drawn once.
 
     Round r takes the places (r − 1) c to r c − 1 of that order, cyclically, where c is the cohort size. After any
-    number of rounds with the same nodes, no node took part more than once more often than another.
+    number of rounds with the same nodes, no node took part more than once more often than another. No other node takes
+    the place of a late one.
 
     Parameters
     ----------
@@ -145,6 +146,9 @@ class InTurn(Sampler):
         order = draw_generator(self.seed, purpose, 0, "in-turn").permutation(len(ordered))
         first = (server_round - 1) * count
         return [ordered[index] for index in sorted(order[(first + turn) % len(ordered)] for turn in range(count))]
+
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        return []  # it would take part more often than others
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedapps.strategies.closing import Closing, Staleness
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.records import LateReply, TooFewRepliesError
 from fedapps.strategies.robust import Median
-from fedapps.strategies.samplers import DropSchedule, FixedNodes, PoissonSampling, UniformFraction
+from fedapps.strategies.samplers import DropSchedule, FixedNodes, InTurn, PoissonSampling, UniformFraction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_grid import ScriptedGrid, script
@@ -174,7 +174,8 @@ def test_ranges(wrong):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "asked"), [(FixedNodes(["part-0", "part-2"]), {0, 2}), (DropSchedule(["part-1"]), {0, 2, 3})]
+    ("sampler", "asked"),
+    [(FixedNodes(["part-0", "part-2"]), {0, 2}), (DropSchedule(["part-1"]), {0, 2, 3}), (InTurn(0.5), {2, 3})],
 )
 def test_spare_nodes_are_those_of_the_sampler(sampler, asked):
     _, _, grid = run(BaseStrategy(sampler=sampler, closing=Closing(2.0)), script(*[[1.0]] * 4), num_nodes=4,
