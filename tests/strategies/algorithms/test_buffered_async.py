@@ -1,6 +1,7 @@
 """BufferedAsync: traces worked out by hand, the degenerate cases, and that no update is lost or counted twice."""
 
 from collections import Counter
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.algorithms.buffered_async import BufferedAsync
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.closing import Closing, Staleness
-from fedapps.strategies.compression import Int8
+from fedapps.strategies.compression import Int8, compression_mod
 from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.records import TooFewRepliesError, nested, under
@@ -170,9 +171,10 @@ def test_a_buffer_of_all_nodes_that_wait_is_fedavg_bit_for_bit(weighting, mixing
 
 
 def test_compressed_updates_are_restored_from_the_version_that_the_node_received():
-    strategy = BufferedAsync(buffer=2, compression=Int8())
-    values, _, _ = steps_of(strategy, Q, script([1.0, 1.0, 1.5], [3.0]), num_nodes=2, num_rounds=2)
-    assert values == pytest.approx([0.38, 0.353588], abs=1e-6)  # this node does not compress, which is allowed
+    app, strategy = partial(compression_mod, call_next=Q), BufferedAsync(buffer=2, compression=Int8())
+    values, reports, _ = steps_of(strategy, app, script([1.0, 1.0, 1.5], [3.0]), num_nodes=2, num_rounds=2)
+    assert values == pytest.approx([0.38, 0.353588], abs=1e-6)
+    assert not any(report.refused for report in reports)
 
 
 # -- nodes that leave, fail or sleep ----------------------------------------------------------------------------------
@@ -261,12 +263,10 @@ def test_a_node_that_replies_at_once_gives_its_share_alone():
 
 def test_a_repetition_is_marked_in_the_message():
     seen = []
-    app = descend((1.0, 3.0), (2.0, -1.0))
     grid = ScriptedGrid(arithmetic_app(lambda p, a, c: (a, {"num-examples": 1}), seen=seen), 1, script([1.0]))
     BufferedAsync(buffer=2).start(grid, record_of(ZERO), num_rounds=2)
     configs = [message.content["config"] for message in seen if message.metadata.message_type == "train"]
     assert [(c["server-round"], c.get("repeat", 0)) for c in configs] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert app
 
 
 # -- resume -----------------------------------------------------------------------------------------------------------
