@@ -35,8 +35,8 @@ class FloraOptions:
 
     ranks: str = option(
         "",
-        "ranks, separated by commas, of which each node has one, drawn by its key; '' = the rank of the model for all. "
-        "max-rank in a node's config limits it",
+        "ranks, separated by commas, of which each node has one, drawn by its key; '' = the rank of the model for all, "
+        "which is the largest. max-rank in a node's config limits it",
     )
 
 
@@ -95,7 +95,8 @@ class FloraPart(LocalPart):
 
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
         matrices = list(_matrices(model, node_round).values())
-        ranks = [int(rank) for rank in split_names(self.options.ranks)] or [max((len(a) for a in matrices), default=0)]
+        most = max((len(a) for a in matrices), default=0)
+        ranks = [min(int(rank), most) for rank in split_names(self.options.ranks)] or [most]
         rank = limited_rank(int(generator(node_round.seed, _RANK, node_round.data.key).choice(ranks)))
         # A node of rank r_k trains B_k [m, r_k] and A_k [r_k, n], here padded with zeros
         with torch.no_grad():

@@ -10,12 +10,13 @@ from math import isfinite, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from ..aggregation import Aggregate
-from ..arrays import Arrays
+from ..arrays import Arrays, from_record, to_record
 from ..base import BaseStrategy
 from ..checks import require_integer
 from ..replies import Reply
@@ -37,8 +38,9 @@ class Flora(BaseStrategy):
 
     Stacking the factors of all nodes, [B_1 B_2 ...] [A_1; A_2; ...], gives the sum of the products exactly, also of
     unequal ranks. The server adds their weighted mean to the frozen weight, W ← W + scale · Σ w_k B_k A_k / Σ w_k, and
-    all nodes begin the next round with new factors: B = 0, and A with the same numbers in a new random order. Nodes
-    receive the weights of the adapted layers beside the other shared arrays, and return all but these.
+    all nodes begin the next round with new factors: B = 0, and A with the same numbers in a new random order. The
+    product of trained factors that a run starts from is added to the weight, too. Nodes receive the weights of the
+    adapted layers beside the other shared arrays, and return all but these.
 
     A node of a lower rank has zeros in the further rows of A and columns of B, which stay zero in training.
 
@@ -75,6 +77,15 @@ class Flora(BaseStrategy):
         self._layers: list[_Layer] = []
         self._products: dict[str, NDArray[np.float64]] = {}
         self._weight = 0.0
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
+        """As in :class:`~fedapps.strategies.base.BaseStrategy`. Raises ``ValueError`` if a layer is incomplete."""
+        arrays = from_record(initial_arrays)
+        for layer in self._layers_in(arrays):
+            weight, b = arrays[layer.weight], arrays[layer.b]
+            arrays[layer.weight] = (weight + self.scale * (b.astype(np.float64) @ arrays[layer.a])).astype(weight.dtype)
+            arrays[layer.b] = np.zeros_like(b)
+        return super().start(grid, to_record(arrays), *positional, **named)
 
     def begin_round(self, server_round: int, arrays: Arrays, config: ConfigRecord, grid: Grid) -> None:
         self._layers = self._layers or self._layers_in(arrays)

@@ -10,8 +10,9 @@ from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from method_worlds import AdaptedPoints, Adapters, Q, Quadratics, run_method
+from method_worlds import AdaptedPoints, Adapters, Q, Quadratics, registered, run_method
 
+import fedapps
 from fedapps.config.parsing import ConfigError, parse
 
 SHORT = {"compression": "bf16"}
@@ -139,8 +140,21 @@ def test_nodes_of_a_lower_rank_return_the_rows_beyond_it_as_received():
         assert changed["a"].any(axis=1).tolist() == [True, False]
         assert changed["b"].any(axis=0).tolist() == [True, False]
         assert sent["body.0.a"].numpy()[1].any(), "zeros there would be an update, which local noise clips"
-    ranks = [reply["metrics"]["flora.rank"] for kind, _, _, reply in run.messages if kind == "train"]
-    assert ranks == [1.0, 1.0]
+    for method, rank in (("flora(ranks=1)", 1.0), ("flora(ranks=8)", 2.0)):  # 2 is the rank of the model
+        run = run_method(method, AdaptedPoints, rounds=1)
+        ranks = [reply["metrics"]["flora.rank"] for kind, _, _, reply in run.messages if kind == "train"]
+        assert ranks == [rank, rank]
+
+
+def test_flora_adds_the_trained_factors_that_it_starts_from_to_the_weight(tmp_path):
+    trained = lora("fedit", rounds=1, folder=tmp_path)
+    with registered(Adapters):
+        fedapps.load(tmp_path / "run").save(tmp_path / "model")
+    run = lora("flora", rounds=1, start=str(tmp_path / "model"))
+    product = trained.values("layer.a")[0] * trained.values("layer.b")[0]
+    sent = next(message["arrays"] for kind, _, message, _ in run.messages if kind == "train")
+    sent = {name: array.numpy().item() for name, array in sent.items()}
+    assert sent == pytest.approx({"layer.a": trained.values("layer.a")[0], "layer.b": 0.0, "layer.w": product})
 
 
 def folded(strategy, weight, replies):
