@@ -339,7 +339,8 @@ def references_of(plan: Plan, folder: Path) -> list[comparisons.Estimates]:
     for point, seed in product(plan.points, seeds):
         config, name = plan.config_of(point, seed), _reference_name(point, seed)
         run = config.run
-        facts = (run.task, config.options, run.num_nodes, run.data_dir, *(() if run.data_dir else (run.seed,)))
+        drawn_by = () if run.data_dir else (run.seed,)
+        facts = (run.task, config.options, run.num_nodes, run.weighting, run.data_dir, *drawn_by)
         names = next((names for of, _, names in alike if of == facts), None)
         if names is None:
             alike.append((facts, config, names := []))

@@ -118,21 +118,22 @@ def test_references_are_found_once_for_each_seed_that_has_others(tmp_path, monke
         assert asked == seeds
 
 
-def test_points_with_the_same_task_have_the_same_references(tmp_path, monkeypatch):
+def test_points_with_the_same_task_and_weights_of_nodes_have_the_same_references(tmp_path, monkeypatch):
     asked = []
 
     def found(config):
-        asked.append(config.options.hidden)
-        return {"forward": {"test.x": float(config.options.hidden)}}
+        asked.append((config.options.hidden, config.run.weighting))
+        return {"forward": {"test.x": config.options.hidden + 0.5 * (config.run.weighting == "uniform")}}
 
     monkeypatch.setattr(fedapps.comparison.summary, "find_references", found)
     config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": "here"}
-    vary = (Vary("epochs", (1, 2)), Vary("text.hidden", (8, 16)))
+    weights = Vary("weighting", ("uniform", "num-examples"))
+    vary = (Vary("epochs", (1, 2)), Vary("text.hidden", (8, 16)), weights)
     plan = Plan("mine", config, ("fedavg",), (3,), "inline", vary=vary)
     tables = references_of(plan, tmp_path)
     assert references_of(plan, tmp_path) == tables  # from the folder
-    assert [table["forward"]["x"].mean for table in tables] == [8, 16, 8, 16]
-    assert asked == [8, 16]
+    assert [table["forward"]["x"].mean for table in tables] == 2 * [8.5, 8, 16.5, 16]
+    assert asked == [(hidden, weighting) for hidden in (8, 16) for weighting in weights.values]
 
 
 def test_long_references_say_how_far_they_are(tmp_path, monkeypatch, capsys):
