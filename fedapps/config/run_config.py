@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import floor, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -364,7 +364,7 @@ class RunConfig:
         """How many nodes train in a round; under Poisson sampling, about as many."""
         if self.drop_nodes:
             return max(1, self.participants - 1)
-        return max(1, floor(self.fraction_train * self.participants + 0.5))
+        return max(1, rounded_share(self.fraction_train, self.participants))
 
     @property
     def expected_replies(self) -> float:

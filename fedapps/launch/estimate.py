@@ -33,11 +33,13 @@ from fedapps.config.clock import Pace
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
+from fedapps.methods.baselines import OneNode
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.ray_cluster import RAY_ADDRESS
 from fedapps.strategies import Each, RoundReport, TooFewRepliesError
+from fedapps.strategies.samplers import rounded_share
 from fedapps.tasks.base import NodeData, Task
 
 from .inputs import check_data
@@ -275,14 +277,14 @@ class Estimate:
         _, one, several = dry.train_seconds
         step = max(several - one, 0.0) / (many[0] - 1)
         train = one + step * max(dry.steps - 1, 0)
-        everyone = 1 if method.pools_data else run.num_nodes
-        training = ceil(run.fraction_train * everyone)
-        evaluating = ceil(run.fraction_evaluate * everyone) * ceil(run.rounds / run.evaluate_every)
-        mean = one + step * max((_mean_steps(config, label) if everyone > 1 else dry.steps) - 1, 0)
-        seconds = run.rounds * training * mean + evaluating * dry.evaluate_seconds
-        nodes = everyone * dry.bytes_to_keep(task, method, config.num_stages)
+        alone = isinstance(method, OneNode)
+        training = run.rounds * (1 if alone else _trained(run))
+        evaluating = rounded_share(run.fraction_evaluate, run.participants) * ceil(run.rounds / run.evaluate_every)
+        mean = one + step * max((dry.steps if alone else _mean_steps(config, label)) - 1, 0)
+        seconds = training * mean + evaluating * dry.evaluate_seconds
+        nodes = (1 if alone else run.num_nodes) * dry.bytes_to_keep(task, method, config.num_stages)
         snapshots = (KEPT_SNAPSHOTS + bool(run.track_metric)) * dry.shared_bytes
-        return cls(dry, train, seconds, snapshots + nodes, run.rounds * training + evaluating)
+        return cls(dry, train, seconds, snapshots + nodes, training + evaluating)
 
     @property
     def row(self) -> list[str]:
@@ -306,6 +308,13 @@ def _mean_steps(config: Config, label: str) -> float:
     planned = RoundConfigs(config, label, _LABEL).train(1)
     nodes = ({"partition-id": index, "num-partitions": run.num_nodes} for index in range(run.num_nodes))
     return fmean(_steps(planned, run.source(task, node).profile(task).num_examples) for node in nodes)
+
+
+def _trained(run: RunConfig) -> int:
+    """The nodes that train in a round; with ``mode = async``, the updates in a step of the server."""
+    if run.pace.mode == "async":
+        return int(run.pace.asynchronous(run.training_nodes)["buffer"])
+    return run.pace.closing.asked(run.training_nodes)
 
 
 def _one_step(seconds: Sequence[float]) -> int:
@@ -346,7 +355,8 @@ def faster_engine(config: Config) -> tuple[str, str]:
     if run.node_batch > 1:
         return "inline", f"node-batch = {run.node_batch} trains nodes at once in one process"
     workers = usable_cores() // run.node_cpus  # as many share the GPUs
-    at_once = min(workers, ceil(run.fraction_train * run.num_nodes), run.in_flight or run.num_nodes)
+    at_work = run.pace.concurrency or run.pace.closing.asked(run.training_nodes)
+    at_once = min(workers, at_work, run.in_flight or run.num_nodes)
     if at_once < 2:
         return "inline", "nodes cannot work at once on this machine" if workers < 2 else "nodes work one after another"
     first = next(iter(config.methods))

@@ -55,6 +55,32 @@ def test_all_rounds_count_the_examples_of_all_nodes(tmp_path: Path, monkeypatch:
     assert Estimate.of(config, "fedavg", tmp_path).run_seconds == pytest.approx(3 * steps)
 
 
+@pytest.mark.parametrize(
+    ("changes", "trained", "evaluated"),
+    [
+        ({"fraction-train": 0.2, "fraction-evaluate": 0.4}, 1, 2),  # 1.2 and 2.4 of six nodes, rounded
+        ({"held-out-nodes": "0.34"}, 4, 4),
+        ({"fraction-train": 0.5, "over-selection": 1.3}, 4, 6),  # 3.9 nodes are asked
+        ({"fraction-train": 0.5, "mode": "async", "buffer": 2}, 2, 6),
+        ({"methods": "centralized"}, 1, 6),
+    ],
+)
+def test_the_messages_of_a_run(
+    changes: dict[str, float | str], trained: int, evaluated: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five rounds, of which the second, the fourth and the last evaluate; training takes 1 s, evaluation 10 s."""
+
+    def dry_run(config: Config, label: str, data: NodeData, *others: object) -> DryRun:
+        return DryRun(label, data, steps=1, train_seconds=[9.0, 1.0, 1.0], evaluate_seconds=10.0)
+
+    monkeypatch.setattr(DryRun, "of", dry_run)
+    given = {"methods": "fedavg", "num-nodes": 6, "rounds": 5, "cache-dir": str(tmp_path / "worlds")}
+    config = parse(TINY | given | changes)
+    found = Estimate.of(config, next(iter(config.methods)), tmp_path)
+    assert found.messages == 5 * trained + 3 * evaluated
+    assert found.run_seconds == pytest.approx(5 * trained + 30 * evaluated)
+
+
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with four cores."""
