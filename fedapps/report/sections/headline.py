@@ -80,7 +80,7 @@ def gain_of(run: RunData, metric: Metric, values: Mapping[str, float]) -> Gain |
         best,
         baseline,
         (finite[best], finite[baseline]),
-        _tested_nodes(run, metric, best, baseline) if run.comparison else _nodes(run, metric, best, baseline),
+        _nodes(run, metric, best, baseline),
         _seeds(run, metric, best, baseline),
     )
 
@@ -94,13 +94,17 @@ def role_of(run: RunData, method: str) -> Role:
 
 
 def _nodes(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int, int]:
-    evaluated = run.last_evaluations()
-    first, second = (
-        {key: node.numbers[metric.name] for key, node in evaluated.get(name, {}).items() if metric.name in node.numbers}
-        for name in (best, baseline)
-    )
-    pairs = {key: (first[key], second[key]) for key in first.keys() & second.keys()}
-    return _better(metric, [pair for pair in pairs.values() if all(map(math.isfinite, pair))])
+    first, second = (_of_nodes(run, metric, name) for name in (best, baseline))
+    pairs = [(first[key], second[key]) for key in first.keys() & second.keys()]
+    return _better(metric, [pair for pair in pairs if all(map(math.isfinite, pair))])
+
+
+def _of_nodes(run: RunData, metric: Metric, method: str) -> Mapping[str, float]:
+    """The metric by node: of its last evaluation, or in a comparison the mean over the seeds."""
+    if run.comparison:
+        return run.comparison.nodes.get(method, {}).get(bare(metric.name), {})
+    evaluated = run.last_evaluations().get(method, {})
+    return {key: node.numbers[metric.name] for key, node in evaluated.items() if metric.name in node.numbers}
 
 
 def _seeds(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int, int]:
@@ -110,15 +114,6 @@ def _seeds(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int,
         for name in (best, baseline)
     )
     return _better(metric, [(first[seed], second[seed]) for seed in first.keys() & second.keys()])
-
-
-def _tested_nodes(run: RunData, metric: Metric, best: str, baseline: str) -> tuple[int, int]:
-    for test in run.comparison.tests if run.comparison else ():
-        if bare(test.metric) == bare(metric.name) and {test.a, test.b} == {best, baseline}:
-            lower_is_better = (metric.better < 0) == (test.a == best)
-            better = test.nodes_lower if lower_is_better else test.nodes_higher
-            return better, test.nodes_lower + test.nodes_higher
-    return 0, 0
 
 
 def _better(metric: Metric, pairs: list[tuple[float, float]]) -> tuple[int, int]:
@@ -164,7 +159,7 @@ def sentence(run: RunData) -> tuple[Markup | str, str]:
         )
         label = leading.label[:1].upper() + leading.label[1:]
         return Markup("{}: {}.").format(label, results) if results else f"{_rounds(run)}.", ""
-    others = {method: value for method, value in values.items() if method != best}
+    others = {method: value for method, value in values.items() if method != best and math.isfinite(value)}
     runner = leading.best(others) or next(iter(others))
     word = "lowest" if leading.better < 0 else "highest"
     ahead = Markup("<b>{}</b> has the {} {}: <b>{}</b>").format(best, word, leading.label, format_number(values[best]))

@@ -72,11 +72,12 @@ def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     }
     rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
     tests = [paired_test("test.elbo", "apfl", "local", (4, 1)), paired_test("test.mae", "apfl", "local")]
+    nodes = {m: {"elbo": dict.fromkeys("abcd", v) | {"e": 0.03}} for m, v in FINAL.items()}
     comparison = {"recipe": "lane-swap", "task": "driving", "rows": rows, "table": table, "tests": tests}
-    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    (tmp_path / "compare.json").write_text(json.dumps(comparison | {"nodes": nodes}))
     text = page(tmp_path)
-    assert section_names(text) == ["result", "comparison"]
-    assert headline(text).endswith("0.04000), the mean of 5 seeds; better on 4 of 5 nodes.")
+    assert section_names(text) == ["result", "comparison", "nodes"]
+    assert headline(text).endswith("0.04000), the mean of 5 seeds; better on 4 of 5 nodes."), "e is a tie"
     assert "The difference is −1.250 to 0.2500 (95\N{NO-BREAK SPACE}% interval). It is not significant" in text
     # the task's main metrics in their order, then the others
     places = [text.index(f"{name}<small>") for name in ("ELBO loss", "unseen ADE", "MAE")]
@@ -417,6 +418,11 @@ def write_run(folder: Path, nodes: dict[str, list[float]], metric: str = "test.e
             "test.elbo",
             f"centralized has the lowest test ELBO loss: 0.2500, 50{SPACE}% below local (0.5000).",
         ),
+        (  # what has no finite value is not the second best
+            {"spfl": [float("nan")], "fedavg": [0.5], "apfl": [0.25]},
+            "test.elbo",
+            f"apfl has the lowest test ELBO loss: 0.2500, 50{SPACE}% below fedavg (0.5000).",
+        ),
         ({"fedavg": [0.5]}, "test.elbo", "Test ELBO loss: fedavg 0.5000."),
         ({"local": [0.5], "fedavg": [0.25]}, "test.words", "Test words: local 0.5000, fedavg 0.2500."),
     ],
@@ -445,8 +451,10 @@ def test_a_comparison_counts_nodes_and_seeds(tmp_path: Path) -> None:
     ]
     table = {"local": {"accuracy": estimate(0.5)}, "fedavg": {"accuracy": estimate(0.7, 0.2)}}
     gap = {"seeds": 3, "mean": -0.2, "low": -0.8, "high": 0.4, "p": 0.5, "p_holm": 0.5}
-    test = paired_test("test.accuracy", "local", "fedavg", (5, 2), **gap)
-    content = comparison(rows, tests=[test]) | {"table": table}
+    test = paired_test("test.accuracy", "local", "fedavg", **gap)
+    nodes = {"local": dict.fromkeys("abcdefg", 0.5), "fedavg": dict.fromkeys("abcde", 0.9) | {"f": 0.4, "g": 0.5}}
+    of_metric = {method: {"accuracy": of} for method, of in nodes.items()}
+    content = comparison(rows, tests=[test]) | {"table": table, "nodes": of_metric}
     (tmp_path / "compare.json").write_text(json.dumps(content))
     text = page(tmp_path)
     assert headline(text) == (
