@@ -73,7 +73,6 @@ def _seconds(run: Path, label: str, seed: int) -> float:
 
 def _of_comparison(run: Path, compared: Comparison, plan: Mapping[str, Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
-    differences: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for part in compared.parts.values():
         at = f" at {', '.join(map(str, part.point.values()))}" if isinstance(part, VariedPart) else ""
@@ -88,18 +87,12 @@ def _of_comparison(run: Path, compared: Comparison, plan: Mapping[str, Any]) -> 
         failed += [{**asdict(one), "method": canonical(one.method) + at} for one in part.failed]
         for name, row in part.references.items():
             methods[name + at] = {metric: [one.mean] for metric, one in row.items()}
-        for test in part.tests:
-            a, b, gap = stored_label(test.a) + at, stored_label(test.b) + at, test.difference
-            facts = {"metric": bare(test.metric), "a": a, "b": b, "mean": gap.mean}
-            if {a, b} & {one["method"] for one in failed}:  # others follow from the values
-                differences.append(facts | {"low": gap.low, "high": gap.high, "p": gap.p, "seeds": gap.seeds})
     keys = {key: value for key, value in plan["config"].items() if key not in ("name", "output-dir", "methods")}
     return {
         "recipe": compared.recipe,
         "keys": {key: value for key, value in keys.items() if not str(value).startswith("/")},
         "seeds": plan["seeds"],
         "methods": _estimates(methods),
-        "differences": differences,
         "failed": failed,
     }
 

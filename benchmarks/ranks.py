@@ -268,11 +268,11 @@ def advice() -> str:
         best, near = data.as_good("own")
         enough += "fedavg" in {best, *near}
         others += [] if personal[0][0] in {best, *near} else [f"`{best}` ({data.short})"]
-    first = f"For a node's own data take `{personal[0][0]}`: as good as the best on {personal[0][1]} of "
+    first = f"For a node's own data take `{personal[0][0]}`: within noise of the best on {personal[0][1]} of "
     first += f"{len(data_sets)} data sets" + (f"; the others have {', '.join(others)}." if others else ".")
-    second = f"For one model for all take `{common[0][0]}`: as good as the best on "
+    second = f"For one model for all take `{common[0][0]}`: within noise of the best on "
     second += f"{common[0][1]} of {shared} data sets with common data."
-    third = f"`fedavg`, the cheapest, is as good as any on own data on {enough} of {len(data_sets)}."
+    third = f"`fedavg`, the cheapest, is within noise of the best on own data on {enough} of {len(data_sets)}."
     return f"{first} {second} {third}"
 
 

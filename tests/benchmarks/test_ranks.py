@@ -100,14 +100,14 @@ def test_the_advice_follows_from_the_results(data, monkeypatch):
     assert ranks.leaders("common") == [("best", 1), ("close", 1)]
     said = ranks.advice()
     assert said.count(". ") == 2
-    assert said.startswith("For a node's own data take `best`: as good as the best on 2 of 2 data sets. For")
-    assert "take `best`: as good as the best on 1 of 1 data sets with common data" in said
-    assert said.endswith("as good as any on own data on 0 of 2.")
+    assert said.startswith("For a node's own data take `best`: within noise of the best on 2 of 2 data sets. For")
+    assert "take `best`: within noise of the best on 1 of 1 data sets with common data" in said
+    assert said.endswith("within noise of the best on own data on 0 of 2.")
     sets = {"Toys": ("best", ["fedavg"]), "Same toys": ("best", ["fedavg"]), "Others (loss)": ("worst", [])}
     monkeypatch.setattr(ranks, "DATA_SETS", (*ranks.DATA_SETS, DataSet("methods-toy", "Others (loss)", "accuracy")))
     monkeypatch.setattr(DataSet, "as_good", lambda self, column: sets[self.name])
     assert ranks.leaders("own") == [("fedavg", 2), ("best", 2), ("worst", 1)]
-    assert "take `fedavg`: as good as the best on 2 of 3 data sets; the others have `worst` (Others)." in (
+    assert "take `fedavg`: within noise of the best on 2 of 3 data sets; the others have `worst` (Others)." in (
         ranks.advice()
     )
     assert ranks.advice().endswith("on 2 of 3.")

@@ -45,7 +45,7 @@ def _unit(longest: float) -> tuple[str, float]:
 
 def _table(run: RunData, uses: Mapping[str, FleetUse], metric: Metric | None) -> Table:
     target = any(TIME_TO_TARGET in of.final for of in run.summary.values())
-    of_metric = [f"{metric.axis}, all nodes", f"{metric.axis}, slowest tenth"] if metric else []
+    of_metric = [f"{metric.axis}, mean of {nodes}" for nodes in ("nodes", "the slowest tenth")] if metric else []
     to_target = ["to the target", "rounds to the target"] if target else []
     rows = []
     for method, use in uses.items():

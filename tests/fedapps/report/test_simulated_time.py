@@ -61,6 +61,7 @@ def test_the_page_shows_who_was_waited_for(timed):
     shown = section(page(timed), "simulated_time")
     assert "1 min 40 s" in shown
     assert "50 %" in shown
+    assert "mean of nodes" in shown, "not weighted, unlike the final metric"
     assert "share of replies by the speed of nodes; slowest tenth: sfl 0.0 %" in shown
     assert "against simulated time" in shown
 
