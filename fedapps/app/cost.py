@@ -91,9 +91,11 @@ def steps_per_node(rows: Sequence[Mapping[str, Any]], num_nodes: int) -> dict[st
     return {metrics.STEPS_PER_NODE: sum(trained) / nodes + sum(before) / max(len(last), 1)}
 
 
-def simulated_time(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """``simulated_time``, the seconds on the devices until the end of the last round; empty without simulated time."""
-    return {metrics.SIMULATED_TIME: float(rounds[-1]["clock"])} if rounds and "clock" in rounds[-1] else {}
+def simulated_time(rounds: Sequence[Mapping[str, Any]], since: float = 0.0) -> dict[str, float]:
+    """``simulated_time``, the seconds on the devices from ``since`` until the end of the last round; empty without
+    simulated time.
+    """
+    return {metrics.SIMULATED_TIME: rounds[-1]["clock"] - since} if rounds and "clock" in rounds[-1] else {}
 
 
 def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, float]:
@@ -125,7 +127,11 @@ def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Ma
 
 
 def cost_to_target(
-    run: RunConfig, rounds: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], begun: int = 0
+    run: RunConfig,
+    rounds: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Mapping[str, Any]],
+    begun: int = 0,
+    since: float = 0.0,
 ) -> dict[str, float]:
     """What it took to reach the run's target: rounds, and bytes and optimizer steps of all nodes together.
 
@@ -137,8 +143,8 @@ def cost_to_target(
         The lines of ``metrics.jsonl`` of one method.
     nodes : sequence of mappings
         The lines of ``nodes.jsonl`` of the same method.
-    begun : int
-        Number of rounds before the run, which do not count.
+    begun, since : int, float
+        Number of rounds and simulated seconds before the run, which do not count.
 
     Returns
     -------
@@ -159,7 +165,7 @@ def cost_to_target(
     evaluated = (row for row in nodes if row["phase"] == "evaluate" and row["round"] == last)
     steps += _numbers(evaluated, EVALUATION_STEPS)
     sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds if row["round"] <= last)
-    time = {metrics.TIME_TO_TARGET: float(reached["clock"])} if "clock" in reached else {}
+    time = {metrics.TIME_TO_TARGET: reached["clock"] - since} if "clock" in reached else {}
     return {
         metrics.ROUNDS_TO_TARGET: float(last - begun),
         metrics.STEPS_TO_TARGET: float(sum(steps)),

@@ -225,7 +225,7 @@ def summarise(config: Config, folder: RunFolder, method: str) -> dict[str, Any]:
     rounds = [row for row in folder.lines("metrics.jsonl") if row["method"] == method]
     evaluated = [row for row in rounds if row["evaluate"]]
     final = evaluated[-1]["evaluate"] if evaluated else {}
-    before = config.begun.get(method, 0)
+    before, since = config.begun.get(method, 0), folder.time_before(method)
     if config.num_stages > 1:
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds, begun=before)
         trained = rounds[-1]["train"] if rounds else {}
@@ -233,8 +233,9 @@ def summarise(config: Config, folder: RunFolder, method: str) -> dict[str, Any]:
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]
     releases = folder.releases(method).by_round()
     final = final | spent(config, method, releases) | traffic(rounds)
-    final = final | simulated_time(rounds) | slowest_tenth(config.run, nodes, read_speeds(folder.path / DEVICES))
-    final = final | cost_to_target(config.run, rounds, nodes, before) | steps_per_node(nodes, config.run.participants)
+    final = final | simulated_time(rounds, since) | slowest_tenth(config.run, nodes, read_speeds(folder.path / DEVICES))
+    final = final | cost_to_target(config.run, rounds, nodes, before, since)
+    final = final | steps_per_node(nodes, config.run.participants)
     return {
         "rounds": rounds[-1]["round"] if rounds else 0,
         "final": final,

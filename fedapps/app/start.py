@@ -119,7 +119,8 @@ def begun(config: Config, folder: RunFolder) -> Config:
             facts: dict[str, Any] = {**snapshot.facts, "best": {"round": 0}, "callbacks": {}, "owners": {}}
             folder.checkpoints(method).save(replace(snapshot, facts=facts, history={}), best=False)
         rounds = {method: snapshot.round for method, snapshot in snapshots.items()}
-        started = {"rounds": rounds, "lineage": _lineage(source)}
+        clock = {method: one.facts["clock"] for method, one in snapshots.items() if "clock" in one.facts}
+        started = {"rounds": rounds, "clock": clock, "lineage": _lineage(source)}
         write_whole(folder.path / STARTED, json.dumps(started).encode(), sync=True)
     return with_begun(config, folder.path)
 

@@ -387,8 +387,13 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         seconds_per_round=seconds,
         bytes_per_round=_mean(record.bytes_up + record.bytes_down for record in recent),
         seconds_left=seconds_left if left and recent and math.isfinite(seconds_left) else None,
-        simulated=recent[-1].clock if recent and math.isfinite(recent[-1].clock) else None,
+        simulated=_simulated(run),
     )
+
+
+def _simulated(run: RunData) -> float | None:
+    last = run.rounds[-1] if run.rounds else None
+    return last.clock - run.since.get(last.method, 0.0) if last and math.isfinite(last.clock) else None
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -68,6 +68,8 @@ class RunData:
         The labels of methods with a display name, by this name, which stands in all other fields.
     begun : mapping of str to int
         The number of rounds before the run, with which those of ``rounds`` go on, by method; empty for a new run.
+    since : mapping of str to float
+        Simulated seconds before the run, by method; empty for a new run.
     """
 
     name: str
@@ -84,6 +86,7 @@ class RunData:
     speeds: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     begun: Mapping[str, int] = field(default_factory=dict)
+    since: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -209,6 +212,7 @@ def read_run(folder: Path) -> RunData:
         speeds=read_speeds(folder / DEVICES),
         labels=comparison.labels if comparison else {name: label for label, name in names.items()},
         begun={names.get(label, label): count for label, count in started.rounds.items()},
+        since={names.get(label, label): seconds for label, seconds in started.clock.items()},
     )
 
 

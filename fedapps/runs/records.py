@@ -148,9 +148,10 @@ class MethodSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The content of ``started.json`` that reports need: the rounds before the run by method."""
+    """The content of ``started.json`` that reports need: rounds and simulated seconds before the run by method."""
 
     rounds: Mapping[str, Count] = field(default_factory=dict)
+    clock: Metrics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

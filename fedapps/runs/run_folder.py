@@ -26,7 +26,8 @@ from .checkpoints import DiskCheckpoints
 from .lines import REMEDY, SHOWN, ReleaseLedger, is_record, keep_copy, whole_lines
 from .owner import OWNER_FILE, Ownership, check_free, owned
 
-#: The file in a run folder with the rounds that came before the run, by method, and the labels of the runs before it.
+#: The file in a run folder with the rounds and the simulated time before the run, by method, and the labels of the runs
+#: before it.
 STARTED = "started.json"
 #: The file in the folder of a pipeline with the names of its stages, each of which is a run folder in it.
 PIPELINE = "pipeline.json"
@@ -259,6 +260,10 @@ class RunFolder:
     def rounds_before(self, method: str) -> int:
         """The number of rounds before the run, with which those of a run with ``start`` go on."""
         return int(read_object(self.path / STARTED).get("rounds", {}).get(method, 0))
+
+    def time_before(self, method: str) -> float:
+        """Simulated seconds before the run, with which the clock of a run with ``start`` goes on."""
+        return float(read_object(self.path / STARTED).get("clock", {}).get(method, 0.0))
 
     def finished(self, method: str) -> bool:
         """Whether a method has completed all rounds."""

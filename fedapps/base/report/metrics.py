@@ -49,7 +49,7 @@ STEPS_PER_NODE = "steps_per_node"
 ROUNDS_TO_TARGET, STEPS_TO_TARGET, BYTES_TO_TARGET, TIME_TO_TARGET = (
     f"{cost}_to_target" for cost in ("rounds", "steps", "bytes", "time")
 )
-#: Simulated time until the end of the last round.
+#: Simulated time from the start of the run until the end of its last round.
 SIMULATED_TIME = "simulated_time"
 #: Prefix of the metrics of the tenth of the nodes whose devices are slowest.
 SLOWEST_TENTH = "slowest_tenth."

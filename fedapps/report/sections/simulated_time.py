@@ -117,7 +117,7 @@ class FleetUse:
     Attributes
     ----------
     seconds : float
-        Simulated time until the end of the last round.
+        Simulated time from the start of the run until the end of the last round.
     busy : mapping of str to float
         By node, the part of this time between a message to train and its reply, from 0 to 1. Replies that came too
         late count; those that never came do not.
@@ -141,8 +141,9 @@ class FleetUse:
 
 def fleet_use(run: RunData, method: str, metric: Metric | None) -> FleetUse | None:
     """How a method used the fleet; ``None`` if the run has no simulated time."""
-    seconds = max((record.clock for record in run.of(method) if math.isfinite(record.clock)), default=0.0)
-    if not seconds or not run.speeds:
+    clock = max((record.clock for record in run.of(method) if math.isfinite(record.clock)), default=0.0)
+    seconds = clock - run.since.get(method, 0.0)
+    if seconds <= 0 or not run.speeds:
         return None
     trained = [node for node in run.nodes if (node.method, node.phase) == (method, "train")]
     busy = dict.fromkeys(by_speed(run.speeds), 0.0)

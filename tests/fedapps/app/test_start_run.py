@@ -17,6 +17,8 @@ from toys import same_bits
 from fedapps import load
 from fedapps.config.recipe_files import read_recipe
 from fedapps.registry.methods import method_class
+from fedapps.report import read_run
+from fedapps.report.sections.simulated_time import fleet_use
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import STARTED, RunFolder, read_label, read_object
 
@@ -103,6 +105,20 @@ def test_a_run_that_begins_again_starts_once_more_from_the_other_and_forgets_no_
     run_inline(keys | {"resume": True}, tmp_path)
     assert second.releases("fedavg").by_round() == {1: 1, 2: 2}
     assert [row["round"] for row in second.lines("metrics.jsonl")] == [2]
+
+
+def test_the_simulated_time_of_a_run_is_its_own(tmp_path):
+    """With 1 s a step and as many steps in each round, both runs reach the target as soon and take as long."""
+    timed = {"methods": "fedavg", "rounds": 2, "evaluate-every": 1, "clock-step-seconds": "1", "target": 1e6}
+    keys = with_changes(LQR, timed | {"track-metric": "test.total_loss", "cache-dir": str(tmp_path / "worlds")})
+    first = run_inline(keys | {"name": "first"}, tmp_path)
+    second = run_inline(keys | {"name": "second", "start": str(first.path)}, tmp_path)
+    one, two = (run.summary()["methods"]["fedavg"]["final"] for run in (first, second))
+    assert two["simulated_time"] == one["simulated_time"] == 2 * one["time_to_target"] > 0
+    assert two["time_to_target"] == one["time_to_target"]
+    assert second.lines("metrics.jsonl")[-1]["clock"] == 2 * one["simulated_time"], "the clock goes on"
+    use = fleet_use(read_run(second.path), "fedavg", None)
+    assert set(use.busy.values()) == {1.0}
 
 
 # -- what does not fit -------------------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ def test_a_run_in_simulated_time_shows_it(tmp_path: Path) -> None:
     assert only(tmp_path).simulated is None
     write_lines(run / "metrics.jsonl", [round_line("local", r, clock=60.0 * r) for r in (1, 2)])
     assert only(tmp_path).simulated == 120
+    (run / "started.json").write_text(json.dumps({"rounds": {"local": 1}, "clock": {"local": 30.0}}))
+    assert only(tmp_path).simulated == 90, "30 s were before the run"
 
 
 def test_a_run_is_finished_when_all_its_methods_are(tmp_path: Path) -> None:
