@@ -73,6 +73,7 @@ def _seconds(run: Path, label: str, seed: int) -> float:
 
 def _of_comparison(run: Path, compared: Comparison, plan: Mapping[str, Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
+    references: dict[str, dict[str, Estimate]] = {}
     failed: list[dict[str, Any]] = []
     for part in compared.parts.values():
         at = f" at {', '.join(map(str, part.point.values()))}" if isinstance(part, VariedPart) else ""
@@ -86,13 +87,14 @@ def _of_comparison(run: Path, compared: Comparison, plan: Mapping[str, Any]) -> 
         methods |= _held_out(rows, at)
         failed += [{**asdict(one), "method": canonical(one.method) + at} for one in part.failed]
         for name, row in part.references.items():
-            methods[name + at] = {metric: [one.mean] for metric, one in row.items()}
+            known = {metric: one for metric, one in row.items() if isfinite(one.mean)}
+            references[name + at] = {m: one if one.seeds > 1 else Estimate.of([one.mean]) for m, one in known.items()}
     keys = {key: value for key, value in plan["config"].items() if key not in ("name", "output-dir", "methods")}
     return {
         "recipe": compared.recipe,
         "keys": {key: value for key, value in keys.items() if not str(value).startswith("/")},
         "seeds": plan["seeds"],
-        "methods": _estimates(methods),
+        "methods": _estimates(methods) | references,
         "failed": failed,
     }
 

@@ -151,7 +151,7 @@ def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
         ]
         for at in (1, 5)
     }
-    floor = {"floor": {"loss": Estimate(9.0)}}
+    floor = {"floor": {"loss": Estimate(9.0)}, "drawn": {"loss": Estimate(9.0, 2, 1.0, 0.0, 18.0)}}
     failed = [FailedRun(method="local", seed=2, round=1, reason="killed")]
     first = VariedPart(point={"k": 1}, rows=rows[1], references=floor, failed=failed)
     varied = [first, VariedPart(point={"k": 5}, rows=rows[5])]
@@ -164,6 +164,8 @@ def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
     assert found.of("fedavg at 5", "loss").mean == 5.5
     assert found.of("fedavg at 5", "loss").values == (5, 6)
     assert found.of("floor at 1", "loss").mean == 9
+    widest = [found.difference("loss", "fedavg at 1", f"{name} at 1").widest for name in floor]
+    assert widest == [False, True], "the values of a reference that differs between seeds are not known"
     assert (found.lacks_seeds("local at 1"), found.lacks_seeds("local at 5")) == (True, False)
     assert found.difference("loss", "local at 5", "fedavg at 5").low == 0
 
