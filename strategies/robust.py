@@ -62,7 +62,8 @@ class RobustAggregation(ABC):
         Parameters
         ----------
         replies : sequence of dicts of arrays
-            Finite values, in the order of the nodes' keys; names, shapes and dtypes are those of the first reply.
+            Finite values, in the order of the nodes' keys, or of arrival if rounds can close early; names, shapes and
+            dtypes are those of the first reply.
         integers : "newest" or "round"
             How integer and boolean arrays are combined where the aggregation averages them.
         buffers : Buffers
@@ -277,11 +278,10 @@ def _middle_of(arrays: Sequence[NDArray[Any]], cut: int) -> NDArray[Any]:
 class Krum(BoundedByzantine):
     """The reply with the smallest sum of squared distances to its n − f − 2 nearest other replies.
 
-    The distance is the Euclidean one over all parameters. Of replies with equal sums, the one whose node has the first
-    key is selected. The parameters are those of a single reply, bit for bit. Buffers, integer and boolean arrays, which
-    the distance does not see, are combined over all replies as in :class:`TrimmedMean` if f > 0. A round needs 2f + 3
-    replies.
-    For its memory see :class:`RobustAggregation`.
+    The distance is the Euclidean one over all parameters. Of replies with equal sums, the first is selected. The
+    parameters are those of a single reply, bit for bit. Buffers, integer and boolean arrays, which the distance does
+    not see, are combined over all replies as in :class:`TrimmedMean` if f > 0. A round needs 2f + 3 replies. For its
+    memory see :class:`RobustAggregation`.
 
     For the parameter ``byzantine`` see :class:`BoundedByzantine`.
     """

@@ -181,8 +181,8 @@ class RunConfig:
     weighting: str = option("uniform", "weight of a node in means", choices=["num-examples", "uniform"])
     aggregation: str = option(
         "mean",
-        "how the server combines the replies; all but mean tolerate Byzantine nodes, ignore weighting and keep all "
-        "replies of a round in memory",
+        "how the server combines the replies; all but mean tolerate Byzantine nodes, ignore weighting and size-bound, "
+        "and keep all replies of a round in memory",
         choices=AGGREGATION_NAMES,
     )
     byzantine_fraction: float = option(

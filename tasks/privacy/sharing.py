@@ -163,7 +163,7 @@ Compress = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class ClippedNoise:
-    """Local differential privacy, as Flower's ``LocalDpMod`` applies it to the shared arrays of a reply.
+    """Local differential privacy, as a node applies it to the shared arrays of a reply.
 
     Attributes
     ----------
