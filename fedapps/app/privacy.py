@@ -16,6 +16,7 @@ from flwr.common import log
 from torch import nn
 
 from fedapps.base.errors import DivergedError
+from fedapps.base.options import option_values
 from fedapps.base.seeding import derive_seed
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.settings import RoundSettings, clipping_norm, received_arrays, with_config
@@ -177,6 +178,13 @@ def spent(config: Config, label: str, releases: Mapping[int, int]) -> dict[str, 
     probability = run.fraction_train if run.sampling == "poisson" else 1.0
     draws = sum(releases.values()) if sampling_seed(run) is None else list(releases.values())
     return {"epsilon_zero_out": epsilon(run.dp_noise, draws, run.dp_delta, sampling_probability=probability)}
+
+
+def unused(run: RunConfig) -> list[str]:
+    """The keys of differential privacy that have been set although ``dp = "none"``."""
+    defaults = option_values(RunConfig())
+    given = [key for key, value in option_values(run).items() if key.startswith("dp-") and value != defaults[key]]
+    return given if run.dp == "none" else []
 
 
 def guarantee(config: Config, label: str, releases: Mapping[int, int]) -> str:

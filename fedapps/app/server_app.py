@@ -3,7 +3,7 @@
 from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -32,7 +32,7 @@ from fedapps.strategies.packing import PackedGrid
 from fedapps.strategies.transport import clock_of
 
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
-from .privacy import check_statistics, guarantee, spent
+from .privacy import check_statistics, guarantee, spent, unused
 from .round_config import RoundConfigs, held_out_results, tracked_results
 from .start import begun, start_snapshots, started_arrays
 from .strategy import build_strategy, tracked_metric, with_clock, write_devices
@@ -126,6 +126,8 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     planned = Counter(releases.by_round()) + Counter(range(last_round + 1, config.last_round(method) + 1))
     if promised := guarantee(config, method, planned):
         log(INFO, "%s", promised)
+    if idle := unused(run):
+        log(WARNING, "dp = 'none': no update is protected, and %s has no effect", ", ".join(idle))
     folder.drop_after(method, last_round)
     folder.warn_of_gaps(method, last_round)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-from fedapps.base.options import option_values
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task, missing
@@ -286,13 +285,6 @@ def _privacy_conflicts(
 ) -> Iterator[Conflict]:
     """What :func:`conflicts` yields for ``dp``."""
     if run.dp == "none":
-        defaults = option_values(RunConfig())
-        idle = [key for key, value in option_values(run).items() if key.startswith("dp-") and value != defaults[key]]
-        if idle:
-            yield (
-                {"dp"},
-                f"dp = 'none': must say who protects, such as 'local', with {', '.join(idle)}; or leave them out",
-            )
         return
     yield from _refused_by_methods(
         "dp", "none", {label: (run.dp, method.privacy_conflict(run.dp)) for label, method in methods.items()}

@@ -266,15 +266,12 @@ def test_privacy_wants_uniform_weights():
         parse(SMALL | {"dp": "local", "weighting": "num-examples"})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("dp-noise", 2.0), ("dp-clip", 0.5), ("dp-delta", 1e-6), ("dp-seeded", True)]
-)
-def test_a_key_of_a_mechanism_that_is_not_set_is_refused(key, value):
-    parse(SMALL | {key: value, "dp": "local"})
-    with pytest.raises(
-        ConfigError, match=rf"dp = 'none': must say who protects, such as 'local', with {key}; or leave"
-    ):
-        parse(SMALL | {key: value})
+def test_a_run_without_a_mechanism_warns_of_the_keys_of_one(run, caplog):
+    run(**{"rounds": 1, "evaluate-every": 1, "dp-noise": 2.0})
+    assert "dp = 'none': no update is protected, and dp-noise has no effect" in caplog.text
+    caplog.clear()
+    run(**{"rounds": 1, "evaluate-every": 1})
+    assert "no update is protected" not in caplog.text
 
 
 def test_values_out_of_range_are_named():
