@@ -414,7 +414,8 @@ def compress_reply(
     Raises
     ------
     ValueError
-        The names or shapes of the parameters differ from those received, or a value is not finite.
+        The names or shapes of the parameters differ from those received, or a change is no finite float32. The memory
+        is then as before.
     """
     arrays = views(shared_record(reply.content))
     floats, before = buffers.parameters(arrays), buffers.parameters(received)
@@ -428,8 +429,8 @@ def compress_reply(
     for name in update:
         if kept_forms.get(name) == forms[name]:
             update[name] = update[name] + kept[name]
-    if wild := [name for name, change in update.items() if not np.isfinite(change).all()]:
-        raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be compressed")
+    if wild := [name for name, change in update.items() if not (np.abs(change) <= np.finfo(np.float32).max).all()]:
+        raise ValueError(f"values are not finite in float32: {', '.join(wild)}; they cannot be compressed")
     records = compression.encode(update)
     if compression.error_feedback:
         restored = compression.decode(records, before)

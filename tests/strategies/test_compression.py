@@ -183,12 +183,15 @@ def test_top_k_with_all_values_restores_the_reply(trained):
     [
         ({"w": np.zeros(3, np.float32)}, "differ from those received"),
         ({"v": np.zeros(2, np.float32)}, "differ from those received"),
-        ({"w": np.array([0, np.nan], np.float32)}, "values are not finite: w"),
+        ({"w": np.array([0, np.nan], np.float32)}, "values are not finite in float32: w"),
+        ({"w": np.array([0, 1e39])}, "values are not finite in float32: w"),
     ],
 )
-def test_a_reply_that_cannot_be_compressed_is_an_error(trained, message):
+def test_a_reply_that_cannot_be_compressed_is_an_error_that_later_replies_do_not_inherit(trained, message):
+    memory, (dtype,) = Memory(), {array.dtype for array in trained.values()}
     with pytest.raises(ValueError, match=message):
-        compress_reply(reply_with(trained), {"w": np.zeros(2, np.float32)}, Int8(), Memory())
+        compress_reply(reply_with(trained), {"w": np.zeros(2, dtype)}, Int8(), memory)
+    assert not memory.error
 
 
 # -- strategies ----------------------------------------------------------------------------------------------
