@@ -57,11 +57,7 @@ def _sides(replies: int, megabytes: float, arrays: int, compression: str) -> dic
         kind = compression_by_name(compression)
         contents = [_compressed(reply, kind) for reply in decoded]
         return {compression: partial(compressed, contents, decoded[0], kind), DENSE: partial(ours, records, decoded[0])}
-    return {
-        OURS: partial(ours, records, decoded[0]),
-        FLOWER: partial(flower, records),
-        NUMPY: partial(plain, decoded),
-    }
+    return {OURS: partial(ours, records, decoded[0]), FLOWER: partial(flower, records), NUMPY: partial(plain, decoded)}
 
 
 def _compressed(reply: Arrays, kind: Compression) -> RecordDict:

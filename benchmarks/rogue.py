@@ -68,19 +68,8 @@ _KNOWING = [("just-below", 0.1), ("sign-flip", 0.1), ("sign-flip", 0.2)]
 #: The defences, and the attacks on them with the shares of rogue nodes.
 DEFENCES: dict[str, tuple[dict[str, Value], Sequence[tuple[str, float]]]] = {
     "no bounds": (_UNBOUNDED, [("huge", 0.1)]),
-    "bounds": (
-        {"size-bound": _BOUND},
-        [
-            (NO_ATTACK, 0.0),
-            ("huge", 0.2),
-            *_KNOWING,
-            ("just-below-once", 0.1),
-        ],
-    ),
-    "trimmed-mean": (
-        {"aggregation": "trimmed-mean", "byzantine-fraction": 0.2},
-        _KNOWING,
-    ),
+    "bounds": ({"size-bound": _BOUND}, [(NO_ATTACK, 0.0), ("huge", 0.2), *_KNOWING, ("just-below-once", 0.1)]),
+    "trimmed-mean": ({"aggregation": "trimmed-mean", "byzantine-fraction": 0.2}, _KNOWING),
 }
 _ROBUST = ("fedavg", "ditto")  # a robust aggregation is refused with the others
 

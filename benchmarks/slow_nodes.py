@@ -34,14 +34,7 @@ PACES: dict[str, tuple[dict[str, Any], int]] = {
     "deadline": ({}, 1),
     "FedBuff": ({"mode": "async", "buffer": 3, "deadline": 3600.0}, 2),
 }
-RUN = {
-    "task": "lqr",
-    "methods": "fedavg",
-    "num-nodes": NODES,
-    "epochs": 1,
-    "batch-size": 32,
-    "collect-after": 0,
-}
+RUN = {"task": "lqr", "methods": "fedavg", "num-nodes": NODES, "epochs": 1, "batch-size": 32, "collect-after": 0}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

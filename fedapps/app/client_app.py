@@ -206,10 +206,7 @@ def _trained(node: Node) -> Message:
 
     with timed("encode"):
         return compressed(
-            node.message,
-            node.context,
-            work,
-            lambda *_: StateMemory(node.compression_state(), node.settings),
+            node.message, node.context, work, lambda *_: StateMemory(node.compression_state(), node.settings)
         )
 
 

@@ -90,10 +90,7 @@ class RoundConfigs:
         if self.run.learning_rate_schedule == "cosine":
             # ½ (1 + cos(π (t - 1) / T)) in round t of T (Loshchilov and Hutter, SGDR, ICLR 2017, eq. 5, no restarts)
             factor = 0.5 * (1 + cos(pi * (server_round - self.begun - 1) / self.run.rounds))
-        return {
-            "stage": self._stage(server_round),
-            "learning-rate": self.training.learning_rate * factor,
-        }
+        return {"stage": self._stage(server_round), "learning-rate": self.training.learning_rate * factor}
 
     def _stage(self, server_round: int) -> int:
         return stage_of(self.run, server_round, self.num_stages, self.begun)

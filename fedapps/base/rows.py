@@ -86,13 +86,7 @@ def with_kind(lines: Iterable[str]) -> tuple[bool, Iterable[str]]:
 
 
 def rows_of(
-    path: Path,
-    lines: Iterable[str],
-    kind: str,
-    header: bool,
-    read: Sequence[str],
-    required: Sequence[str],
-    hint: str,
+    path: Path, lines: Iterable[str], kind: str, header: bool, read: Sequence[str], required: Sequence[str], hint: str
 ) -> Iterator[tuple[int, Mapping[str, object]]]:
     """The rows of a table of a kind, with the numbers of their lines."""
     if kind == ".jsonl":

@@ -189,10 +189,7 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             f"stop-beyond = {run.stop_beyond!r}: needs a track-metric, to say which metric stops the run",
         )
     if run.total_steps and not run.training.steps:
-        yield (
-            {"total_steps", "steps"},
-            f"total-steps = {run.total_steps}: needs steps, the local steps of a round",
-        )
+        yield ({"total_steps", "steps"}, f"total-steps = {run.total_steps}: needs steps, the local steps of a round")
     elif run.total_steps and run.total_steps % run.training.steps:
         yield (
             {"total_steps", "steps"},

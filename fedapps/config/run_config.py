@@ -175,8 +175,7 @@ class RunConfig:
         "leave out nodes whose group is not listed, such as city: berlin, tokyo; continent: europe, asia; empty = none",
     )
     bind_keys: bool = option(
-        False,
-        "bind each node key to the public key that claimed it first; for fleets with node authentication",
+        False, "bind each node key to the public key that claimed it first; for fleets with node authentication"
     )
     weighting: str = option("uniform", "weight of a node in means", choices=["num-examples", "uniform"])
     aggregation: str = option(

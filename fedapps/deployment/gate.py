@@ -77,11 +77,7 @@ def steer(
 
 
 def generation(
-    recipe: Path,
-    federation: str,
-    overrides: Mapping[str, Any],
-    output_dir: str = "runs",
-    simulate: Simulate = _inline,
+    recipe: Path, federation: str, overrides: Mapping[str, Any], output_dir: str = "runs", simulate: Simulate = _inline
 ) -> Path:
     """Train a recipe from the champion, and let the nodes use the better model: the next week of a fleet.
 

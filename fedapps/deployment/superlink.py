@@ -30,12 +30,7 @@ _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 @contextmanager
 def deployment(
-    folder: Path,
-    *,
-    tls: bool = False,
-    auth: bool = False,
-    libraries: Sequence[str] = LIBRARIES,
-    plain: bool = False,
+    folder: Path, *, tls: bool = False, auth: bool = False, libraries: Sequence[str] = LIBRARIES, plain: bool = False
 ) -> Iterator["Deployment"]:
     """Context for a SuperLink and its SuperNodes; on exit all processes are ended.
 

@@ -14,10 +14,7 @@ class ApflOptions(PersonalisationOptions):
     """The options of APFL."""
 
     granularity: str = option(
-        "tensor",
-        "one adaptive rate per",
-        choices=["tensor", "parameter"],
-        search=Choices(("tensor", "parameter")),
+        "tensor", "one adaptive rate per", choices=["tensor", "parameter"], search=Choices(("tensor", "parameter"))
     )
     power: float = option(
         1.0, "power of the ratio of variances; 0.5 = ratio of standard deviations", above=0, search=Choices((0.5, 1.0))

@@ -23,9 +23,7 @@ class ElasticTransferOptions:
     others_past: float = _weight_option(0.5, "λ2: weight of other nodes' earlier stages")
     others_now: float = _weight_option(0.0, "λ3: weight of other nodes' last round")
     anchors: str = option(
-        "online",
-        "earlier stages: each at its own solution, or all at the newest one",
-        choices=["online", "separate"],
+        "online", "earlier stages: each at its own solution, or all at the newest one", choices=["online", "separate"]
     )
     estimator: str = estimator_option()
 

@@ -33,10 +33,7 @@ class FedCurvOptions:
     """The options of FedCurv."""
 
     lambda_: float = option(
-        0.5,
-        "weight λ, with the 1/2 of a quadratic penalty before it",
-        minimum=0,
-        search=Range(1e-4, 100, log=True),
+        0.5, "weight λ, with the 1/2 of a quadratic penalty before it", minimum=0, search=Range(1e-4, 100, log=True)
     )
     estimator: str = estimator_option()
 

@@ -29,11 +29,7 @@ _DISTINCT = "set fedvc.draws = 'without-replacement'"
 class FedVcOptions:
     """The options of FedVC."""
 
-    examples: int = option(
-        256,
-        "examples that each virtual client trains on, where steps are not given",
-        minimum=1,
-    )
+    examples: int = option(256, "examples that each virtual client trains on, where steps are not given", minimum=1)
     draws: str = option(
         "with-replacement",
         "how the nodes of a round are drawn: independently, so that a node can be drawn several times, or distinct, "

@@ -28,9 +28,7 @@ class FedVlnOptions:
     """The options of FedVLN's pre-exploration; the defaults are the paper's (Section 5.4)."""
 
     share: str = option(
-        "encoder",
-        "parameters that are averaged: the language encoder, all, or none",
-        choices=tuple(PRIVATE),
+        "encoder", "parameters that are averaged: the language encoder, all, or none", choices=tuple(PRIVATE)
     )
     seen_fraction: float = option(
         0.18, "fraction of the seen houses that train in a round, in place of fraction-train", minimum=0, maximum=1

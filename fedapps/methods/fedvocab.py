@@ -37,16 +37,13 @@ class FedVocabOptions:
     """The options of FedVocab."""
 
     adapt_epochs: int = option(
-        1,
-        "epochs with the shared parameters frozen, before all are trained; 0 = no adaptive updating",
-        minimum=0,
+        1, "epochs with the shared parameters frozen, before all are trained; 0 = no adaptive updating", minimum=0
     )
     adapt_rate: float = option(
         1.0, "factor on the learning rate of these epochs; 1 as in the paper", above=0, search=Range(0.01, 1, log=True)
     )
     adapt_before_evaluation: bool = option(
-        True,
-        "adapt before an evaluation, too, and keep nothing of it; stale.* are then the metrics without this",
+        True, "adapt before an evaluation, too, and keep nothing of it; stale.* are then the metrics without this"
     )
     logit_adjustment: float = logit_adjustment_option()
     stateless: bool = option(

@@ -39,12 +39,7 @@ class FedWeitOptions:
         minimum=0,
         search=Around(10),
     )
-    drift: float = option(
-        1e-4,
-        "λ2, weight of changes to earlier stages' parameters",
-        minimum=0,
-        search=Around(10),
-    )
+    drift: float = option(1e-4, "λ2, weight of changes to earlier stages' parameters", minimum=0, search=Around(10))
     mask_share: float = option(0.7, "share of a layer's units that a node sends", above=0, maximum=1)
 
 

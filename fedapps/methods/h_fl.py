@@ -46,17 +46,11 @@ class HFlOptions:
     """The options of hierarchical FL."""
 
     groups: str = option(
-        "city",
-        "groups of nodes that are the clusters, the finest first, separated by commas (city,continent)",
+        "city", "groups of nodes that are the clusters, the finest first, separated by commas (city,continent)"
     )
-    intervals: str = option(
-        "15",
-        "for each group, the rounds between two averages of its clusters; 0 = never (5,15)",
-    )
+    intervals: str = option("15", "for each group, the rounds between two averages of its clusters; 0 = never (5,15)")
     cohort: int = option(
-        0,
-        "nodes of each cluster that train in a round; 0 = the nodes that the other methods train",
-        minimum=0,
+        0, "nodes of each cluster that train in a round; 0 = the nodes that the other methods train", minimum=0
     )
     optimizer: str = option(
         "sgd",

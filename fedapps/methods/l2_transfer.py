@@ -22,10 +22,7 @@ class L2TransferOptions(FederationOptions):
     """The options of L2 transfer."""
 
     lambda_: float = option(
-        0.05,
-        "weight λ of the pull to the last stage",
-        minimum=0,
-        search=Range(1e-4, 100, log=True),
+        0.05, "weight λ of the pull to the last stage", minimum=0, search=Range(1e-4, 100, log=True)
     )
 
 

@@ -36,10 +36,7 @@ class PFedMeOptions:
     )
     personal_steps: int = option(5, "steps K of θ on each batch", minimum=1)
     personal_learning_rate: float = option(
-        0.0,
-        "learning rate of the steps of θ; 0 = half of learning-rate",
-        minimum=0,
-        search=Range(0.001, 0.1, log=True),
+        0.0, "learning rate of the steps of θ; 0 = half of learning-rate", minimum=0, search=Range(0.001, 0.1, log=True)
     )
 
 

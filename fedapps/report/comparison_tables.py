@@ -12,16 +12,7 @@ from textwrap import fill
 
 from fedapps.base.report.metrics import PlotStyle, bare, columns, describe
 from fedapps.base.report.numbers import Estimate, counted, format_p_value, number
-from fedapps.base.report.tables import (
-    Cell,
-    Column,
-    Row,
-    Strong,
-    Table,
-    best_methods,
-    metric_columns,
-    reference_label,
-)
+from fedapps.base.report.tables import Cell, Column, Row, Strong, Table, best_methods, metric_columns, reference_label
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.runs.comparisons import CheckedClaim, Compared, Comparison, HeldOut, PairedTest
 from fedapps.runs.continual import measure_names

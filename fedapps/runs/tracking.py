@@ -198,10 +198,7 @@ def round_values(row: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> 
         ``round/refused``, ``round/replies``, ``round/bytes_down``, ``round/bytes_up``, in simulated time
         ``round/clock``, and last ``round/seconds``. Values that are no single number are left out.
     """
-    values = {
-        **dict(_numbers(row["train"].items(), "train/")),
-        **dict(_numbers(row["evaluate"].items(), "evaluate/")),
-    }
+    values = {**dict(_numbers(row["train"].items(), "train/")), **dict(_numbers(row["evaluate"].items(), "evaluate/"))}
     for node in nodes:
         values |= _numbers(node["metrics"].items(), f"nodes/{plain(node['node'])}/{plain(node['phase'])}/")
     values["round/refused"] = float(len(row["refused"]))

@@ -207,9 +207,7 @@ class Options:
         choices=("constant-velocity", "hold-control"),
     )
     context: str = option(
-        "state",
-        "Additional input of the decoder: state (the current joint state) or none",
-        choices=("state", "none"),
+        "state", "Additional input of the decoder: state (the current joint state) or none", choices=("state", "none")
     )
     sessions_train: int = option(0, "Training sessions per simulated driver; 0 = as in the paper", minimum=0, data=True)
     sessions_test: int = option(0, "Test sessions per simulated driver; 0 = as in the paper", minimum=0, data=True)

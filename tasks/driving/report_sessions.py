@@ -83,10 +83,7 @@ def _panel(run: ReportedRun, groups: dict[str, Group], key: str, title: str) -> 
         for index, colour in enumerate(colours):
             drawn["boxes"][index].set(facecolor=colour, edgecolor=colour)
             drawn["fliers"][index].set(markerfacecolor=colour, markeredgecolor=colour)
-            for part in (
-                *drawn["whiskers"][2 * index : 2 * index + 2],
-                *drawn["caps"][2 * index : 2 * index + 2],
-            ):
+            for part in (*drawn["whiskers"][2 * index : 2 * index + 2], *drawn["caps"][2 * index : 2 * index + 2]):
                 part.set(color=colour)
         axes.invert_yaxis()
         axes.grid(visible=True, axis="x")

@@ -438,10 +438,7 @@ def _scores(
             in_stage.append(right_in_stage(logits, target, stage_of))
     labels, right = labels.cpu(), torch.cat(hits).cpu()  # a GPU is waited for once
     loss = sum(torch.stack(losses).tolist())
-    metrics: Metrics = {
-        f"{prefix}accuracy": int(right.sum()) / len(labels),
-        f"{prefix}loss": loss / len(labels),
-    }
+    metrics: Metrics = {f"{prefix}accuracy": int(right.sum()) / len(labels), f"{prefix}loss": loss / len(labels)}
     if in_stage:
         metrics[f"{prefix}stage_accuracy"] = int(torch.cat(in_stage).sum()) / len(labels)
     metrics |= {f"{name}.count": float(len(labels)) for name in list(metrics)}

@@ -132,17 +132,12 @@ class LqrTask(Task):
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
     in_order: ClassVar[bool] = True
-    headline: ClassVar[tuple[str, ...]] = (
-        "test.state_loss",
-        "test.control_loss",
-        "test.total_loss",
-        "test.excess",
-    )
+    headline: ClassVar[tuple[str, ...]] = ("test.state_loss", "test.control_loss", "test.total_loss", "test.excess")
     files: ClassVar[Mapping[str, str]] = {
         "`robot-NAME.csv`": (
             "`y, v, u, next_y, next_v` (position, velocity, control; the next ones), `control_weight` (R of "
             "the cost, above 0), `split` (train, validation, test)"
-        ),
+        )
     }
     floors: ClassVar[tuple[str, ...]] = (REST,)
     trained_model: ClassVar[str] = "fedapps.tasks.lqr.task:LqrTrained"

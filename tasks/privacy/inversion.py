@@ -168,11 +168,7 @@ class Inverted:
 
 
 def invert(
-    observation: Observation,
-    body: nn.Module,
-    table: TokenTable,
-    settings: Inversion,
-    progress: Progress | None = None,
+    observation: Observation, body: nn.Module, table: TokenTable, settings: Inversion, progress: Progress | None = None
 ) -> Inverted:
     """Search for the batch behind an observation.
 

@@ -180,10 +180,7 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
     DataError
         A file is missing or malformed, or paths lead through a house that has no graph.
     """
-    files = [
-        *graph_files(folder),
-        *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values())),
-    ]
+    files = [*graph_files(folder), *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values()))]
     stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
     dataset = _read(folder, options.dataset, options.spoken, stamp)
     return (

@@ -236,12 +236,7 @@ def _labelled(
 
 
 def _inputs(
-    paths: Sequence[InstructedPath],
-    graph: Graph,
-    houses: Houses,
-    speaker: Speaker,
-    words: Vocabulary,
-    max_length: int,
+    paths: Sequence[InstructedPath], graph: Graph, houses: Houses, speaker: Speaker, words: Vocabulary, max_length: int
 ) -> Iterator[tuple[str, bytes]]:
     yield "labels", f"{VERSION} {max_length}".encode()
     yield "words", json.dumps(words.words).encode()

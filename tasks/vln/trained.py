@@ -16,17 +16,7 @@ from .agent import Agent
 from .dataset import Dataset, house_of, read_dataset, require_houses
 from .evaluation import CHUNK, describe_all, walk_all
 from .exported import agent_network, speaker_network
-from .houses import (
-    SHOWN,
-    HousePath,
-    Houses,
-    Start,
-    check_path,
-    check_stop,
-    path_of,
-    starts_of,
-    walked,
-)
+from .houses import SHOWN, HousePath, Houses, Start, check_path, check_stop, path_of, starts_of, walked
 from .instructions import InstructedPath, Vocabulary, entries_of, entry_field
 from .nodes import encode, node_data, read_houses, without_words
 from .options import Options

@@ -175,9 +175,7 @@ class Options:
         False, "Train the first layers as well, which random weights require; false = keep them frozen"
     )
     batch_norms: str = option(
-        "frozen",
-        "Batch normalisation in the trained layers; frozen suits small batches",
-        choices=("frozen", "trained"),
+        "frozen", "Batch normalisation in the trained layers; frozen suits small batches", choices=("frozen", "trained")
     )
     height: int = option(288, "Height in pixels to which images are resized", minimum=16, maximum=4096)
     width: int = option(

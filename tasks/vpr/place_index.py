@@ -61,12 +61,7 @@ class Matches:
         """Yield ``image``, the name of a query, and its ``matches``, as JSON has them: what is unknown is ``None``."""
         x, y = ("lon", "lat") if degrees else ("x", "y")
         columns = zip(
-            queries,
-            self.names,
-            self.distance.tolist(),
-            self.position.tolist(),
-            self.metres.tolist(),
-            strict=True,
+            queries, self.names, self.distance.tolist(), self.position.tolist(), self.metres.tolist(), strict=True
         )
         for query, *values in columns:
             matches = [

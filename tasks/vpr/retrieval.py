@@ -76,11 +76,7 @@ def _smallest(distances: Tensor, count: int) -> Tensor:
 
 
 def recall(
-    queries: np.ndarray,
-    database: np.ndarray,
-    true_rows: Sequence[np.ndarray],
-    *,
-    among: Sequence[int] = (1, 5, 10),
+    queries: np.ndarray, database: np.ndarray, true_rows: Sequence[np.ndarray], *, among: Sequence[int] = (1, 5, 10)
 ) -> dict[int, float]:
     """Return the percentage of the queries with a correct image among the first n, for each n of ``among``.
 
@@ -224,13 +220,7 @@ class Miner:
     """
 
     def __init__(
-        self,
-        queries: np.ndarray,
-        database: np.ndarray,
-        sequences: np.ndarray,
-        *,
-        near: float = 10.0,
-        far: float = 25.0,
+        self, queries: np.ndarray, database: np.ndarray, sequences: np.ndarray, *, near: float = 10.0, far: float = 25.0
     ) -> None:
         self.queries = np.asarray(queries, dtype=np.float64).reshape(-1, 2)
         self.database = np.asarray(database, dtype=np.float64).reshape(-1, 2)

@@ -272,12 +272,7 @@ class TrainingSet:
     @classmethod
     def of(cls, images: ImageSet, options: Options) -> "TrainingSet":
         """Return the set of all ``images``, with near and far as in ``options``."""
-        return cls(
-            images,
-            images.places.queries,
-            images.places.database,
-            miner_of(images.places, options),
-        )
+        return cls(images, images.places.queries, images.places.database, miner_of(images.places, options))
 
     def triplets(
         self, inputs: NetworkInputs, drawn_queries: np.ndarray, options: Options, rng: np.random.Generator

@@ -9,10 +9,7 @@ import pytest
 
 from benchmarks.sides import megabytes, peak_megabytes, resident_megabytes
 
-pytestmark = [
-    pytest.mark.subprocesses,
-    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
-]
+pytestmark = [pytest.mark.subprocesses, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 def filled(before: int, during: int) -> Callable[[], object]:

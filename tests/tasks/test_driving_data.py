@@ -150,16 +150,8 @@ def test_demonstrations_are_left_out(tmp_path):
         ("-137,", "nan,", r"line 3, column xr: 'nan'; expected a finite number"),
         ("-137,", ",", r"line 3, column xr: ''; expected a finite number"),
         ("vxr,", "speed,", r"line 1: no column vxr; found trial"),
-        (
-            "0,1,0.1,",
-            "0,7,0.1,",
-            r"line 3, columns step and t: 7 and 0\.1; expected step 1 of trial 0 at 0\.1 s",
-        ),
-        (
-            "0,1,0.1,",
-            "0,1,0.9,",
-            r"line 3, columns step and t: 1 and 0\.9; expected step 1 of trial 0 at 0\.1 s",
-        ),
+        ("0,1,0.1,", "0,7,0.1,", r"line 3, columns step and t: 7 and 0\.1; expected step 1 of trial 0 at 0\.1 s"),
+        ("0,1,0.1,", "0,1,0.9,", r"line 3, columns step and t: 1 and 0\.9; expected step 1 of trial 0 at 0\.1 s"),
     ],
 )
 def test_errors_name_the_place(tmp_path, old, new, message):

@@ -79,8 +79,7 @@ def test_point_mass_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("wish", "allowed"),
-    [((0.7, 0.019), (0.0, 0.0)), ((0.8, -0.021), (1.5, -0.04)), ((-9.0, 9.0), (-1.5, 0.04))],
+    ("wish", "allowed"), [((0.7, 0.019), (0.0, 0.0)), ((0.8, -0.021), (1.5, -0.04)), ((-9.0, 9.0), (-1.5, 0.04))]
 )
 def test_quantise(wish, allowed):
     torch.testing.assert_close(traffic.quantise(torch.tensor(wish)), torch.tensor(allowed))

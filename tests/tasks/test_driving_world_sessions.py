@@ -310,15 +310,7 @@ def test_the_driver_returns_to_its_lane():
 
 def test_grades():
     assert [driver.gamma for driver in lane_swap_drivers(5)] == [-1.0, -0.5, 0.0, 0.5, 1.0]
-    assert [round(driver.gamma, 3) for driver in lane_swap_drivers()] == [
-        -1,
-        -0.667,
-        -0.333,
-        0,
-        0.333,
-        0.667,
-        1,
-    ]
+    assert [round(driver.gamma, 3) for driver in lane_swap_drivers()] == [-1, -0.667, -0.333, 0, 0.333, 0.667, 1]
     assert [driver.gamma for driver in lane_swap_drivers(1, "literal")] == [0.0]
     assert len({driver.name for driver in lane_swap_drivers()}) == 7
 

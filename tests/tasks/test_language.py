@@ -91,10 +91,7 @@ def test_many_marks_cost_no_more_than_their_number():
 @pytest.mark.parametrize(
     ("texts", "reason"),
     [
-        (
-            ["我们很喜欢这部电影" * 30],
-            r"100% of the words are of one letter \('我', '们', '很'\): the language",
-        ),
+        (["我们很喜欢这部电影" * 30], r"100% of the words are of one letter \('我', '们', '很'\): the language"),
         ([f"w{number}x" for number in range(300)], r"100% of the words occur once \('w0x', .*texts of words"),
         (["a film that we like " * 60], ""),
         (["we like it"], ""),
@@ -136,11 +133,7 @@ def without(part):
         (without("word_embeddings"), {}, r"lack weights: embeddings\.word_embeddings\.weight\. Copy"),
         (lambda weights: {"x": torch.zeros(1)}, {}, "lack weights: embeddings"),
         (lambda weights: weights, {"num_hidden_layers": 1}, r"have layers that config\.json lacks: encoder\.layer\.1"),
-        (
-            lambda weights: weights,
-            {"vocab_size": 9},
-            r"another shape than config\.json: .* \(8, 8\), not \(9, 8\)",
-        ),
+        (lambda weights: weights, {"vocab_size": 9}, r"another shape than config\.json: .* \(8, 8\), not \(9, 8\)"),
         (lambda weights: weights | {"pooler.dense.bias": torch.full((8,), torch.nan)}, {}, "not finite: pooler"),
     ],
 )

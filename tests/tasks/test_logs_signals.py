@@ -13,10 +13,7 @@ from fedapps.tasks.logs.signals import Gathered, Series, checked_velocity, gathe
 from hypothesis import given
 from robot_logs import Messages, write_bag
 
-SIGNALS = {
-    "robot": Signal("the robot", MOTION),
-    "people": Signal("the people", MOTION, many=True),
-}
+SIGNALS = {"robot": Signal("the robot", MOTION), "people": Signal("the people", MOTION, many=True)}
 LINE = {"speed": Signal("a speed", {"v": Field("speed")})}
 ROBOT = """
 [signals.robot]

@@ -63,10 +63,7 @@ def test_weights_are_compared_before_memory_is_taken(tmp_path, name, options):
     ],
 )
 def test_layers_without_end_are_not_built(tmp_path, name, change):
-    with (
-        bounded(),
-        pytest.raises(ModelFolderError, match=r"config\.json: .* a model with more than \d+ param"),
-    ):
+    with bounded(), pytest.raises(ModelFolderError, match=r"config\.json: .* a model with more than \d+ param"):
         read(tmp_path, change(files_of(name)))
 
 

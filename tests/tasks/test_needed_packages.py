@@ -75,12 +75,7 @@ def test_the_extra_of_a_task_installs_what_the_task_imports(folder: str) -> None
 
 @pytest.mark.parametrize(
     ("folder", "extra"),
-    [
-        ("clients", "apps"),
-        ("fedapps/app", "apps"),
-        ("fedapps/report", "vision"),
-        ("tasks/driving/world", "driving"),
-    ],
+    [("clients", "apps"), ("fedapps/app", "apps"), ("fedapps/report", "vision"), ("tasks/driving/world", "driving")],
 )
 def test_what_all_tasks_share_needs_no_more_than_apps(folder: str, extra: str) -> None:
     assert imported(ROOT / folder) <= declared(extra)

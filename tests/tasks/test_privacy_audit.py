@@ -312,7 +312,4 @@ def test_what_a_tokenizer_adds_is_no_text(tmp_path):
     assert special_tokens(ALL) == frozenset()
     assert with_sentences(node(tokenizer, ["one"]), [Sentence(("[CLS]", "two", "[SEP]"), 1)]).splits["train"][
         "ids"
-    ].tolist() == [
-        [2, 4, 3],
-        [2, 5, 3],
-    ]
+    ].tolist() == [[2, 4, 3], [2, 5, 3]]

@@ -95,10 +95,7 @@ class TestOwnStartOfTransformers:
         table = "embedding.word_embeddings."
         private = PrivateParameters((f"{table}weight",), own_start=True)
         task = TextTask(replace(SMALL, model=model, max_length=8)).under(private)
-        assert_equal(
-            state(model_for(task, task.load_node(scores, 0, NODES)), table),
-            state(model_of(task), table),
-        )
+        assert_equal(state(model_for(task, task.load_node(scores, 0, NODES)), table), state(model_of(task), table))
 
     @pytest.mark.parametrize("weights", ["pretrained", "random"])
     def test_a_node_has_the_tokens_and_embeddings_of_the_encoder_dealt_to_it(self, scores, tmp_path, model, weights):

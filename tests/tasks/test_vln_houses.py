@@ -7,18 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn_houses import (
-    EDGES,
-    NAMES,
-    PATHS,
-    POSITIONS,
-    THINGS,
-    message_of,
-    path_entry,
-    saved,
-    task_with,
-    write_graph,
-)
+from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, THINGS, message_of, path_entry, saved, task_with, write_graph
 from fedapps.tasks.vln.connectivity import (
     VIEW_ELEVATIONS,
     VIEW_HEADINGS,

@@ -5,18 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from drawn_houses import (
-    EDGES,
-    NAMES,
-    PATHS,
-    THINGS,
-    message_of,
-    path_entry,
-    saved,
-    task_with,
-    write_graph,
-    write_world,
-)
+from drawn_houses import EDGES, NAMES, PATHS, THINGS, message_of, path_entry, saved, task_with, write_graph, write_world
 from fedapps.tasks.vln.agent import Agent, Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss, sampled
 from fedapps.tasks.vln.instructions import END
 from fedapps.tasks.vln.nodes import _shuffled
@@ -62,10 +51,7 @@ def test_pooled_data_are_the_nodes_data_together(homes):
 
 
 def test_one_house_is_pooled_data(homes):
-    one, pooled = (
-        task_with(houses="unseen").load_node(homes, 0, 1),
-        task_with(houses="unseen").load_all(homes),
-    )
+    one, pooled = (task_with(houses="unseen").load_node(homes, 0, 1), task_with(houses="unseen").load_all(homes))
     for name, tensor in one.splits["val_unseen"].items():
         assert torch.equal(tensor, pooled.splits["val_unseen"][name])
     assert torch.equal(one.extra["houses"].features, pooled.extra["houses"].features)

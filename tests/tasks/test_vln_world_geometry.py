@@ -153,10 +153,7 @@ def test_a_cube_ahead_appears_where_it_should():
     assert not inside[0, [6, 18, 30]].any()
 
 
-@given(
-    middle=st.tuples(*[st.floats(-3, 3)] * 3),
-    size=st.tuples(*[st.floats(0.05, 1.5)] * 3),
-)
+@given(middle=st.tuples(*[st.floats(-3, 3)] * 3), size=st.tuples(*[st.floats(0.05, 1.5)] * 3))
 def test_rectangles_hold_what_the_camera_sees_of_a_box(middle, size):
     low, high = np.array(middle) - np.array(size) / 2, np.array(middle) + np.array(size) / 2
     corners = np.array([(x, y, z) for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])])

@@ -122,11 +122,7 @@ def test_resnet_is_that_of_the_library_transformers():
 def test_names_are_those_of_torchvisions_files():
     fires = [f"{i}.{part}" for i in (3, 4, 6, 7, 9, 10, 11, 12) for part in ("squeeze", "expand1x1", "expand3x3")]
     blocks = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
-    for name, layers in (
-        ("squeezenet1_1", ["0", *fires]),
-        ("squeezenet1_1-stride8", ["0", *fires]),
-        ("vgg16", blocks),
-    ):
+    for name, layers in (("squeezenet1_1", ["0", *fires]), ("squeezenet1_1-stride8", ["0", *fires]), ("vgg16", blocks)):
         with torch.device("meta"):
             names = published(place_network(name))
         assert set(names) == {f"features.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}

@@ -226,10 +226,7 @@ def test_degrees_in_the_tables_of_msls(msls):
             {"lon": 500_000, "lat": 41},
             "column lon: '500000'; expected degrees from -180 to 360; write metres in the columns x and y (wrong in 48",
         ),
-        (
-            {"lon": "", "lat": 41},
-            "column lon: ''; expected a finite number (wrong in 48 rows: lines 2, 3",
-        ),
+        ({"lon": "", "lat": 41}, "column lon: ''; expected a finite number (wrong in 48 rows: lines 2, 3"),
     ],
 )
 def test_longitudes_and_latitudes_that_are_none(places, columns, said):

@@ -98,10 +98,7 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
             "path,sequence,role,lon,lat\n1,s,query,0,91\n",
             r"line 2, column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped",
         ),
-        (
-            "path,sequence,role,x,y,group\n1,s,query,0,0,a\n2,s,query,0,0,b\n",
-            r"sequence s of  has the groups a and b",
-        ),
+        ("path,sequence,role,x,y,group\n1,s,query,0,0,a\n2,s,query,0,0,b\n", r"sequence s of  has the groups a and b"),
         (
             "path,sequence,role,x,y,city,continent\n1,s,query,0,0,rome,europe\n2,t,query,0,0,rome,asia\n",
             r"city rome has the continents",
@@ -326,12 +323,7 @@ def test_other_cities_have_the_continents_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        (
-            "raw.csv",
-            "pano",
-            "panorama",
-            r"raw.csv, line 1: no column pano; found key, lon, lat, ca, captured_at, p",
-        ),
+        ("raw.csv", "pano", "panorama", r"raw.csv, line 1: no column pano; found key, lon, lat, ca, captured_at, p"),
         ("postprocessed.csv", "easting", "utm", r"no column easting; found key, utm, northing, unique_cluster"),
         ("seq_info.csv", "sequence_key", "track", r"no column sequence_key; found key, track, frame_number"),
         ("seq_info.csv", "q1", "q9", r"seq_info.csv: no row with the key 'q1', which raw.csv has"),

@@ -127,10 +127,7 @@ def test_traces_of_different_tasks_are_told_apart(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (
-            {"found": np.zeros((2, 2, 3, 5, 3), np.uint8)},
-            r"found' has shape \(2, 2, 3, 5, 3\); it must be \(2, any, 3",
-        ),
+        ({"found": np.zeros((2, 2, 3, 5, 3), np.uint8)}, r"found' has shape \(2, 2, 3, 5, 3\); it must be \(2, any, 3"),
         ({"right": np.zeros((2, 1), bool)}, r"right' has shape \(2, 1\); it must be \(2, 2\)"),
         ({"right": np.full((2, 2), 2)}, r"right' must hold whole numbers from 0 to 1"),
         ({"asked": np.full((2, 3, 4, 3), 256)}, r"asked' must hold whole numbers from 0 to 255"),

@@ -28,9 +28,4 @@ def main(grid: Grid, context: Context) -> None:
     strategy = PartialAggregation(shared=["body.*"], fraction_evaluate=fraction_evaluate, min_nodes=2)
 
     # Start strategy, run for `num_rounds`
-    strategy.start(
-        grid=grid,
-        initial_arrays=arrays,
-        train_config=ConfigRecord({"lr": lr}),
-        num_rounds=num_rounds,
-    )
+    strategy.start(grid=grid, initial_arrays=arrays, train_config=ConfigRecord({"lr": lr}), num_rounds=num_rounds)

@@ -18,9 +18,7 @@ def main(grid: Grid, context: Context) -> None:
 
     # Start strategy, run for `num_rounds`
     result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord([np.zeros(3)]),
-        num_rounds=context.run_config["num-server-rounds"],
+        grid=grid, initial_arrays=ArrayRecord([np.zeros(3)]), num_rounds=context.run_config["num-server-rounds"]
     )
     (weights,) = result.arrays.to_numpy_ndarrays()
     loss = result.train_metrics_clientapp[context.run_config["num-server-rounds"]]["train_loss"]

@@ -15,7 +15,5 @@ def main(grid: Grid, context: Context) -> None:
     """Main entry point for the ServerApp."""
     strategy = BaseStrategy(min_nodes=2, server_optimizer=Momentum(momentum=0.5))
     strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord([np.zeros(3)]),
-        num_rounds=context.run_config["num-server-rounds"],
+        grid=grid, initial_arrays=ArrayRecord([np.zeros(3)]), num_rounds=context.run_config["num-server-rounds"]
     )

@@ -235,10 +235,7 @@ def _start(scenario: Scenario, seed: int, session: int, *, hard: bool) -> list[l
         offset *= scenario.hard_offset / scenario.max_offset
         spread = scenario.speeds[1] - scenario.speeds[0]
         human_speed = robot_speed + (human_speed - robot_speed) * scenario.hard_closing / spread
-    cars = [
-        [scenario.robot_lane, 0.0, 0.0, robot_speed],
-        [scenario.human_lane, offset, 0.0, human_speed],
-    ]
+    cars = [[scenario.robot_lane, 0.0, 0.0, robot_speed], [scenario.human_lane, offset, 0.0, human_speed]]
     if scenario.gray_car:
         cars.append([scenario.robot_lane, rng.uniform(*scenario.gray_gap), 0.0, rng.uniform(*scenario.gray_speeds)])
     return cars
@@ -344,13 +341,7 @@ class Driver:
         return torch.zeros_like(human[..., :2])
 
     def control(
-        self,
-        human: Tensor,
-        robot: Tensor,
-        gray: Tensor | None,
-        memory: Tensor,
-        noise: Tensor,
-        lane: float,
+        self, human: Tensor, robot: Tensor, gray: Tensor | None, memory: Tensor, noise: Tensor, lane: float
     ) -> tuple[Tensor, Tensor]:
         """Return the human's control ``[..., 2]`` for one step of phase 1, and the controller's next state.
 

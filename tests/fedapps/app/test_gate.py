@@ -395,8 +395,7 @@ def runs_of(registry):
 
 
 @pytest.mark.parametrize(
-    ("step", "first"),
-    [("app.gate.run_gate", True), ("app.server_app.Recorder.after_round", False)],
+    ("step", "first"), [("app.gate.run_gate", True), ("app.server_app.Recorder.after_round", False)]
 )
 def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, monkeypatch, step, first):
     _, registry, command = weekly

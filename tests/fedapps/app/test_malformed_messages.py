@@ -97,10 +97,7 @@ FAULTS = {
     ),
     "no epochs": (lambda shared: {"epochs": 0}, "config epochs = 0: must be a whole number at least 1"),
     "no batches": (lambda shared: {"batch_size": -3}, "config batch-size = -3: must be"),
-    "epochs without end": (
-        lambda shared: {"epochs": 2**62},
-        "config epochs = 4611686018427387904: this node",
-    ),
+    "epochs without end": (lambda shared: {"epochs": 2**62}, "config epochs = 4611686018427387904: this node"),
     "steps without end": (lambda shared: {"steps": 2**62}, "config steps = 4611686018427387904: this node"),
     "a few steps too many": (lambda shared: {"epochs": 400}, "step 401: this node takes at most 400"),
     "a round that no file can be named after": (

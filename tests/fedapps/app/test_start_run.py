@@ -271,10 +271,7 @@ def test_flora_starts_from_the_weights_that_it_has_changed_and_no_other_method_w
     sent = next(message for kind, _, message, _ in second.messages if kind == "train")["arrays"]
     weight = "body.0.base.weight"
     assert np.array_equal(sent[weight].numpy(), first.arrays[-1][weight])
-    with pytest.raises(
-        ValueError,
-        match=f"has another {weight} than the nodes build, and this method does not send",
-    ):
+    with pytest.raises(ValueError, match=f"has another {weight} than the nodes build, and this method does not send"):
         start(tmp_path, "fedit", AdaptedPoints, start=str(tmp_path / "model"), name="third", **keys)
 
 

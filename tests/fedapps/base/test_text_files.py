@@ -55,10 +55,7 @@ def test_line_ends_of_every_system(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            b"a\nb\xe9",
-            r"a\.txt, line 2, byte 3: 0xe9 is not UTF-8 .*; save the file as UTF-8, for example with",
-        ),
+        (b"a\nb\xe9", r"a\.txt, line 2, byte 3: 0xe9 is not UTF-8 .*; save the file as UTF-8, for example with"),
         (b"\xef\xbb\xbf\xe9", r"a\.txt, line 1, byte 3: 0xe9 is not UTF-8"),
         (b"\xff\xfea\0\n\0\0\xd8\n\0", r"a\.txt, line 2, byte 6: 0x00 is not UTF-16-LE"),
         (b"\xff\xfea\0b", r"a\.txt, line 1, byte 4: 0x62 is not UTF-16-LE \(truncated data\)"),

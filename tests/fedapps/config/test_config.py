@@ -188,13 +188,7 @@ def test_nan_is_refused(key):
             "drop-nodes = true: must be false with h-fl.cohort = 2",
         ),
         (
-            {
-                "methods": "fedvc",
-                "task": "vpr",
-                "collect-after": 0,
-                "fedvc.examples": 60,
-                "vpr.queries-per-epoch": 50,
-            },
+            {"methods": "fedvc", "task": "vpr", "collect-after": 0, "fedvc.examples": 60, "vpr.queries-per-epoch": 50},
             "fedvc.examples = 60: must be at most 50, the most examples of an epoch of task 'vpr'",
         ),
         ({"min-replies": 8}, "min-replies = 8: must be at most 7, the nodes that train in a round"),

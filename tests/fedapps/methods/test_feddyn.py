@@ -106,8 +106,7 @@ def test_statistics_of_normalisations_are_averaged():
 
 
 @pytest.mark.parametrize(
-    ("part", "value"),
-    [("weighting", "num-examples"), ("server_optimizer", Adam(0.1)), ("server_optimizer", SGD(0.5))],
+    ("part", "value"), [("weighting", "num-examples"), ("server_optimizer", Adam(0.1)), ("server_optimizer", SGD(0.5))]
 )
 def test_the_server_corrects_the_plain_mean(part, value):
     assert (FedDyn().weighting, FedDyn().server_optimizer) == ("uniform", SGD(1.0))

@@ -16,14 +16,7 @@ from fedapps.methods.base import Method
 from fedapps.methods.fedprox import FedProx, FedProxOptions
 from fedapps.registry import methods as registry
 from fedapps.registry.expressions import read_expression
-from fedapps.registry.methods import (
-    aliases,
-    build_method,
-    canonical,
-    method_class,
-    method_lines,
-    method_names,
-)
+from fedapps.registry.methods import aliases, build_method, canonical, method_class, method_lines, method_names
 
 
 def build(text, **blocks):

@@ -32,11 +32,7 @@ def paired(
 
 def test_a_lost_node_moves_the_mean_but_not_the_paired_curve_by_hand():
     """Means (.05 + .03 + .09) / 3, (.04 + .02 + .08) / 3 and (.03 + .07) / 2; the paired ones are of a and c."""
-    rounds = {
-        2: {"a": 0.05, "b": 0.03, "c": 0.09},
-        4: {"a": 0.04, "b": 0.02, "c": 0.08},
-        6: {"a": 0.03, "c": 0.07},
-    }
+    rounds = {2: {"a": 0.05, "b": 0.03, "c": 0.09}, 4: {"a": 0.04, "b": 0.02, "c": 0.08}, 6: {"a": 0.03, "c": 0.07}}
     found = paired(rounds, {2: 0.17 / 3, 4: 0.14 / 3, 6: 0.05})
     assert found is not None
     assert found.changes == (NodeChange(6, left=("b",), joined=()),)

@@ -51,11 +51,7 @@ def test_a_repeated_round_is_refused(folder: Path) -> None:
             '{"method": "a", "round": 1, "evaluate": {"x": "high"}}\n',
             r"metrics\.jsonl:1: 'evaluate.x' is 'high'; it must be a valid number; restore the file from a backup$",
         ),
-        (
-            "nodes.jsonl",
-            '{"method": "a", "round": 1, "node": 7}\n',
-            r"nodes\.jsonl:1: 'node' is 7; it must",
-        ),
+        ("nodes.jsonl", '{"method": "a", "round": 1, "node": 7}\n', r"nodes\.jsonl:1: 'node' is 7; it must"),
         ("summary.json", '{\n"methods": 3}', r"summary\.json: 'methods' is 3; it must be a JSON object"),
         ("summary.json", '{\n\n"methods": }', r"summary\.json:3: not JSON"),
         ("config.toml", "rounds = \n", r"config\.toml: not TOML: .*line 1"),

@@ -55,10 +55,7 @@ def spread(mean: float, half: float = 0.0) -> Estimate:
 
 def test_a_comparison_shows_continual_measures_first_and_omits_single_stages():
     row = {"stage-1.test.mse": spread(1.0), "mse": spread(0.5, 0.25), "num-examples": spread(7.0)}
-    row |= {
-        "static_parameters": spread(30724.0),
-        "amse": spread(0.0363, 0.002),
-    }
+    row |= {"static_parameters": spread(30724.0), "amse": spread(0.0363, 0.002)}
     paper = {"stl": {"amse": 0.0615, "fwt": 0.4175, "static_parameters": 30724.0}}
     table = {"stl": row, "other": {"fwt": spread(0.125)}}
     lines = comparison_text(Comparison(recipe="r", table=table, paper=paper)).splitlines()

@@ -173,12 +173,7 @@ def test_a_guarantee_that_is_not_recorded_is_not_denied():
     ("method", "private", "whose", "shared"),
     [
         ("centralized", (), "without federated learning", "Nothing: one node had the data of all nodes."),
-        (
-            "local",
-            ("*",),
-            "The model of node robot-7, which trained alone",
-            "each node trained alone",
-        ),
+        ("local", ("*",), "The model of node robot-7, which trained alone", "each node trained alone"),
         ("fedavg", (), "trained by federated learning.", "All trained parameters were shared."),
         ("not-installed", (), "trained by a method that is not installed here.", "All trained parameters were shared."),
     ],

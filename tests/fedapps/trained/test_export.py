@@ -380,10 +380,7 @@ def test_the_command_says_what_it_wrote(runs, tmp_path, capsys):
     given = ["export", run, "--method", "apfl", "--node", "robot-01", "--format", "torch", "--output", folder]
     assert main([*given, "--tolerance", "1e-6", "--licence", "mit"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out == [
-        f"{folder}: model.pt2, config.json, README.md",
-        "run back, the largest absolute difference is 0",
-    ]
+    assert out == [f"{folder}: model.pt2, config.json, README.md", "run back, the largest absolute difference is 0"]
     assert main(given) == 2
     assert "is not empty" in capsys.readouterr().err
     assert main([*given[:-1], f"{folder}-2", "--index", run]) == 2

@@ -101,10 +101,7 @@ DAMAGE = {
     "no weights": (lambda path: (path / "model.safetensors").unlink(), "is no model folder"),
     "empty config": (lambda path: os.truncate(path / "config.json", 0), "config.json: no JSON"),
     "dangling link": (shutil.rmtree, "is no model folder"),
-    "unknown format": (
-        lambda path: (path / "config.json").write_text('{"format": 99}'),
-        "format = 99; this version",
-    ),
+    "unknown format": (lambda path: (path / "config.json").write_text('{"format": 99}'), "format = 99; this version"),
     "unknown task": (lambda path: changed(path / "config.json", task="tram"), "task = 'tram': must be one of"),
 }
 
