@@ -1,7 +1,4 @@
-"""Networks of place recognition, and their backbones as formulas.
-
-A formula computes from a state with torchvision's names and images ``[b, 3, h, w]``.
-"""
+"""Networks of place recognition, and EfficientNet-Lite0 as a formula."""
 
 import torch
 from fedapps.tasks.vpr.networks import place_network
@@ -32,54 +29,6 @@ def published(model):
     return {name.partition(".")[2]: state[name].clone() for name in state if not name.startswith("pooling.")}
 
 
-def convolved(state, name, x, **more):
-    return functional.conv2d(x, state[f"{name}.weight"], state.get(f"{name}.bias"), **more)
-
-
-def squeezenet(state, x, omitted=()):
-    """SqueezeNet 1.1 up to its last fire module; the numbers are those of its layers."""
-    x = convolved(state, "features.0", x, stride=2).relu()
-    for layer in range(2, 13):
-        if layer in (2, 5, 8):
-            x = x if layer in omitted else functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
-        else:
-            x, fire = convolved(state, f"features.{layer}.squeeze", x).relu(), f"features.{layer}.expand"
-            x = torch.cat((convolved(state, f"{fire}1x1", x), convolved(state, f"{fire}3x3", x, padding=1)), 1).relu()
-    return x
-
-
-def vgg16(state, x):
-    """VGG16 up to its last convolution, without its ReLU."""
-    for layer in range(29):
-        if layer in (4, 9, 16, 23):
-            x = functional.max_pool2d(x, 2)
-        elif f"features.{layer}.weight" in state:
-            x = convolved(state, f"features.{layer}", x, padding=1)
-        else:
-            x = x.relu()
-    return x
-
-
-def resnet18(state, x, stages):
-    """ResNet18 up to a stage."""
-
-    def normalised(name, x):
-        kinds = ("running_mean", "running_var", "weight", "bias")
-        return functional.batch_norm(x, *(state[f"{name}.{kind}"] for kind in kinds))
-
-    x = normalised("bn1", convolved(state, "conv1", x, stride=2, padding=3)).relu()
-    x = functional.max_pool2d(x, 3, stride=2, padding=1)
-    for stage in range(1, stages + 1):
-        for block in range(2):
-            at, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
-            inner = normalised(f"{at}.bn1", convolved(state, f"{at}.conv1", x, stride=stride, padding=1)).relu()
-            inner = normalised(f"{at}.bn2", convolved(state, f"{at}.conv2", inner, padding=1))
-            if stride == 2:
-                x = normalised(f"{at}.downsample.1", convolved(state, f"{at}.downsample.0", x, stride=2))
-            x = (inner + x).relu()
-    return x
-
-
 def efficientnet_lite0(state, x):
     """EfficientNet-Lite0 up to its last convolution, from a state with the names of its published file."""
 
@@ -103,12 +52,3 @@ def efficientnet_lite0(state, x):
         x = layer(f"{at}._project_conv", f"{at}._bn2", x, active=False)
         x = x + given if x.shape == given.shape else x
     return layer("_conv_head", "_bn1", x)
-
-
-FORMULAS = {
-    "resnet18-layer3": lambda state, x: resnet18(state, x, 3),
-    "resnet18": lambda state, x: resnet18(state, x, 4),
-    "vgg16": vgg16,
-    "squeezenet1_1": squeezenet,
-    "squeezenet1_1-stride8": lambda state, x: squeezenet(state, x, omitted=(8,)),
-}
