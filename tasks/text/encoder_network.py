@@ -226,19 +226,13 @@ class Transformer(TextClassifier):
 
     def vectors_above(self, states: Tensor, length: Tensor) -> Tensor:
         """Compute a vector of each text, ``[b, width]``, from the states above frozen layers, ``[b, L, width]``."""
-        with (
-            self._products(states.device.type),
-            only_layers(self.encoder, self.encoder_name, self.frozen, None),
-        ):
+        with self._products(states.device.type), only_layers(self.encoder, self.encoder_name, self.frozen, None):
             return self.pooled(states, length)
 
     @torch.no_grad()
     def frozen_states(self, ids: Tensor, length: Tensor) -> Tensor:
         """Compute the states ``[b, L, width]`` above a frozen embedding and frozen layers."""
-        with (
-            self._products(ids.device.type),
-            only_layers(self.encoder, self.encoder_name, 0, self.frozen),
-        ):
+        with self._products(ids.device.type), only_layers(self.encoder, self.encoder_name, 0, self.frozen):
             states: Tensor = self._states(self.embedding(ids), length).last_hidden_state
             return states.float()
 

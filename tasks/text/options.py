@@ -69,11 +69,7 @@ class Options(StageOptions):
         data=True,
     )
     classes: int = option(
-        0,
-        "Number of classes of a data set that is not known, if labels is empty",
-        minimum=0,
-        maximum=10**5,
-        data=True,
+        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, maximum=10**5, data=True
     )
     partition: str = option(
         "fednlp",
@@ -147,9 +143,7 @@ class Options(StageOptions):
     embedding_width: int = option(300, "Numbers per word vector of the LSTM", minimum=1)
     dropout: float = option(0.5, "Dropout rate in training", minimum=0, maximum=0.9)
     max_length: int = option(
-        0,
-        f"Maximum number of words of a text; 0 = the paper's for the data set, or {DEFAULT_LENGTH}",
-        minimum=0,
+        0, f"Maximum number of words of a text; 0 = the paper's for the data set, or {DEFAULT_LENGTH}", minimum=0
     )
     vocabulary: str = option(
         "auto",

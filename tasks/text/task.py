@@ -26,14 +26,7 @@ from . import nodes, transformer
 from .corpus import Corpus, labels_in, missing, read_corpus
 from .evaluation import CHUNK, FREQUENT, PROBE, TFIDF, accuracy, by_length, logits_of, node_floors, on_common, trimmed
 from .networks import PUBLIC, TextClassifier, keep_own_rows, recurrent_model, shaped_lstm
-from .options import (
-    MADE,
-    PrivateWords,
-    check_initial_vectors,
-    check_trained_words,
-    private_words,
-    vocabulary_source,
-)
+from .options import MADE, PrivateWords, check_initial_vectors, check_trained_words, private_words, vocabulary_source
 from .options import Options as TextOptions
 from .sources import fetch
 from .vocabulary import (
@@ -95,10 +88,7 @@ class TextTask(Task):
     audit_subject: ClassVar[str] = "fedapps.tasks.text.privacy:TextSubject"
 
     def __init__(
-        self,
-        options: TextOptions | None = None,
-        privacy: PrivateParameters = SHARED,
-        known: tuple[str, ...] = (),
+        self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED, known: tuple[str, ...] = ()
     ) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
         super().__init__(options)

@@ -7,15 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fedapps.clients import rules as module
-from fedapps.clients.rules import (
-    LimitError,
-    NodeLimits,
-    NodeRules,
-    RulesError,
-    check_length,
-    limited_rank,
-    spend_step,
-)
+from fedapps.clients.rules import LimitError, NodeLimits, NodeRules, RulesError, check_length, limited_rank, spend_step
 
 from fedapps.base.options import option_fields
 

@@ -89,9 +89,7 @@ def test_the_only_version_of_a_node_that_seldom_trains_is_kept(state):
 
 @pytest.mark.parametrize("make", [lambda path: DiskState(path), lambda path: ContextState(RecordDict())])
 @settings(max_examples=40, deadline=None)
-@given(
-    saves=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=8),
-)
+@given(saves=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=8))
 def test_whatever_the_order_of_rounds_all_that_may_be_asked_for_is_there(make, tmp_path_factory, saves):
     """The server's durable round trails the round by at least one; it may go back to any round after it."""
     state = make(tmp_path_factory.mktemp("node") / "state")

@@ -126,10 +126,7 @@ def test_what_is_refused_is_told_what_to_do() -> None:
         ({"weighted_by_key": "n", "weighting": "uniform"}, "weighted_by_key = 'n': weighting = 'uniform' ignores it"),
         ({"arrayrecord_key": "a.b"}, "arrayrecord_key = 'a.b': must be a name without a dot"),
         ({"arrayrecord_key": "config"}, "arrayrecord_key = configrecord_key = 'config': must be two names"),
-        (
-            {"arrayrecord_key": "model", "compression": Int8()},
-            "arrayrecord_key = 'model': compression = .* reads",
-        ),
+        ({"arrayrecord_key": "model", "compression": Int8()}, "arrayrecord_key = 'model': compression = .* reads"),
     ],
 )
 def test_arguments_that_exclude_each_other_are_refused(arguments: dict[str, Any], reason: str) -> None:

@@ -183,14 +183,7 @@ def test_a_metric_that_is_no_number_is_never_the_best():
 
 def test_an_unknown_tracked_metric_is_an_error():
     with pytest.raises(ValueError, match="'accuracy' is not reported; reported metrics: loss, num-examples"):
-        federate(
-            BaseStrategy(),
-            losses_app([1.0]),
-            START,
-            num_nodes=1,
-            num_rounds=1,
-            tracked=TrackedMetric("accuracy"),
-        )
+        federate(BaseStrategy(), losses_app([1.0]), START, num_nodes=1, num_rounds=1, tracked=TrackedMetric("accuracy"))
 
 
 # -- evaluations of which nothing can be used ------------------------------------------------------------------
@@ -248,8 +241,7 @@ def test_the_limit_of_failed_evaluations_is_the_callers():
 
 def test_a_tracked_metric_that_no_node_has_is_no_improvement():
     assert failing_rounds(
-        lambda r: {"loss": 1.0 if r == 1 else float("nan"), "accuracy": 0.5},
-        tracked=TrackedMetric("loss", patience=2),
+        lambda r: {"loss": 1.0 if r == 1 else float("nan"), "accuracy": 0.5}, tracked=TrackedMetric("loss", patience=2)
     ) == (3, "")
     assert failing_rounds(lambda r: NAN, tracked=TrackedMetric("loss", limits={1: 9.0})) == (1, "")
 

@@ -19,8 +19,7 @@ def mean_of(*replies, rules=None):
 
 def test_a_mean_by_hand():
     result = mean_of(
-        ({"num-examples": 1, "loss": 4.0, "accuracy": 1}, 1.0),
-        ({"num-examples": 3, "loss": 2.0, "accuracy": 0}, 3.0),
+        ({"num-examples": 1, "loss": 4.0, "accuracy": 1}, 1.0), ({"num-examples": 3, "loss": 2.0, "accuracy": 0}, 3.0)
     )
     assert result == {"num-examples": 4, "loss": 2.5, "accuracy": 0.25}
 
@@ -46,8 +45,7 @@ def test_lists_stay_with_the_node():
 
 def test_a_metric_missing_from_a_reply_is_averaged_over_the_others():
     result = mean_of(
-        ({"num-examples": 1, "loss": 1.0}, 1.0),
-        ({"num-examples": 1, "loss": 2.0, "closed-loop": 7.0}, 1.0),
+        ({"num-examples": 1, "loss": 1.0}, 1.0), ({"num-examples": 1, "loss": 2.0, "closed-loop": 7.0}, 1.0)
     )
     assert result == {"num-examples": 2, "loss": 1.5, "closed-loop": 7.0}
 

@@ -96,10 +96,7 @@ ORACLES = {
         Momentum(0.05, 0.9, nesterov=True),
         lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
     ),
-    "adagrad": (
-        AdaGrad(0.1, tau=1e-6, initial_accumulator=0.0),
-        lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-6),
-    ),
+    "adagrad": (AdaGrad(0.1, tau=1e-6, initial_accumulator=0.0), lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-6)),
     "adagrad-initial": (
         AdaGrad(0.1, tau=1e-3, initial_accumulator=0.25),
         lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-3, initial_accumulator_value=0.25),

@@ -22,31 +22,16 @@ def query(grid, nodes):
 def test_profiles_are_read():
     grid = ProfileGrid(
         {
-            7: {
-                "key": "car-2",
-                "num-examples": 40,
-                "group.city": "oslo",
-                "group.seen": "no",
-                "colour": "red",
-            },
+            7: {"key": "car-2", "num-examples": 40, "group.city": "oslo", "group.seen": "no", "colour": "red"},
             9: {"key": "car-1"},
         }
     )
-    assert query(grid, [9, 7]) == [
-        Profile(7, "car-2", 40, {"city": "oslo", "seen": "no"}),
-        Profile(9, "car-1"),
-    ]
+    assert query(grid, [9, 7]) == [Profile(7, "car-2", 40, {"city": "oslo", "seen": "no"}), Profile(9, "car-1")]
 
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        Error(0, "no query"),
-        RecordDict(),
-        RecordDict({"other": ConfigRecord({"key": "a"})}),
-        {"key": ""},
-        {"key": 3},
-    ],
+    [Error(0, "no query"), RecordDict(), RecordDict({"other": ConfigRecord({"key": "a"})}), {"key": ""}, {"key": 3}],
     ids=["error", "nothing", "other record", "empty key", "number"],
 )
 def test_a_node_without_a_profile_takes_part_under_its_id(answer, warnings):

@@ -225,23 +225,13 @@ def test_every_cluster_sends_the_same_number():
     nodes = [*fleet(8), Profile(7, "lost")]  # lagos 3, oslo 3, lima 2, none 1
     for server_round in range(5):
         chosen = FixedPerCluster("city", 2).sample(nodes, server_round, "train")
-        assert Counter(node.groups.get("city", "") for node in chosen) == {
-            "lagos": 2,
-            "oslo": 2,
-            "lima": 2,
-            "": 1,
-        }
+        assert Counter(node.groups.get("city", "") for node in chosen) == {"lagos": 2, "oslo": 2, "lima": 2, "": 1}
 
 
 def test_one_node_sits_out_after_the_other():
     nodes, schedule = fleet(3), DropSchedule(["car-2", "car-0"])
     present = [keys(schedule.sample(nodes, r, "train")) for r in range(4)]
-    assert present == [
-        ["car-0", "car-1", "car-2"],
-        ["car-0", "car-1"],
-        ["car-1", "car-2"],
-        ["car-0", "car-1"],
-    ]
+    assert present == [["car-0", "car-1", "car-2"], ["car-0", "car-1"], ["car-1", "car-2"], ["car-0", "car-1"]]
     assert keys(schedule.sample(nodes[2:], 1, "train")) == ["car-2"]
 
 

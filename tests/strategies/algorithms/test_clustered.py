@@ -96,11 +96,7 @@ def test_numbers_in_profiles(linkage):
         return {"group.x": str([0.0, 10.0, 0.5, 10.5][partition]), "group.y": "1"}
 
     strategy = ClusteredFedAvg(
-        num_clusters=2,
-        linkage=linkage,
-        similarity=ProfileFeatures(["x", "y"]),
-        sampler=UniformFraction(0.25),
-        first=2,
+        num_clusters=2, linkage=linkage, similarity=ProfileFeatures(["x", "y"]), sampler=UniformFraction(0.25), first=2
     )
     federate(strategy, grouped_app(told, camps), START, num_nodes=4, num_rounds=2)
     # found from profiles, so for nodes too that did not train

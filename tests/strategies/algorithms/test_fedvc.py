@@ -40,13 +40,7 @@ def test_every_node_is_told_the_same_work(work, told):
     strategy = VirtualClients(sampler=ProportionalToSize(2), **work)
     app = grouped_app(sized([5, 5000, 50]), add, seen=seen)
     federate(
-        strategy,
-        app,
-        START,
-        num_nodes=3,
-        num_rounds=2,
-        train_config=ConfigRecord({"lr": 0.5}),
-        on_round=reports.append,
+        strategy, app, START, num_nodes=3, num_rounds=2, train_config=ConfigRecord({"lr": 0.5}), on_round=reports.append
     )
     configs = train_configs(seen)
     assert len(configs) == 4
@@ -74,11 +68,7 @@ def test_a_node_drawn_more_than_once_is_more_than_one_client():
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
-    draws=st.integers(1, 6),
-    seed=st.integers(0, 99),
-)
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5), draws=st.integers(1, 6), seed=st.integers(0, 99))
 def test_every_draw_is_a_training_of_its_own_with_the_same_weight(sizes, draws, seed):
     """The step is the mean over the draws, and a node that is drawn k times trains k times."""
 

@@ -143,11 +143,7 @@ def test_two_tensors_pull_as_all_the_pairs_do(federation):
 
     replies = {}
     strategy = FisherExchange(
-        own_past=own_past,
-        others_past=others_past,
-        others_now=others_now,
-        anchors=anchors,
-        sampler=Scripted(rounds),
+        own_past=own_past, others_past=others_past, others_now=others_now, anchors=anchors, sampler=Scripted(rounds)
     )
     _, priors = trained(
         strategy,

@@ -88,6 +88,4 @@ def test_the_summary_tells_what_travels_and_what_stays(monkeypatch):
     monkeypatch.setattr("fedapps.strategies.algorithms.partial.log", lambda level, text, *of: lines.append(text % of))
     start = ArrayRecord({**record_of(START), **record_of({"passes": np.zeros((), np.int64)})})
     run(PartialAggregation(shared=["encoder.*"]), lambda *a: add_partition(*a), start)
-    assert lines == [
-        "\t├── sent: 3 parameters in 2 arrays, 12 bytes; not sent: 2 parameters in 2 arrays, 12 bytes",
-    ]
+    assert lines == ["\t├── sent: 3 parameters in 2 arrays, 12 bytes; not sent: 2 parameters in 2 arrays, 12 bytes"]
