@@ -22,7 +22,6 @@ from fedapps.tasks.driving.world.traffic import (
     LANE_SWAP,
     THREE_CARS,
     Driver,
-    InitialStates,
     initial_states,
     lane_swap_drivers,
 )
@@ -222,12 +221,6 @@ def test_malformed_worlds_are_named(tmp_path, content):
     (tmp_path / world_sessions.WORLD_FILE).write_text(content)
     with pytest.raises(ValueError, match=r"world\.json: expected a scenario"):
         world_sessions.read_world(tmp_path)
-
-
-def test_starts_can_be_made_from_files():
-    starts = initial_states(LANE_SWAP, 5, seed=0)
-    again = InitialStates(starts.states.clone(), starts.session.clone(), starts.held_out.clone())
-    assert torch.equal(run(starts=starts).states, run(starts=again).states)
 
 
 def car(y, speed=20.0, x=0.0):

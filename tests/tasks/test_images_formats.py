@@ -1,18 +1,15 @@
 """Images are read alike from folders of classes, NumPy archives, Parquet files and the hub's library."""
 
-import io
 import json
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset
 from fedapps.tasks.base import DataError
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import PUBLISHED, Columns, Options, fetch
 from fedapps.tasks.images.task import ImagesTask
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
-from PIL import Image
 
 from fedapps.launch.inputs import resolve
 
@@ -187,13 +184,7 @@ def parquet_of_bytes(folder):
             {},
             r"train\.csv, line 3, column label: ' '; expected the label of the image",
         ),
-        (lambda folder: (folder / "train.parquet").write_bytes(b"PAR1?PAR1"), {}, r"cannot be read as a Parquet file"),
         (parquet_of_bytes, {}, r"train\.parquet: cannot be read as a Parquet file: 'utf-8' codec"),
-        (
-            lambda folder: [parquet(folder / name) for name in ("letters", "digits")],
-            {},
-            r"Parquet files of train in several folders .*set data-dir to one of them",
-        ),
     ],
 )  # fmt: skip
 def test_folders_that_cannot_be_read(write, options, said, tmp_path):
@@ -295,16 +286,6 @@ def test_arrays_that_are_no_images(arrays, said, tmp_path):
 def test_an_unreachable_hub_says_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"images\.dataset: '.*none' cannot be downloaded .*set data-dir"):
         fetch(str(tmp_path / "none"), Columns("image", "label"), tmp_path)
-
-
-def test_a_transparent_image_in_a_parquet_file_is_named(tmp_path):
-    content = io.BytesIO()
-    Image.new("RGBA", (5, 6)).save(content, "PNG")
-    columns = {"image": [content.getvalue()] * 3, "label": [0, 1, 2]}
-    Dataset.from_dict(columns).to_parquet(str(tmp_path / "train.parquet"))
-    found = read_folder(tmp_path, LAYOUT).splits["train"]
-    with pytest.raises(DataError, match=r"image of image 0: has transparent pixels"):
-        found.at(np.arange(1)).pixels(LAYOUT.size)
 
 
 def test_classes_that_differ_in_case_or_blanks_are_refused(tmp_path):

@@ -13,7 +13,6 @@ import torch
 from datasets import Dataset
 from fedapps.tasks.base import DataError, NodeData, normalisation_names
 from fedapps.tasks.images import formats, image_set, partition
-from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.image_set import ArrayImages, ImageSet
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.partition import all_images, node_images, own_images
@@ -90,29 +89,6 @@ def test_every_image_is_in_exactly_one_stage_and_no_class_in_two(digits, stages,
         profile = task.node_profile(digits, node, 3)
         assert profile.num_examples == len(staged.stages[0]["train"]["label"])
         assert profile == task.outline_node(digits, node, 3).profile() == staged.profile()
-
-
-@pytest.mark.parametrize("classes", [1, 2, 5])
-def test_a_pathological_node_has_exactly_its_classes(digits, classes):
-    labels = read_folder(digits, Options().layout()).splits["train"].labels
-    options = Options(partition="pathological", classes_per_node=classes)
-    for part in rows_of(digits, options, 12)[0]:
-        assert len(np.unique(labels[np.concatenate([*part.values()])])) == classes
-
-
-def test_a_dirichlet_partition_tends_to_equal_shares(digits):
-    labels = read_folder(digits, Options().layout()).splits["train"].labels
-
-    def distance(alpha):
-        """The mean total variation distance of the label shares of nodes from those of all."""
-        parts = rows_of(digits, Options(alpha=alpha, min_examples=1), 10)[0]
-        shares = [np.bincount(labels[np.concatenate([*p.values()])], minlength=10) for p in parts]
-        return float(np.mean([abs(share / share.sum() - 0.1).sum() / 2 for share in shares]))
-
-    found = [distance(alpha) for alpha in (0.1, 1.0, 10.0, 1e6)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0.5
-    assert found[-1] < 0.03
 
 
 def test_a_natural_partition_has_the_images_of_each_writer(tmp_path):
@@ -425,11 +401,6 @@ def test_stages_that_a_node_or_the_common_test_lacks(digits, options, said):
         task.node_profile(digits, 0, 10)
     with pytest.raises(DataError, match=said):
         task.node_references(digits, 10)
-
-
-def test_a_hundred_nodes_have_at_least_min_examples_of_the_digits(digits):
-    sizes = [sum(map(len, splits.values())) for splits in rows_of(digits, Options(alpha=0.1), 100)[0]]
-    assert (len(sizes), min(sizes), sum(sizes)) == (100, 10, 1438)
 
 
 def test_validation_data_are_needed_to_choose_settings():

@@ -88,15 +88,6 @@ def test_a_huge_alpha_gives_every_node_the_labels_of_the_whole():
     np.testing.assert_allclose(shares, np.tile([0.1, 0.2, 0.3, 0.4, 0], (10, 1)), atol=0.011)
 
 
-def test_the_smaller_alpha_the_fewer_labels_per_node():
-    labels = np.tile(np.arange(5), 400)
-
-    def largest(alpha):
-        return label_shares(labels, dealt(labels, 20, alpha), 5).max(axis=1).mean()
-
-    assert 0.2 <= largest(1e6) < 0.22 < largest(5.0) < largest(0.1)
-
-
 def test_shares_have_the_moments_of_the_dirichlet_distribution():
     """Mean p, variance p (1 - p) / (alpha + 1); a label that nobody has has none."""
     labels = np.repeat([0, 1, 3], [50, 30, 20])
@@ -111,23 +102,6 @@ def test_test_examples_are_dealt_as_the_training_examples_were():
     labels, test = np.tile(np.arange(5), 400), np.tile(np.arange(5), 100)
     shares = label_shares(labels, dealt(labels, 10, 0.5), 5)
     np.testing.assert_allclose(label_shares(test, deal(test, shares, np.random.default_rng(1)), 5), shares, atol=0.04)
-
-
-@pytest.mark.parametrize("name", PARTITIONS[1:])
-def test_partitions_of_flower_datasets(name):
-    labels = np.repeat(np.arange(4), 50)
-    parts = flower_partition("text", name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
-    together = np.concatenate(parts)
-    assert len(set(together.tolist())) == len(together)
-    if name != "linear":
-        assert len(together) == 200
-    if name == "iid":
-        assert {len(part) for part in parts} == {40}
-        assert all(len(set(labels[part])) == 4 for part in parts)
-    if name == "pathological":
-        assert all(len(set(labels[part])) == 2 for part in parts)
-    again = flower_partition("text", name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
 def test_partitions_that_cannot_be():

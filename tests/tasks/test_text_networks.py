@@ -78,25 +78,6 @@ def test_the_last_states_of_both_directions_are_classified():
         torch.testing.assert_close(found[row], model.classifier(both))
 
 
-@pytest.mark.slow
-@settings(deadline=None)
-@given(st.lists(st.lists(st.integers(1, 10), min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 4))
-def test_padding_never_changes_what_the_lstm_says_or_learns(texts, more):
-    model = small_lstm()
-    length = torch.tensor([len(text) for text in texts])
-    for filler in (0, 9):
-        rows = [text + [filler] * (6 + more - len(text)) for text in texts]
-        ids = torch.tensor(rows, dtype=torch.int32)
-        logits = model(ids, length)
-        alone = torch.cat([model(torch.tensor([text]), torch.tensor([len(text)])) for text in texts])
-        torch.testing.assert_close(logits, alone)
-        logits.sum().backward()
-        used = {number for text in texts for number in text}
-        touched = set(model.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist())
-        assert touched <= used
-        model.zero_grad()
-
-
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])
 def test_padding_never_changes_what_a_transformer_says_or_learns(tmp_path, kind):
     model = classifier(encoder_folder(tmp_path, kind), 3).eval()

@@ -152,8 +152,6 @@ def test_vectors_by_word_and_the_others_at_random(tmp_path):
     ("text", "width", "message"),
     [
         (GLOVE, 3, r"line 1: 2 numbers, but text\.embedding-width = 3: set it to the number of numbers per line"),
-        (GLOVE, 1, r"line 1: 2 numbers, but text\.embedding-width = 1"),
-        ("the 1 2\nof 1\n", 2, r"line 2: 1 numbers"),
         ("the 1 2\nof 1 two\n", 2, r"line 2, word 'of': .*; expected 2 numbers"),
         ("the 1 2\nof 1 nan\n", 2, r"word 'of': expected finite numbers"),
         ("", 2, "has no word vectors"),

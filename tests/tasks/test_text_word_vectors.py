@@ -83,17 +83,6 @@ def test_no_words_have_no_vectors():
     assert drawn_vectors([], 3, 0).shape == (0, 3)
 
 
-def test_a_nodes_vocabulary_costs_little_again_and_again():
-    words = tuple(f"w{i}" for i in range(6000))
-    drawn_vectors(words, 100, 0)
-    took = []
-    for _ in range(5):
-        begun = time.process_time()
-        drawn_vectors(words, 100, 0)
-        took.append(time.process_time() - begun)
-    assert min(took) < 0.05
-
-
 def public_table(privacy, scores, unknown):
     """The table with the unknown word, of the first node."""
     task = TextTask(replace(SMALL, unknown=unknown)).under(privacy)

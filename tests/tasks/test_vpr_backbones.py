@@ -218,13 +218,6 @@ def test_names_of_a_model_trained_in_data_parallel(tmp_path):
         assert list(read_weights(tmp_path / f"{name}.pth")) == list(state)
 
 
-def test_weights_that_were_drawn():
-    model = network(seed=1)
-    again, other = network(seed=1), network(seed=2)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    assert not torch.equal(*(one.state_dict()["frozen.features.0.weight"] for one in (model, other)))
-
-
 def test_weights_that_do_not_fit(tmp_path):
     state = published(network())
     state["features.0.weight"] = torch.zeros(64, 3, 5, 5)
@@ -309,11 +302,6 @@ def test_published_names_of_densenets(tmp_path):
     torch.save(old, tmp_path / "densenet.pth")
     read = network("densenet121@features.denseblock2", seed=2, weights=tmp_path / "densenet.pth")
     assert all(torch.equal(tensor, state[name]) for name, tensor in published(read).items())
-
-
-def test_names_that_do_not_exist():
-    with pytest.raises(DataError, match=r"vpr\.backbone = 'alexnet': must be one of resnet18-layer3, resnet18, vgg16"):
-        place_network("alexnet")
 
 
 @REAL

@@ -283,8 +283,3 @@ def test_weights_that_are_missing_or_do_not_fit(places, tmp_path):
     assert "a.pth': does not fit vpr.backbone = 'tiny@body'\n" in message_of(
         load, places, weights=str(tmp_path / "a.pth")
     )
-
-
-def test_pictures_that_are_too_small_for_the_network(places):
-    said = message_of(load, places, backbone="squeezenet1_1", height=16, width=20)
-    assert said.startswith("vpr.height = 16, vpr.width = 20: too small for vpr.backbone = 'squeezenet1_1'; increase")

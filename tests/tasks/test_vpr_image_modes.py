@@ -1,15 +1,13 @@
 """Images that are not 8-bit RGB: scaled where the file says how, refused by name otherwise, in every container."""
 
-import csv
 import io
 import tarfile
 
 import numpy as np
 import pytest
-from fedapps.tasks.vpr.datasets import damaged, read_dataset
+from fedapps.tasks.vpr.datasets import damaged
 from fedapps.tasks.vpr.given_images import in_hand
 from fedapps.tasks.vpr.images import ImageArray, ImageFiles, ImageStore, ImageTar
-from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.readers import read_nordland
 from PIL import Image
 
@@ -108,18 +106,6 @@ def test_arrays(tmp_path):
         np.savez(tmp_path / "a.npz", summer=wrong, winter=wrong, usable=[True])
         with pytest.raises(DataError, match=r"a\.npz: summer .*; expected grey values, uint8 or uint16"):
             read_nordland(tmp_path / "a.npz", stretches=1, regions=1)
-
-
-def test_the_data_of_a_node_are_checked_before_a_run(tmp_path):
-    rows = [("path", "sequence", "role", "x", "y")]
-    for place, role in enumerate(("query", "database")):
-        (tmp_path / f"{role}.tif").write_bytes(REFUSED["float"][0])
-        rows.append((f"{role}.tif", role, role, place, 0))
-    with (tmp_path / "places.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    dataset = read_dataset(tmp_path, Options())
-    with pytest.raises(DataError, match=r"2 of 2 images cannot be read:\n  query\.tif \(has floating-point pixels"):
-        dataset.inspection.require_readable(dataset.training)
 
 
 def test_a_small_file_of_a_huge_picture_is_refused_by_its_first_bytes(tmp_path):

@@ -143,12 +143,6 @@ def test_few_negatives_are_repeated_in_order():
     assert found.mask.tolist() == [[True, True, False, False, False]]
 
 
-def test_of_equals_the_first_row():
-    miner = Miner(along(0), along(1, 2, 40, 50, 60), np.arange(5))
-    _, found = mine_all(miner, described(3.0), described(3.0, 3.0, 1.0, 1.0, 1.0), negatives=2)
-    assert (found.positives.tolist(), found.negatives.tolist()) == ([0], [[2, 3]])
-
-
 @pytest.mark.parametrize(
     ("queries", "database"),
     [
@@ -234,13 +228,6 @@ def test_mining_in_the_nearest_sequences(queries, size, sequences, nearest, imag
         return miner.sequences[i] in order[:nearest]
 
     assert as_list(found) == brute_force_mining(miner, asked, database, drawn, allowed, 5)
-
-
-def test_all_sequences_and_all_their_images_are_anywhere():
-    miner, asked, database = world(3, 8, 25, 4)
-    _, everywhere = mine_all(miner, asked, database)
-    _, found = mine_all(miner, asked, database, NearestSequences(4, 25))
-    assert as_list(found) == as_list(everywhere)
 
 
 def test_mining_goes_block_by_block(monkeypatch):
