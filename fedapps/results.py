@@ -226,14 +226,9 @@ def with_columns(frame: pd.DataFrame, values: Mapping[str, Any], *, after: str) 
 
 
 def _round(record: RoundRecord) -> dict[str, Any]:
+    names = ("method", "stage", "round", "seconds", "bytes_down", "bytes_up", "replies")
     return {
-        "method": record.method,
-        "stage": record.stage,
-        "round": record.round,
-        "seconds": record.seconds,
-        "bytes_down": record.bytes_down,
-        "bytes_up": record.bytes_up,
-        "replies": record.replies,
+        **{name: getattr(record, name) for name in names},
         "refused": len(record.refused),
         **({"clock": record.clock} if math.isfinite(record.clock) else {}),
         **{f"train.{name}": value for name, value in record.train.items()},
@@ -244,11 +239,7 @@ def _round(record: RoundRecord) -> dict[str, Any]:
 
 def _node(record: NodeRecord) -> dict[str, Any]:
     head = {
-        "method": record.method,
-        "round": record.round,
-        "node": record.node,
-        "phase": record.phase,
-        "num_examples": record.num_examples,
+        **{name: getattr(record, name) for name in ("method", "round", "node", "phase", "num_examples")},
         **({"seconds": record.seconds, "staleness": record.staleness} if math.isfinite(record.seconds) else {}),
         **{f"group.{kind}": name for kind, name in record.groups.items()},
     }

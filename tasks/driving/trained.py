@@ -21,7 +21,7 @@ from fedapps.base.seeding import torch_seed
 
 from .closed_loop import Controller
 from .data import STEP, Session, past, read_file, read_sessions
-from .options import WALKING_STEP, Options, Setting
+from .options import WALKING_STEP, Options
 from .pedestrians import read_tracks, turned
 from .planner import Forecast, Forecaster
 from .task import DrivingTask
@@ -62,6 +62,8 @@ class DrivingTrained(TrainedModel):
     person has walked, and x to the right of it.
     """
 
+    task: DrivingTask
+    module: Forecaster
     pipeline_tag: ClassVar[str] = "robotics"
 
     def forecast(
@@ -108,7 +110,7 @@ class DrivingTrained(TrainedModel):
             A shape is wrong, the history is too short, a number is not finite, also of the forecast, or the human moves
             further than the limit.
         """
-        options, setting = self._options, self._setting
+        options, setting = self._options, self.task.setting
         seen = _checked(motions, (setting.cars, 4), "motions", "[t, cars, 4] or [S, t, cars, 4]")
         single = seen.ndim == 3
         seen = seen[None] if single else seen
@@ -133,7 +135,7 @@ class DrivingTrained(TrainedModel):
         history = past(setting, seen, acting, options.history).float().to(device)
         standard = (ahead / ahead.new_tensor(setting.control)).float().to(device)
         with torch.no_grad():
-            expected = cast(Forecaster, self.module).forecast(history, standard[:, None], draws.to(device))[:, 0]
+            expected = self.module.forecast(history, standard[:, None], draws.to(device))[:, 0]
         # In float64, because float32 rounds map coordinates to 0.25 m and more.
         human: np.ndarray = setting.roll_out(seen[:, -1, HUMAN][:, None], expected.cpu().double()).numpy()
         finite_answer(human, "forecast")
@@ -202,7 +204,7 @@ class DrivingTrained(TrainedModel):
 
     def predictor(self) -> Forecast:
         """Return the predictor of the human for a planner, such as :meth:`.Controller.use` takes it."""
-        return Forecast(cast(Forecaster, self.module), self._setting, self._options)
+        return Forecast(self.module, self.task.setting, self._options)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield the forecast after the last row of each session.
@@ -220,16 +222,16 @@ class DrivingTrained(TrainedModel):
             H, 2] of both. ``along`` is x in the files; ``lateral`` is y, in recorded trials measured from the line
             between the lanes, towards the human's.
         """
-        road = cast(DrivingTask, self.task).road
+        road = self.task.road
         for source in inputs:
             if not isinstance(source, Path):
                 raise DataError("task 'driving' reads sessions from files: name a file or a folder")
-            if cast(DrivingTask, self.task).walking:
+            if self.task.walking:
                 for path in sorted(source.iterdir()) if source.is_dir() else [source]:
                     yield from self._people(path)
                 continue
             read = read_sessions(source, road) if source.is_dir() else read_file(source, road)
-            recording = cast(DrivingTask, self.task).checked(source, read)
+            recording = self.task.checked(source, read)
             sessions_read = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
             for start in range(0, len(sessions_read), batch_size):
                 some = sessions_read[start : start + batch_size]
@@ -247,13 +249,13 @@ class DrivingTrained(TrainedModel):
 
     def network(self, example: NodeData | None = None) -> Network:
         """The forecaster for one plan of each of b histories (:class:`ForecastNetwork`)."""
-        options, setting = self._options, self._setting
+        options, setting = self._options, self.task.setting
         with torch_seed(0, "driving", "network"):
             history = torch.randn(2, options.history, setting.features)
             plan = torch.randint(-1, 2, (2, options.horizon, 2)).float()
             noise = torch.randn(2, options.samples, options.latent)
         return Network(
-            ForecastNetwork(deepcopy(cast(Forecaster, self.module)).cpu()).eval(),
+            ForecastNetwork(deepcopy(self.module).cpu()).eval(),
             (history, plan, noise),
             ("history", "plan", "noise"),
             ("controls",),
@@ -266,10 +268,6 @@ class DrivingTrained(TrainedModel):
     @property
     def _options(self) -> Options:
         return cast(Options, self.task.options)
-
-    @property
-    def _setting(self) -> Setting:
-        return cast(DrivingTask, self.task).setting
 
     def _after(self, sessions: Sequence[Session]) -> Iterator[np.ndarray]:
         """The forecast positions ``[K, H, 2]`` after each session, with the same samples for all of them."""

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 import torch
@@ -28,11 +28,8 @@ from .task import CHUNK, ImagesTask
 class ImagesTrained(TrainedModel):
     """A classifier of images. Images of any size are resized bilinearly to that of the network."""
 
+    task: ImagesTask
     pipeline_tag: ClassVar[str] = "image-classification"
-
-    @property
-    def _task(self) -> ImagesTask:
-        return cast(ImagesTask, self.task)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -69,7 +66,7 @@ class ImagesTrained(TrainedModel):
             raise DataError(f"images of shape {list(images.shape)}: must be several, as [n, H, W, 3] or [n, H, W]")
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
-        size = self._task.layout.size
+        size = self.task.layout.size
         probabilities = np.empty((len(images), len(self.classes)), dtype=np.float32)
         with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
             for start in range(0, len(images), batch_size):
@@ -95,14 +92,14 @@ class ImagesTrained(TrainedModel):
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
         """As :meth:`fedapps.tasks.trained.TrainedModel.data`, with the model's classes."""
-        return self._task.read_with(self.classes, Path(folder).expanduser(), partition, num_partitions)
+        return self.task.read_with(self.classes, Path(folder).expanduser(), partition, num_partitions)
 
     def network(self, example: NodeData | None = None) -> Network:
         """Map ``images`` uint8 ``[n, C, H, W]`` to ``logits`` ``[n, classes]``.
 
         The logits include the added logits of the node, if the model has them.
         """
-        height, width, channels = self._task.layout.size
+        height, width, channels = self.task.layout.size
         with torch_seed(0, "images", "network"):
             images = torch.randint(256, (2, channels, height, width), dtype=torch.uint8)
         kind = "grey" if channels == 1 else "RGB"

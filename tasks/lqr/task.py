@@ -314,24 +314,21 @@ class LqrTrained(TrainedModel):
     changes the velocity in one step.
     """
 
+    module: LqrModel
     pipeline_tag: ClassVar[str] = "robotics"
 
     #: The columns that :meth:`rows` reads.
     columns: ClassVar[tuple[str, ...]] = ("y", "v")
 
     @property
-    def _model(self) -> LqrModel:
-        return cast(LqrModel, self.module)
-
-    @property
     def gain(self) -> FloatArray:
         """``K``, float64 ``[1, 2]``."""
-        return _array(self._model.policy.K)
+        return _array(self.module.policy.K)
 
     @property
     def dynamics(self) -> tuple[FloatArray, FloatArray]:
         """``A`` ``[2, 2]`` and ``B`` ``[2, 1]``, float64."""
-        return _array(self._model.dynamics.A), _array(self._model.dynamics.B)
+        return _array(self.module.dynamics.A), _array(self.module.dynamics.B)
 
     def control(self, state: ArrayLike, limit: float = np.inf) -> FloatArray:
         """Return the control ``-K x``.

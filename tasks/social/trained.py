@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from math import isnan
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 from fedapps.tasks.answers import Network, finite_answer, finite_numbers, several
@@ -32,6 +32,7 @@ _EXAMPLE = RatedScene(
 class SocialTrained(TrainedModel):
     """A network that rates the behaviour of a robot among people."""
 
+    task: SocialTask
     pipeline_tag: ClassVar[str] = "robotics"
 
     def score(
@@ -74,7 +75,7 @@ class SocialTrained(TrainedModel):
         for index, scene in enumerate(rated):
             _check(scene, f"scene {index}")
         parts = [rated[start : start + batch_size] for start in range(0, len(rated), batch_size)]
-        scored = [cast(SocialTask, self.task).rated(self.module, part, batch_size) for part in parts]
+        scored = [self.task.rated(self.module, part, batch_size) for part in parts]
         return finite_answer(100 * np.concatenate([np.empty(0, dtype=np.float32), *scored]), "score", limit)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
@@ -99,7 +100,7 @@ class SocialTrained(TrainedModel):
 
     def network(self, example: NodeData | None = None) -> Network:
         """The network on graphs of scenes: their number and those of people, objects and walls may differ."""
-        graphs = cast(SocialTask, self.task).graphs.build([_EXAMPLE, _EXAMPLE.mirrored()])
+        graphs = self.task.graphs.build([_EXAMPLE, _EXAMPLE.mirrored()])
         return Network(
             deepcopy(self.module).cpu(),
             tuple(graphs.values()),

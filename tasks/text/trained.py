@@ -6,7 +6,7 @@ from copy import deepcopy
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 import torch
@@ -128,17 +128,14 @@ PLAIN = ".txt"
 class TextTrained(TrainedModel):
     """A classifier of texts with its vocabulary, which may be that of one node."""
 
+    task: TextTask
     pipeline_tag: ClassVar[str] = "text-classification"
     file_sizes: ClassVar[Mapping[str, int]] = {TOKENIZER: 1 << 27}
 
     def __init__(self, *arguments: Any, **further: Any) -> None:
         super().__init__(*arguments, **further)
         if self.files:  # read now: the folder may be deleted or hold another model later
-            self.vocabulary = self._task.vocabulary_of(self.facts, self.files)
-
-    @property
-    def _task(self) -> TextTask:
-        return cast(TextTask, self.task)
+            self.vocabulary = self.task.vocabulary_of(self.facts, self.files)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -148,7 +145,7 @@ class TextTrained(TrainedModel):
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The words, in the order of the rows of the embedding."""
-        return self._task.vocabulary_of(self.facts, self.files)
+        return self.task.vocabulary_of(self.facts, self.files)
 
     def predict(self, texts: Sequence[str], batch_size: int = 128, *, own_shares: bool = True) -> Predictions:
         """Classify texts.
@@ -176,7 +173,7 @@ class TextTrained(TrainedModel):
         several(texts, "texts", str)
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
-        examples = padded(self.vocabulary.encode(texts, self._task.options.length))
+        examples = padded(self.vocabulary.encode(texts, self.task.options.length))
         order = examples["length"].argsort(stable=True)
         probabilities = torch.empty(len(texts), len(self.classes))
         with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
@@ -199,7 +196,7 @@ class TextTrained(TrainedModel):
             yield from ({"text": text} | row for text, row in zip(batch, predictions.rows(self.classes), strict=True))
 
     def _texts(self, source: Path | TextIO) -> Iterator[str]:
-        layout = self._task.layout.columns
+        layout = self.task.layout.columns
         table: Path | Iterable[str] = source
         if isinstance(source, Path):
             plain, is_json = source.suffix == PLAIN, ".jsonl" in source.suffixes
@@ -217,7 +214,7 @@ class TextTrained(TrainedModel):
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
         """As :meth:`fedapps.tasks.trained.TrainedModel.data`, in the model's vocabulary and with its classes."""
         path = Path(folder).expanduser()
-        return self._task.read_with(self.vocabulary, self.classes, path, partition, num_partitions)
+        return self.task.read_with(self.vocabulary, self.classes, path, partition, num_partitions)
 
     def network(self, example: NodeData | None = None) -> Network:
         """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``.
@@ -255,12 +252,12 @@ class TextTrained(TrainedModel):
         if not isinstance(module, Transformer) or not isinstance(vocabulary, TokenizerVocabulary):
             return None
         classifier = sequence_classifier(merged(module).cpu(), self.classes)
-        return Pretrained(classifier, pretrained_tokenizer(vocabulary, self._task.options.length), logits_of)
+        return Pretrained(classifier, pretrained_tokenizer(vocabulary, self.task.options.length), logits_of)
 
     def save_files(self, folder: Path) -> None:
         """Write the tokenizer, which cuts texts to the run's length, where the vocabulary is one."""
         if isinstance(self.vocabulary, TokenizerVocabulary):
-            self.vocabulary.tokenizer.enable_truncation(self._task.options.length)
+            self.vocabulary.tokenizer.enable_truncation(self.task.options.length)
             (folder / TOKENIZER).write_text(self.vocabulary.tokenizer.to_str(), encoding="utf-8")
 
 

@@ -41,7 +41,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         The file is missing or of another kind.
     """
     require_weights(path)
-    readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
+    readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": load_file, ".npz": _read_npz}
     if path.suffix not in readers:
         raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")
     try:
@@ -150,10 +150,6 @@ def _short(names: Sequence[str]) -> str:
 def _read_torch(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return tensors
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    return load_file(path)
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:

@@ -209,7 +209,8 @@ def random_split(places: Places, num_clients: int, seed: int) -> tuple[Client, .
         deck = rng.permutation(unshuffled)
         least = -(-MIN_SEQUENCES // sum(other == query for _, other, _ in decks))
         if len(deck) < least:
-            raise DataError(f"{city or 'the data'} has {len(deck)} sequence of {_role(query)}; a client needs {least}")
+            role = "queries" if query else "the database"
+            raise DataError(f"{city or 'the data'} has {len(deck)} sequence of {role}; a client needs {least}")
         for client in range(num_clients):
             dealt[client] += [int(deck[(client * least + i) % len(deck)]) for i in range(least)]
         for track in deck[num_clients * least :]:
@@ -277,10 +278,6 @@ def _by_role(places: Places, city: str) -> Iterator[tuple[bool, np.ndarray]]:
 
 def _key(city: str, number: int) -> str:
     return f"{city or 'client'}-{number:02d}"
-
-
-def _role(query: bool) -> str:
-    return "queries" if query else "the database"
 
 
 def track_features(places: Places, features: np.ndarray) -> np.ndarray:

@@ -206,7 +206,6 @@ def test_what_files_are_taken_for(tmp_path):
 NAMED = Columns(("title", "body"), "topic")
 NUMBERED = Columns(("2", "3"), "1")
 CSV = 'topic,title,body\nsport,"Win, at last","They ""won"".\nTwice."\nlaw,A,B\n'
-JSONL = '{"topic": 3, "title": "A", "body": "B", "id": null}\n\n{"topic": -1, "title": "", "body": ""}\n'
 
 
 def written(path: Path, text: str) -> Path:
@@ -226,16 +225,6 @@ def test_named_columns_are_joined_and_lines_counted_where_an_example_ends(tmp_pa
 def test_numbered_columns_have_no_header(tmp_path):
     rows = read_rows(written(tmp_path / "a.csv", '"3","Title","Text"\n"1","b","c"\n'), NUMBERED)
     assert (rows.texts, rows.labels) == (("Title Text", "b c"), ("3", "1"))
-
-
-def test_quotes_in_tsv_mean_nothing(tmp_path):
-    rows = read_rows(written(tmp_path / "a.tsv", 'text\tlabel\n"so it is\t1\n'), Columns(("text",), "label"))
-    assert (rows.texts, rows.labels) == (('"so it is',), ("1",))
-
-
-def test_json_lines(tmp_path):
-    rows = read_rows(written(tmp_path / "a.jsonl.gz", JSONL), NAMED)
-    assert (rows.texts, rows.labels, rows.lines) == (("A B", " "), ("3", "-1"), (1, 3))
 
 
 def test_a_missing_column_is_named_with_the_options_that_name_columns(tmp_path):
