@@ -18,6 +18,8 @@ BOTH_FLOWERS := tests/conformance tests/sim/test_inprocess.py
 CORES := $(shell env -u OMP_NUM_THREADS nproc)
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
+# Each worker imports all files that it is given, which takes longer than the tests of some.
+WITH_SLOW_TESTS = $(shell grep -rl --include='test_*.py' --exclude-dir=processes 'mark\.slow' tests)
 # Fleets wait for half of their time.
 FLEETS_ON_ALL_CORES := --numprocesses $(shell echo $$(($(CORES) * 3 / 2))) --dist loadfile
 # The slow tests of fleets, those that take longest first: were they to start last, all cores but one would wait for them.
@@ -61,8 +63,7 @@ quick-tests: $(STAMP)
 
 test-more: export OMP_NUM_THREADS := 1
 test-more: $(STAMP) $(GRPC_STAMP)  ## the slow tests, which `test` leaves out
-	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
-	.venv-grpc/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	$(BIN)/python -m pytest -m "slow and not processes" $(WITH_SLOW_TESTS) $(ON_ALL_CORES)
 	$(BIN)/python -m pytest -m "slow and processes" $(SLOW_FLEETS) tests/conformance $(FLEETS_ON_ALL_CORES) --no-loadscope-reorder
 	.venv-grpc/bin/python -m pytest -m processes tests/processes/test_federation.py tests/processes/test_late_replies.py -k "not example" $(ON_ALL_CORES)
 
