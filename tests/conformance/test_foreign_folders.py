@@ -1,6 +1,5 @@
 """A project with its own packages ``strategies``, ``clients``, ``tasks`` and ``sim``, beside ours."""
 
-import json
 import os
 import shutil
 import sys
@@ -194,22 +193,3 @@ def test_their_app_in_ray(theirs: Path, tmp_path: Path) -> None:
     assert SAID in log
     for alarm in ("Traceback", "No query function", "ERROR", "takes part under its node id"):
         assert alarm not in log, "their clients are asked nothing that they cannot answer"
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_our_app_on_nodes_whose_path_begins_with_their_folder(theirs: Path, tmp_path: Path) -> None:
-    given = {
-        "methods": "sfl",
-        "num-nodes": 2,
-        "rounds": 1,
-        "epochs": 1,
-        "collect-after": 0,
-        "name": "run",
-        "lqr.trajectories": 4,
-    }
-    pairs = [f"--set={key}={json.dumps(value)}" for key, value in given.items()]
-    places = ["--set", f"cache-dir={tmp_path / 'worlds'}", "--output-dir", tmp_path]
-    command = [sys.executable, "-m", "fedapps", "fleet", "lqr", *pairs, *places]
-    run_tool(*command, folder=theirs, environment=environment(theirs))
-    assert (tmp_path / "run" / "summary.json").exists()
