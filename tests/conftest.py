@@ -15,7 +15,7 @@ MORE = int(os.environ.get("MORE", "50"))
 
 # The gate draws the same examples in every run, so that it fails for what was changed and not by chance. `make fuzz`
 # draws new ones. A machine that is busy may take as long as it likes over one.
-settings.register_profile("gate", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("gate", max_examples=50, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("fuzz", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("gate")
 
