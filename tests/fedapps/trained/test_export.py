@@ -100,9 +100,7 @@ def test_the_shared_network_of_a_run_comes_back(runs, tmp_path, task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "method"), [("lqr", "apfl"), ("text", "fedvocab"), ("social", "fedweit"), ("vpr", "local")]
-)
+@pytest.mark.parametrize(("task", "method"), [("social", "fedweit"), ("vpr", "local")])
 def test_the_personal_network_of_a_node_comes_back(runs, tmp_path, task, method):
     node = min(last_evaluation(runs(task), method))
     model = fedapps.load(runs(task).path, method, node)
@@ -125,8 +123,7 @@ def test_other_networks_of_a_task_come_back(tmp_path, task):
     chosen = kind(kind.Options(**NETWORKS[task]))
     torch.manual_seed(0)
     model = trained_class(chosen)(chosen, chosen.build_model(), {})
-    for format in ("onnx", "torch"):
-        assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
+    assert fedapps.export(model, "onnx", tmp_path / "model").written.difference.absolute < 1e-5
 
 
 @pytest.mark.slow
@@ -142,7 +139,7 @@ def test_a_transformer_with_private_digits_comes_back(tmp_path):
     torch.manual_seed(0)
     model = TextTrained(task, task.build_model(), task.facts(None), private=private)
     assert isinstance(model.module.embedding.word_embeddings, SplitEmbedding)
-    for format in ("onnx", "torch", "huggingface"):
+    for format in ("onnx", "huggingface"):
         assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
 
 
