@@ -111,10 +111,9 @@ def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress
 
 
 def _subspace(observation: Observation, body: nn.Module) -> Found:
-    tokens = int(observation.lengths.sum())
-    basis = leaks.span_of_inputs(leaks.first_gradient(observation), tokens, leaks.first_noise(observation))
-    length = int(observation.lengths.max())
-    return Found(lambda table: [leaks.words_in_span(basis, body, table, length)])
+    gradient = torch.cat(list(leaks.first_gradients(observation).values()))
+    basis = leaks.span_of_inputs(gradient, int(observation.lengths.sum()), leaks.first_noise(observation))
+    return Found(lambda table: [leaks.words_in_span(basis, body, table, observation.lengths)])
 
 
 def _rows(observation: Observation, body: nn.Module) -> Found:
@@ -122,7 +121,7 @@ def _rows(observation: Observation, body: nn.Module) -> Found:
 
 
 def _sparse(observation: Observation, body: nn.Module) -> Found:
-    return Found(lambda table: [leaks.words_by_power(observation, body, table)])
+    return Found(lambda table: [leaks.words_by_evidence(observation, body, table)])
 
 
 def sparse_prior(counts: Mapping[str, int]) -> Attack:
@@ -130,11 +129,11 @@ def sparse_prior(counts: Mapping[str, int]) -> Attack:
 
     def run(observation: Observation, body: nn.Module) -> Found:
         def read(table: TokenTable) -> list[list[str]]:
-            return [leaks.words_by_power_and_frequency(observation, body, table, leaks.word_frequencies(counts, table))]
+            return [leaks.words_by_evidence(observation, body, table, leaks.word_frequencies(counts, table))]
 
         return Found(read)
 
-    return Attack("sparse-prior", run)
+    return Attack("sparse-prior", run, reads_rows=True)
 
 
 def frequency(counts: Mapping[str, int]) -> Attack:
@@ -149,7 +148,7 @@ def frequency(counts: Mapping[str, int]) -> Attack:
 #: The words in the row space of the first layer's gradient, as one text for the whole batch.
 subspace = Attack("subspace", _subspace)
 #: The few words that explain the covariance of an inexact gradient's rows, as one text for the whole batch.
-sparse = Attack("sparse", _sparse)
+sparse = Attack("sparse", _sparse, reads_rows=True)
 #: The exact leak of shared embedding rows. The attacker needs only the names of the rows.
 row_reading = Attack("rows", _rows, reads_rows=True)
 

@@ -19,13 +19,16 @@ read.
 
 Sparse Bayesian learning (:func:`word_powers`) finds which few words of a table explain the first layer's gradient,
 although it is inexact. After the rounding of compressed updates, after several steps of Adam, or under noise, the rows
-of the gradient span the whole space, and no word lies in it exactly. Their covariance is still that of the words:
-C ≈ Σ_w γ_w x_w x_wᵀ + σ² I, with γ_w > 0 only for words of the batch. A table has more words than C has numbers, but
-few of them occur, and the γ that makes the rows most likely is sparse. Wipf and Rao, An Empirical Bayesian Strategy for
+of the gradient span the whole space, and no word lies in it exactly. Their covariance is still that of the words: C ≈
+Σ_w γ_w x_w x_wᵀ + σ² I, with γ_w > 0 only for words of the batch. A table has more words than C has numbers, but few of
+them occur, and the γ that makes the rows most likely is sparse. Wipf and Rao, An Empirical Bayesian Strategy for
 Solving the Simultaneous Sparse Approximation Problem, IEEE Transactions on Signal Processing 55(7), 2007,
 https://doi.org/10.1109/TSP.2007.894265 (M-SBL). It can find more words than a vector has numbers: Balkan,
 Kreutz-Delgado and Makeig, Localization of More Sources Than Sensors via Jointly-Sparse Bayesian Learning, IEEE Signal
-Processing Letters 21(2), 2014, https://doi.org/10.1109/LSP.2013.2294862.
+Processing Letters 21(2), 2014, https://doi.org/10.1109/LSP.2013.2294862. A sparse γ does not say which word is likely:
+of two similar words it can keep the rare one. The words are therefore ranked by how often each is expected in the
+batch, from its frequency and the evidence for it (:func:`word_evidence`). Without evidence, this is the order of the
+frequencies.
 
 The guess (:func:`most_frequent`) names the most frequent words of public text of the same kind, without a look at what
 is shared. Every attack that names frequent words is compared with it, at the same number of words.
@@ -33,7 +36,8 @@ is shared. Every attack that names frequent words is compared with it, at the sa
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import scipy
@@ -67,6 +71,13 @@ _CHUNK = 256  # words per step, which bounds the memory
 #: The share of the rows' energy that no words explain besides noise: Adam's division by |g| is no linear map.
 MISFIT = 0.03
 _ITERATIONS = 30
+#: The rows of a gradient count as this share of as many independent ones, because the gates of a unit are related.
+_INDEPENDENT = 0.3
+#: The γ that a written word can have, as shares of what noise leaves of the rows' energy: in the middle of a long
+#: sentence a word changes nothing.
+_POWERS = (0.0, 0.001, 0.01, 0.1)
+#: The mean squares that the numbers of a word's shared row can have, as multiples of those of the noise.
+_ROW_POWERS = (0.0, 0.1, 1.0, 10.0)
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -102,9 +113,11 @@ class AboveWords(nn.Module):
 
 
 def words_in_span(
-    basis: Tensor, body: nn.Module, table: TokenTable, length: int, *, tolerance: float = TOLERANCE
+    basis: Tensor, body: nn.Module, table: TokenTable, lengths: Tensor, *, tolerance: float = TOLERANCE
 ) -> list[str]:
-    """Return the words nearest to the span of the inputs, the nearest first; at most one for each of its dimensions.
+    """Return the words nearest to the span of the inputs, the nearest first.
+
+    They are at most as many as the span has dimensions, or as there are tokens if these may exceed the dimensions.
 
     Parameters
     ----------
@@ -114,31 +127,33 @@ def words_in_span(
         The model above the table, with the attacker's positions.
     table : TokenTable
         The attacker's table.
-    length : int
-        The length of the longest sentence.
+    lengths : Tensor [B]
+        The numbers of tokens.
     tolerance : float
         Largest residual of a word, relative to that of a random direction, in (0, 1).
     """
-    residuals = torch.cat([residual(basis, inputs).amin(1) for inputs in table_inputs(body, table, length)])
+    inputs_of = table_inputs(body, table, int(lengths.max()))
+    residuals = torch.cat([residual(basis, inputs).amin(1) for inputs in inputs_of])
     if table.padding is not None:
         residuals[table.index[table.padding]] = torch.inf
-    nearest = residuals.argsort()[: len(basis)].tolist()
+    most = int(lengths.sum()) if len(basis) >= int(_STRONGEST * table.width) else len(basis)
+    nearest = residuals.argsort()[:most].tolist()
     return [table.words[row] for row in nearest if residuals[row] < tolerance]
 
 
-def first_gradient(observation: Observation) -> Tensor:
-    """Return the gradients of the first layer's shared weights, stacked: [m, d].
+def first_gradients(observation: Observation) -> dict[str, Tensor]:
+    """Return the gradients of the first layer's shared weights: [m, d] each.
 
     Raises
     ------
     ValueError
         None of them is shared.
     """
-    first = [gradient for name, gradient in observation.gradients.items() if matches(name, FIRST_LAYERS)]
+    first = {name: gradient for name, gradient in observation.gradients.items() if matches(name, FIRST_LAYERS)}
     if not first:
         known = ", ".join(observation.gradients)
         raise ValueError(f"no first layer among {known}: must be an LSTM, BERT or DistilBERT that shares its encoder")
-    return torch.cat(first)
+    return first
 
 
 def first_noise(observation: Observation) -> float:
@@ -208,11 +223,6 @@ def longest_noise(observation: Observation) -> float:
     return observation.noise * math.sqrt(quantile)
 
 
-def most_named(observation: Observation, table: TokenTable) -> int:
-    """Return how many words an attack names at most: one per token, and one per number of a vector."""
-    return min(int(observation.lengths.sum()), table.width)
-
-
 def word_frequencies(counts: Mapping[str, int], table: TokenTable) -> Tensor:
     """Return the share [V] of each word of the table in public text, where each of them is counted once more.
 
@@ -230,17 +240,20 @@ def occurrence(frequencies: Tensor, tokens: int) -> Tensor:
 
 
 def most_frequent(observation: Observation, table: TokenTable, frequencies: Tensor) -> list[str]:
-    """Return the words with the highest ``frequencies`` [V], as many as an attack names at most."""
-    order = frequencies.argsort(descending=True, stable=True)[: most_named(observation, table)].tolist()
+    """Return the words with the highest ``frequencies`` [V], one per token, as every attack names at most."""
+    order = frequencies.argsort(descending=True, stable=True)[: int(observation.lengths.sum())].tolist()
     return [table.words[row] for row in order if frequencies[row] > 0]
 
 
-def words_by_power(
-    observation: Observation, body: nn.Module, table: TokenTable, start: Tensor | None = None
+def words_by_evidence(
+    observation: Observation, body: nn.Module, table: TokenTable, frequencies: Tensor | None = None
 ) -> list[str]:
-    """Return the words with the largest γ, the largest first, as many as :func:`.most_named` says.
+    """Return the words that are expected most often, at most one per token.
 
-    Inputs that depend on the position, as those of a transformer, count with their mean over all positions.
+    With f the frequency of a word, and p its probability to occur, it is expected f / (p + (1 - p) exp(-e)) times per
+    token, where e is the evidence from all layers (:func:`word_evidence`) and, under noise, from its shared row
+    (:func:`row_evidence`). Inputs that depend on the position, as those of a transformer, count with their mean over
+    all positions.
 
     Parameters
     ----------
@@ -250,26 +263,93 @@ def words_by_power(
         The model above the table, with the attacker's positions.
     table : TokenTable
         The attacker's table.
-    start : Tensor [V], optional
-        See :func:`word_powers`.
+    frequencies : Tensor [V], optional
+        Those of public text. By default all words have the same; then no word is returned if e = 0 for all.
     """
     length = int(observation.lengths.max())
     inputs = torch.cat([part.mean(1) for part in table_inputs(body, table, length)])
-    powers = word_powers(first_gradient(observation), inputs, first_noise(observation), start)
-    if table.padding is not None:
-        powers[table.index[table.padding]] = 0
-    strongest = powers.argsort(descending=True)[: most_named(observation, table)].tolist()
-    return [table.words[row] for row in strongest if powers[row] > 0]
+    shares = word_frequencies({}, table) if frequencies is None else frequencies
+    prior = occurrence(shares, int(observation.lengths.sum()))
+    evidence = row_evidence(observation, table)
+    for name, gradient in first_gradients(observation).items():
+        noise = math.hypot(observation.noise, observation.rounding.get(name, 0.0), observation.errors.get(name, 0.0))
+        evidence += word_evidence(gradient, inputs, noise, prior)
+    if frequencies is not None:
+        return most_frequent(observation, table, shares / (prior + (1 - prior) * (-evidence).exp()))
+    ranks = evidence.argsort().argsort() * (shares > 0)  # the order of the expected numbers, which many words share
+    return most_frequent(observation, table, ranks) if evidence.any() else []
 
 
-def words_by_power_and_frequency(
-    observation: Observation, body: nn.Module, table: TokenTable, frequencies: Tensor
-) -> list[str]:
-    """Return the same words if γ starts at the probability of each word to occur in the batch.
+def row_evidence(observation: Observation, table: TokenTable) -> Tensor:
+    """Return the logarithm [V] of how much likelier noise and a change make the shared row of a word than noise alone.
 
-    ``frequencies`` [V] are those of public text.
+    It is 0 for words whose row is not shared, and without noise, where :func:`leaked_tokens` reads all.
     """
-    return words_by_power(observation, body, table, occurrence(frequencies, int(observation.lengths.sum())))
+    evidence = torch.zeros(len(table.words), device=table.vectors.device)
+    if observation.noise and len(observation.rows):
+        known = [number for number, word in enumerate(observation.row_words) if word in table.index]
+        squares = observation.rows[known].square().mean(1).to(evidence) / observation.noise**2
+        ratio = _log_ratio(squares, torch.ones_like(squares), observation.rows.shape[1], _ROW_POWERS)
+        evidence[[table.index[observation.row_words[number]] for number in known]] = ratio
+    return evidence
+
+
+def word_evidence(rows: Tensor, inputs: Tensor, noise: float, prior: Tensor) -> Tensor:
+    """Return the logarithm [V] of how much likelier rows [m, d] are if a word was written than if it was not.
+
+    The other words have the γ of :func:`word_powers`, which starts at the ``prior`` [V]; that of the written word has
+    the values :data:`_POWERS`, equally likely. The likelihoods follow from x C⁻¹ x and x C⁻¹ S C⁻¹ x, where C is the
+    covariance without the word, and S that of the rows: Tipping and Faul, Fast Marginal Likelihood Maximisation for
+    Sparse Bayesian Models, AISTATS 2003, Section 3.
+    """
+    powers = word_powers(rows, inputs, noise, prior)
+    if not powers.any():
+        return powers
+    seen = _Rows.of(rows, noise)
+    observed, expected = seen.filtered(_unit(inputs), powers)
+    others = (1 - powers * expected).clamp(min=1e-4)
+    possible = [share * max(MISFIT, 1 - seen.noise) for share in _POWERS]
+    return _log_ratio(observed / others**2, expected / others, _INDEPENDENT * seen.count, possible)
+
+
+def _log_ratio(observed: Tensor, expected: Tensor, count: float, powers: Sequence[float]) -> Tensor:
+    """The mean over ``powers`` of the likelihood of ``count`` numbers, relative to that of power 0; its logarithm."""
+    possible = torch.tensor(powers, device=observed.device)
+    wider = 1 + expected[:, None] * possible
+    ratios = count / 2 * (observed[:, None] * possible / wider - wider.log())
+    return ratios.logsumexp(1) - math.log(len(powers))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows of norm 1, weighted by their precision: their covariance [d, d], effective number and share of noise."""
+
+    covariance: Tensor
+    count: float
+    noise: float
+
+    @classmethod
+    def of(cls, rows: Tensor, noise: float) -> "_Rows":
+        rows = rows.double()[rows.norm(dim=1) > 0]
+        norms, width = rows.norm(dim=1), rows.shape[1]
+        share = (width * (noise / norms) ** 2).clamp(max=1)
+        weights = (MISFIT + share) ** -2
+        weights = weights / weights.sum()
+        rows = rows / norms[:, None]
+        covariance = ((rows.T * weights) @ rows).float()
+        return cls(covariance, float(1 / weights.square().sum()), float((weights * share).sum()))
+
+    def filtered(self, unit: Tensor, powers: Tensor) -> tuple[Tensor, Tensor]:
+        """x C⁻¹ S C⁻¹ x and x C⁻¹ x for inputs [V, d] of norm 1, where C follows from the powers [V], and S is seen."""
+        width = unit.shape[1]
+        noise = (MISFIT + self.noise) / width * torch.eye(width, device=unit.device)
+        inverse = torch.linalg.inv(noise + (unit.T * powers) @ unit)
+        observed = ((unit @ (inverse @ self.covariance @ inverse)) * unit).sum(1).clamp(min=0)  # against rounding
+        return observed, ((unit @ inverse) * unit).sum(1)
+
+
+def _unit(inputs: Tensor) -> Tensor:
+    return (inputs / inputs.norm(dim=1).clamp(min=_TINY)[:, None]).float()
 
 
 def word_powers(rows: Tensor, inputs: Tensor, noise: float = 0.0, start: Tensor | None = None) -> Tensor:
@@ -280,7 +360,8 @@ def word_powers(rows: Tensor, inputs: Tensor, noise: float = 0.0, start: Tensor 
     Parameters
     ----------
     rows : Tensor [m, d]
-        The gradient, up to a factor for each row: rows are divided by their norms. Rows of 0 are left out.
+        The gradient, up to a factor for each row: rows are divided by their norms, and those with little noise count
+        more. Rows of 0 are left out.
     inputs : Tensor [V, d]
         What the first layer reads for each word. Vectors of 0 have γ = 0.
     noise : float
@@ -288,22 +369,13 @@ def word_powers(rows: Tensor, inputs: Tensor, noise: float = 0.0, start: Tensor 
     start : Tensor [V], optional
         The first γ, >= 0, up to a factor. By default all words have the same.
     """
-    norms, sizes = rows.double().norm(dim=1), inputs.norm(dim=1)
+    sizes = inputs.norm(dim=1)
     powers = (torch.ones_like(sizes) if start is None else start.to(sizes)).float() * (sizes > 0)
-    if not norms.any() or not powers.any():
+    if not rows.any() or not powers.any():
         return torch.zeros_like(powers)
-    unit = (inputs / sizes.clamp(min=_TINY)[:, None]).float()
-    scaled = rows.double()[norms > 0] / norms[norms > 0, None]
-    covariance = (scaled.T @ scaled / len(scaled)).float()
-    width = rows.shape[1]
-    noise_share = min(1.0, width * noise**2 * float(norms[norms > 0].pow(-2).mean()))
-    variance = (MISFIT + noise_share) / width
+    seen, unit = _Rows.of(rows, noise), _unit(inputs)
     powers = powers / powers.sum()
-    identity = torch.eye(width, device=unit.device)
     for _ in range(_ITERATIONS):
-        filtered = unit @ torch.linalg.inv(variance * identity + (unit.T * powers) @ unit)
-        observed = (filtered @ covariance * filtered).sum(1).clamp(min=0)  # rounding can make it negative
-        expected = (filtered * unit).sum(1)
+        observed, expected = seen.filtered(unit, powers)
         powers = powers * (observed / expected.clamp(min=_TINY)).sqrt()
-    result: Tensor = powers
-    return result
+    return powers

@@ -31,6 +31,7 @@ from .tokens import TokenTable
 
 _ADAM_EPSILON = 1e-8  # torch's default
 _ROWS = "rows of the embedding table"
+_ROUNDED = 12**-0.5  # the standard deviation of a rounding to a multiple of 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Observation:
     rounding : mapping of str to float
         Standard deviation of what compression changed in some of the ``gradients``, which the attacker knows; it
         changes no zero.
+    errors : mapping of str to float
+        Standard deviation of the errors in those of the ``gradients`` that follow from a step of Adam.
     """
 
     gradients: Mapping[str, Tensor]
@@ -91,6 +94,7 @@ class Observation:
     lengths: Tensor
     noise: float = 0.0
     rounding: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,13 +250,15 @@ class UpdatedVictim(Victim):
             restored = dict(self.compress(changes))
             rounding = {name: float((restored[name] - changes[name]).square().mean().sqrt()) for name in names}
             changes = restored
+        errors: dict[str, float] = {}
         if steps == 1 and rate and not noise and not self.compress:
             for name in names:
                 weights = self.body.get_parameter(name).detach()
                 if weights.ndim == 2:
                     changes[name] = first_adam_gradient(changes[name], weights, rate)
+                    errors[name] = _ROUNDED
         rows = changes.pop(_ROWS)
-        return Observation(changes, words, rows, lengths, noise, rounding)
+        return Observation(changes, words, rows, lengths, noise, rounding, errors)
 
 
 def first_adam_gradient(change: Tensor, weights: Tensor, learning_rate: float) -> Tensor:

@@ -280,7 +280,7 @@ def test_two_words_of_a_small_table_by_hand():
     without_b = TokenTable(("a", "c", "d", "e"), vectors[[0, 2, 3, 4]])
     assert read(seen(gradient, 2), PLAIN, without_b) == ["a"]
     # e has 0.577 of a random residual.
-    assert words_in_span(basis, PLAIN, without_b, 2, tolerance=0.6) == ["a", "e"]
+    assert words_in_span(basis, PLAIN, without_b, torch.tensor([2]), tolerance=0.6) == ["a", "e"]
 
 
 def test_one_word_is_read_alone_and_a_zero_gradient_reads_nothing():
@@ -294,6 +294,8 @@ def test_a_gradient_of_full_rank_still_tells_the_words_with_large_influence():
     gradient = torch.diag(torch.tensor([5.0, 4, 3, 2, 1]))
     table = TokenTable(tuple("abcde"), torch.eye(5))
     assert read(seen(gradient, 5), PLAIN, table) == list("abcd")
+    more = TokenTable(tuple("abcdef"), torch.cat([torch.eye(5), torch.tensor([[1.0, 1, 0, 0, 0]])]))
+    assert set(read(seen(gradient, 6), PLAIN, more)) == set("abcdf"), "more words than directions, one per token"
     # At most as many directions as tokens, which the attacker knows.
     assert span_of_inputs(gradient, 2).abs().tolist() == [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]]
 

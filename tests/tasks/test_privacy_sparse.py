@@ -1,11 +1,12 @@
 """The attack by sparse Bayesian learning, and the guess that it is compared with."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from fedapps.tasks.privacy.audit import Attack, frequency, sparse, sparse_prior, subspace
-from fedapps.tasks.privacy.leaks import MISFIT, most_named, occurrence, word_frequencies, word_powers
+from fedapps.tasks.privacy.leaks import MISFIT, occurrence, row_evidence, word_evidence, word_frequencies, word_powers
 from fedapps.tasks.privacy.sharing import Observation
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.privacy import SHARINGS
@@ -140,13 +141,59 @@ def test_a_guess_names_the_most_frequent_words_and_sees_nothing():
     for gradient in (torch.zeros(2, 4), torch.eye(4)):
         assert read(guessed, seen(gradient, 2), table) == ["b", "c"]
     assert read(guessed, seen(torch.eye(4), 9), table) == ["b", "c", "a"], "the padding is no word"
-    assert [most_named(seen(torch.eye(4), *lengths), table) for lengths in ([1], [1, 2], [3, 3])] == [1, 3, 4]
+    assert read(guessed, seen(torch.eye(4), 1), table) == ["b"], "one word per token"
 
 
-def test_equal_frequencies_change_nothing_and_others_decide_between_equal_words():
-    generator = torch.Generator().manual_seed(0)
-    table = TokenTable(tuple("abcdefgh"), torch.randn(8, 4, generator=generator))
-    observation = seen(torch.randn(30, 4, generator=generator), 3)
-    assert read(sparse_prior({}), observation, table) == read(sparse, observation, table)
+def test_evidence_by_hand():
+    """One word of norm 1 in two dimensions, and all rows along it; σ² = MISFIT / 2.
+
+    Without the word, C is σ² and the rows have x C⁻¹ x = 1 / σ² and x C⁻¹ S C⁻¹ x = 1 / σ⁴.
+    """
+    inputs, variance = torch.eye(2)[:1], MISFIT / 2
+    likelihoods = [
+        (1 + share / variance) ** -1.5 * math.exp(1.5 * share / variance**2 / (1 + share / variance))
+        for share in (0, 0.001, 0.01, 0.1)
+    ]
+    found = word_evidence(torch.tensor([[1.0, 0]] * 10), inputs, 0.0, torch.ones(1))
+    assert found.item() == pytest.approx(math.log(sum(likelihoods) / 4), rel=0.01)
+
+
+def test_the_evidence_of_a_noisy_row_by_hand():
+    """Numbers of mean square 4, and noise of variance 1, in two dimensions: (1 + γ)⁻¹ exp(4 γ / (1 + γ))."""
+    table = TokenTable(("a", "b"), torch.eye(2))
+    observation = Observation({}, ("b",), torch.tensor([[2.0, -2.0]]), torch.tensor([1]), 1.0)
+    expected = math.log(sum(math.exp(4 * power / (1 + power)) / (1 + power) for power in (0, 0.1, 1, 10)) / 4)
+    assert row_evidence(observation, table).tolist() == pytest.approx([0, expected])
+    assert row_evidence(replace(observation, noise=0.0), table).tolist() == [0, 0], "the rows are read otherwise"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_evidence_the_words_are_those_of_the_guess(seed):
+    generator = torch.Generator().manual_seed(seed)
+    table = TokenTable(tuple(map(str, range(60))), torch.randn(60, 8, generator=generator))
+    counts = {word: 1000 // (1 + row) for row, word in enumerate(table.words)}
+    guessed = read(frequency(counts), seen(torch.zeros(40, 8), 20), table)
+    assert read(sparse_prior(counts), seen(torch.zeros(40, 8), 20), table) == guessed
+    noise = seen(torch.randn(400, 8, generator=generator), 20, noise=1.0)
+    assert len(set(read(sparse_prior(counts), noise, table)).intersection(guessed)) >= 18
+
+
+def test_evidence_adds_rare_words_to_the_guess_and_loses_no_frequent_one():
+    """Batches of ten draws by Zipf's law, of which only the last three words move the gradient."""
+    generator = torch.Generator().manual_seed(1)
+    table = TokenTable(tuple(map(str, range(60))), torch.randn(60, 12, generator=generator))
+    counts = {word: 1000 // (1 + row) for row, word in enumerate(table.words)}
+    frequencies = word_frequencies(counts, table)
+    hits = {"frequency": 0, "sparse-prior": 0}
+    for _ in range(10):
+        drawn = frequencies.multinomial(10, replacement=True, generator=generator)
+        update = seen(torch.randn(200, 3, generator=generator) @ table.vectors[drawn[-3:]], 10)
+        for attack in (frequency(counts), sparse_prior(counts)):
+            found = read(attack, update, table)
+            hits[attack.name] += sum(table.words[row] in found for row in drawn.tolist())
+    assert hits["sparse-prior"] > hits["frequency"]
+
+
+def test_frequencies_decide_between_equal_words():
     twins = TokenTable(("one", "other", "third"), torch.tensor([[1.0, 0], [1, 0], [0, 1]]))
     assert read(sparse_prior({"other": 50}), seen(torch.tensor([[1.0, 0]]), 1), twins) == ["other"]

@@ -158,7 +158,7 @@ def test_a_guess_is_printed_and_is_no_attack(recipe, texts, tmp_path, capsys):
     assert [(row["attack"], row["attacker"]) for row in rows] == [
         ("sparse-prior", "known"), ("sparse-prior", "public"), ("frequency", "guesser")
     ]  # fmt: skip
-    # One word per number of a vector: "!", in all texts, and seven of the others.
+    # One word per token, of a table with more words.
     assert 3 / 18 <= rows[-1]["recall"] < 1
     verdict = capsys.readouterr().out.partition("by the strongest of the attacks")[2]
     assert verdict.startswith(" sparse-prior on update, batch sizes 3")
