@@ -317,7 +317,8 @@ def _log_ratio(observed: Tensor, expected: Tensor, count: float, powers: Sequenc
     possible = torch.tensor(powers, device=observed.device)
     wider = 1 + expected[:, None] * possible
     ratios = count / 2 * (observed[:, None] * possible / wider - wider.log())
-    return ratios.logsumexp(1) - math.log(len(powers))
+    mean: Tensor = ratios.logsumexp(1) - math.log(len(powers))
+    return mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,7 +350,8 @@ class _Rows:
 
 
 def _unit(inputs: Tensor) -> Tensor:
-    return (inputs / inputs.norm(dim=1).clamp(min=_TINY)[:, None]).float()
+    unit: Tensor = (inputs / inputs.norm(dim=1).clamp(min=_TINY)[:, None]).float()
+    return unit
 
 
 def word_powers(rows: Tensor, inputs: Tensor, noise: float = 0.0, start: Tensor | None = None) -> Tensor:
@@ -378,4 +380,5 @@ def word_powers(rows: Tensor, inputs: Tensor, noise: float = 0.0, start: Tensor 
     for _ in range(_ITERATIONS):
         observed, expected = seen.filtered(unit, powers)
         powers = powers * (observed / expected.clamp(min=_TINY)).sqrt()
-    return powers
+    result: Tensor = powers
+    return result
