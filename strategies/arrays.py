@@ -334,8 +334,10 @@ def _header(start: bytes) -> _Header:
     stream = BytesIO(start)
     version = np.lib.format.read_magic(stream)
     shape, fortran_order, dtype = _READERS[version](stream)
-    if dtype.hasobject or not dtype.itemsize:  # a message of any size could hold any number of elements of 0 bytes
-        raise ValueError(f"its elements are {dtype}: must be numbers")
+    if dtype.hasobject:
+        raise ValueError("it contains Python objects")
+    if not dtype.itemsize:  # a message of any size could hold any number of them
+        raise ValueError(f"its elements are {dtype}, which have no bytes")
     return shape, "F" if fortran_order else "C", dtype, prod(shape) * dtype.itemsize
 
 
