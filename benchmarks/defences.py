@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -242,7 +243,9 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
     figure = Figure(figsize=(9, 0.9 + 0.28 * len(costs)), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     rows = range(len(costs))
-    panels[0].plot([cost.words[cost.strongest] for cost in costs], rows, "o", color=_STYLE.colour)
+    # No attack here reads an update without embedding and encoder.
+    attacked = [cost.words[cost.strongest] if set(cost.words) - {"rows", GUESS} else nan for cost in costs]
+    panels[0].plot(attacked, rows, "o", color=_STYLE.colour)
     panels[0].plot([cost.words[GUESS] for cost in costs], rows, "|", color="grey", label="guessed")
     panels[0].legend()
     panels[0].set(title="words read\nfrom an update", xlim=(-0.04, 1.04))

@@ -5,7 +5,7 @@ from copy import deepcopy
 from itertools import groupby
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 import torch
@@ -267,7 +267,8 @@ class DrivingTrained(TrainedModel):
 
     @property
     def _options(self) -> Options:
-        return cast(Options, self.task.options)
+        options: Options = self.task.options
+        return options
 
     def _after(self, sessions: Sequence[Session]) -> Iterator[np.ndarray]:
         """The forecast positions ``[K, H, 2]`` after each session, with the same samples for all of them."""

@@ -6,7 +6,7 @@ checks, before training, that weights and image size fit the network. Weights ar
 torchvision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Literal, Self, cast
@@ -41,7 +41,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         The file is missing or of another kind.
     """
     require_weights(path)
-    readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": load_file, ".npz": _read_npz}
+    readers: dict[str, Callable[[Path], dict[str, Tensor]]] = {
+        ".pth": _read_torch,
+        ".pt": _read_torch,
+        ".safetensors": load_file,
+        ".npz": _read_npz,
+    }
     if path.suffix not in readers:
         raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")
     try:
