@@ -265,14 +265,11 @@ class BaseStrategy(RoundLoop):
         # A bound relative to the updates of others would let few nodes decide whether theirs count.
         self.size_bound = SizeBound(0.0 if aggregation or self.privacy.bounds_updates else size_bound)
         if aggregation:
-            by_reports = (
-                f"sampler = {self.sampler} prefers nodes by what they report" if self.sampler.by_reports else ""
-            )
-            aggregation.check_strategy(self.robustness_gap or by_reports)
+            steered = f"sampler = {self.sampler} prefers nodes by what they report" if self.sampler.by_reports else ""
+            aggregation.check_strategy(self.robustness_gap or steered)
         self.aggregation = aggregation
         no_mean = f"its noise is that of a mean, and aggregation = {aggregation} is none" if aggregation else ""
-        learns = type(self.sampler).observe is not Sampler.observe
-        sampler_gap = f"sampler = {self.sampler} chooses nodes by what others report" if learns else ""
+        sampler_gap = f"sampler = {self.sampler} chooses nodes by what others report" if self.sampler.learns else ""
         self.privacy.check_strategy(self.privacy_gap or no_mean or sampler_gap)
         if compression and self.compression_gap:
             raise ValueError(f"compression = {compression}: cannot be used, because {self.compression_gap}")

@@ -634,7 +634,7 @@ class RoundLoop(records.Stateful, Strategy):
     def _new_mailbox(self, grid: Grid, *, in_order: bool | None = None) -> Mailbox:
         if in_order is None:
             # In the order of the messages, a fast node after a slow one can seem as slow to a sampler that learns.
-            by_speed = type(self.sampler).observe is not Sampler.observe and not has_virtual_time(grid)
+            by_speed = self.sampler.learns and not has_virtual_time(grid)
             in_order = not (self.closing.early or self.asynchronous or by_speed)
         count_busy = lambda: self.registry.queries.working  # noqa: E731
         return Mailbox(grid, in_order=in_order, poll=self.poll, in_flight=self.in_flight, count_busy=count_busy)

@@ -62,8 +62,8 @@ class RobustAggregation(ABC):
         Parameters
         ----------
         replies : sequence of dicts of arrays
-            Finite values, in the order of the nodes' keys, or of arrival if rounds can close early; names, shapes and
-            dtypes are those of the first reply.
+            Finite values, in the order of the nodes' keys, or of arrival if rounds can close early. All have the names,
+            shapes and dtypes of the first reply.
         integers : "newest" or "round"
             How integer and boolean arrays are combined where the aggregation averages them.
         buffers : Buffers

@@ -35,6 +35,13 @@ class Sampler(ABC):
     needs_profiles: ClassVar[bool] = True
     #: Whether it prefers nodes by what they report, so that Byzantine nodes can be most of a round.
     by_reports: ClassVar[bool] = False
+    #: Whether it chooses whole rounds: no other node takes the place of a late one, and steps without rounds refuse it.
+    of_rounds: ClassVar[bool] = False
+
+    @property
+    def learns(self) -> bool:
+        """Whether it chooses by what replies have shown (:meth:`observe`)."""
+        return type(self).observe is not Sampler.observe
 
     @abstractmethod
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
@@ -72,8 +79,11 @@ class Sampler(ABC):
         Returns
         -------
         list of Profile
-            The chosen profiles, each once, in the order of their keys; by default all are equally likely.
+            The chosen profiles, each once, in the order of their keys; by default all are equally likely, and none is
+            chosen by a sampler of whole rounds.
         """
+        if self.of_rounds:
+            return []
         return draw(free, count, draw_generator(getattr(self, "seed", None) or 0, purpose, number, "further"))
 
     def observe(self, profile: Profile, seconds: float, reply: Reply) -> None:  # noqa: B027
@@ -135,6 +145,7 @@ class InTurn(Sampler):
     fraction: float = 1.0
     seed: int = 0
     needs_profiles: ClassVar[bool] = False
+    of_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction("fraction", self.fraction)
@@ -146,9 +157,6 @@ class InTurn(Sampler):
         order = draw_generator(self.seed, purpose, 0, "in-turn").permutation(len(ordered))
         first = (server_round - 1) * count
         return [ordered[index] for index in sorted(order[(first + turn) % len(ordered)] for turn in range(count))]
-
-    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
-        return []  # it would take part more often than others
 
 
 @dataclass(frozen=True)
@@ -171,6 +179,7 @@ class PoissonSampling(Sampler):
     probability: float
     seed: int | None = 0
     random_size: ClassVar[bool] = True
+    of_rounds: ClassVar[bool] = True
     needs_profiles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -342,6 +351,7 @@ class DropSchedule(Sampler):
 
     drops: Sequence[str] = ()
     seed: int = 0
+    of_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_keys("drops", self.drops)
@@ -365,9 +375,6 @@ class DropSchedule(Sampler):
         else:
             dropped = ordered[draw_generator(self.seed, purpose, server_round).integers(len(ordered))].key
         return [profile for profile in ordered if profile.key != dropped]
-
-    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
-        return []  # ``free`` can have the node that is left out
 
 
 @dataclass(frozen=True)

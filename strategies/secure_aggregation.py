@@ -45,7 +45,7 @@ from .privacy import PrivacyMechanism
 from .profiles import Profile
 from .records import Exchange, LateReply, NodeReport, Refusal, TooFewRepliesError
 from .replies import Reply, count_bytes, read_timings, too_few
-from .samplers import Sampler, UniformFraction
+from .samplers import UniformFraction
 from .secure_node import asked_digest, encoding_record, least_threshold
 from .transport import NodeFailure, clock_of
 
@@ -144,7 +144,7 @@ class SecureAggregation:
         ValueError
             It needs more.
         """
-        learns = type(strategy.sampler).observe is not Sampler.observe
+        learns = strategy.sampler.learns
         weighs = strategy.weighting not in ("uniform", "num-examples")
         renamed = (strategy.arrayrecord_key, strategy.configrecord_key) != (wire.ARRAYS, wire.CONFIG)
         noised = type(strategy.privacy) is not PrivacyMechanism

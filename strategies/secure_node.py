@@ -81,9 +81,9 @@ def config_digest(run_config: Mapping[str, Any]) -> bytes:
 
 
 def least_threshold(share: float, neighbours: int, nodes: int) -> int:
-    """The smallest number of shares above this share of a node and its neighbours, in a round of so many nodes.
+    """The smallest number that is more than ``share`` of a node and its neighbours.
 
-    Where not all others are neighbours, a share from 2/3 on counts as at least 3/4.
+    If some of the other ``nodes`` are no neighbours, a share of 2/3 or more is raised to at least 3/4.
     """
     if neighbours < nodes - 1 and share >= 2 / 3:
         share = max(share, _SPARSE_SHARE)

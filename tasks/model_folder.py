@@ -148,7 +148,7 @@ class StoredModel:
         """
         kind = find_task(self.name)
         known = option_fields(kind.Options)
-        further = [key for key in self.options if key not in known][1:]  # the first one is told with the known keys
+        further = [key for key in self.options if key not in known][1:]  # the error for the first one lists those known
         others = set(further)  # a stranger's folder may have a million
         given = {key: value for key, value in self.options.items() if key not in others}
         values, errors = parse_options(kind.Options, given, f"{self.name}.")

@@ -89,6 +89,8 @@ def main(grid: Grid, context: Context) -> None:
         check_start(config)
     folder = RunFolder.open(config, context.run_id, durable=not simulated)
     log(INFO, "run folder: %s", folder.path)
+    if idle := unused(config.run):
+        log(WARNING, "dp = 'none': no update is protected, and %s has no effect", ", ".join(idle))
     with ExitStack() as stack:
         if isinstance(grid, InProcessGrid):
             stack.callback(loaded_data.clear)  # files can change before the next run of this process
@@ -126,8 +128,6 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     planned = Counter(releases.by_round()) + Counter(range(last_round + 1, config.last_round(method) + 1))
     if promised := guarantee(config, method, planned):
         log(INFO, "%s", promised)
-    if idle := unused(run):
-        log(WARNING, "dp = 'none': no update is protected, and %s has no effect", ", ".join(idle))
     folder.drop_after(method, last_round)
     folder.warn_of_gaps(method, last_round)
 

@@ -138,7 +138,7 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
 
 
 def noise_of(run: RunConfig, node: int = 0) -> ClippedNoise | None:
-    """Local differential privacy, under ``dp = "local"``; each node draws its noise with a seed of its own."""
+    """The clipping and noise of ``dp = "local"``, where each node has its own seed; ``None`` under another ``dp``."""
     if run.dp != "local":
         return None
     of_node = [node] if node else []  # the first node has the seed of an audit of one node

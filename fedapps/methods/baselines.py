@@ -95,11 +95,10 @@ class StlPart(LocalPart):
 class FirstNode(Sampler):
     """The first node in key order."""
 
+    of_rounds: ClassVar[bool] = True
+
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order(profiles)[:1]
-
-    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
-        return []
 
 
 class OneNode(Method):

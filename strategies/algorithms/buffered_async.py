@@ -24,7 +24,6 @@ from ..closing import Staleness
 from ..mailbox import Arrival, Mailbox
 from ..profiles import Profile
 from ..replies import Reply
-from ..samplers import DropSchedule, InTurn, PoissonSampling
 from ..stopwatch import timed
 from ..transport import has_virtual_time
 
@@ -67,9 +66,9 @@ class BufferedAsync(BaseStrategy):
     max_staleness : int or None
         ≥ 0, refuse updates that are older, in steps; ``None`` for no limit.
     **base
-        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation``, ``in_flight`` and samplers whose choice is
-        that of a round. The deadline of ``closing`` is that of evaluations by nodes, which leave out the nodes that
-        have trained for longer.
+        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation``, ``in_flight`` and samplers of whole rounds.
+        The deadline of ``closing`` is that of evaluations by nodes, which leave out the nodes that have trained for
+        longer.
 
     Raises
     ------
@@ -105,9 +104,6 @@ class BufferedAsync(BaseStrategy):
             raise ValueError(f"closing = {closing}: only the deadline, that of evaluations, applies without rounds")
         if base.get("in_flight"):
             raise ValueError(f"in_flight = {base['in_flight']}: leave it out; concurrency limits who works at a time")
-        sampler = base.get("sampler")
-        if isinstance(sampler, PoissonSampling | InTurn | DropSchedule):
-            raise ValueError(f"sampler = {sampler}: it chooses whole rounds; without rounds take UniformFraction()")
         if concurrency is not None:
             require_integer("concurrency", concurrency, least=1)
         require_integer("buffer", buffer, least=1)
@@ -116,6 +112,8 @@ class BufferedAsync(BaseStrategy):
         if not 0 < share <= 1:
             raise ValueError(f"share = {share}: must be above 0 and at most 1")
         super().__init__(**base)
+        if self.sampler.of_rounds:
+            raise ValueError(f"sampler = {self.sampler}: it chooses whole rounds; take UniformFraction()")
         self._most_of_node = max(1, int(share * _WINDOW + 1e-9))  # updates among the last ones
         self._counted: list[str] = []  # the keys of the nodes of the last updates
         self.concurrency, self.buffer = concurrency, buffer
@@ -131,8 +129,8 @@ class BufferedAsync(BaseStrategy):
         self._of_version = (0, ArrayRecord(), ConfigRecord())  # what messages of the current version have
 
     def summary(self) -> None:
-        at_work = self.concurrency or "as many as drawn"
-        log(INFO, "\t├── asynchronous: nodes at work: %s; steps of %s updates", at_work, self.buffer)
+        at_work = self.concurrency or "as the sampler chooses"
+        log(INFO, "\t├── asynchronous: nodes at work: %s; updates per step: %s", at_work, self.buffer)
         log(INFO, "\t├── staleness: %s%s", self.staleness, ", mixing" if self.mixing else "")
         super().summary()
 

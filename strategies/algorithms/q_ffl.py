@@ -37,8 +37,9 @@ class QFedAvg(BaseStrategy):
     q : float
         In [0, 20]. 0 is FedAvg, bit for bit; the larger q, the more count the nodes with the largest losses.
     weight_bound : float
-        ≥ 1; a loss counts only so far that F_k^q and F_k^(q−1) are at most this multiple of those of the median loss
-        of recent replies. 0 for no bound: then a large loss owns the mean, and with q < 1 a loss of 0 stops each step.
+        ≥ 1, how many times F_k^q and F_k^(q−1) may exceed the same powers of the median loss of recent replies. A loss
+        that would exceed this is replaced by the nearest one that does not. 0 for no bound: one large loss can then
+        outweigh all other nodes, and with q < 1 a loss of 0 stops every step.
     lipschitz : float
         L > 0, an estimate of the Lipschitz constant of a node's gradient: 1 / learning rate where this was tuned.
     **base
@@ -101,7 +102,7 @@ class QFedAvg(BaseStrategy):
         return {"q-ffl": {"step": self._weights / total if total else 0.0}}
 
     def _bounded(self, loss: float, median: float) -> float:
-        """The nearest loss whose powers q and q − 1 are at most ``weight_bound`` times those of the median."""
+        """The loss within ``weight_bound`` of the median that is nearest to ``loss``."""
         for power in (self.q, self.q - 1):
             if loss**power > self.weight_bound * median**power:
                 return float(median * self.weight_bound ** (1 / power))

@@ -76,7 +76,7 @@ _INDEPENDENT = 0.3
 #: The γ that a written word can have, as shares of what noise leaves of the rows' energy: in the middle of a long
 #: sentence a word changes nothing.
 _POWERS = (0.0, 0.001, 0.01, 0.1)
-#: The mean squares that the numbers of a word's shared row can have, as multiples of those of the noise.
+#: The mean squares of the change of a word's shared row, as multiples of the variance of the noise.
 _ROW_POWERS = (0.0, 0.1, 1.0, 10.0)
 _TINY = torch.finfo(torch.float32).tiny
 

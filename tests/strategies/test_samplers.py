@@ -161,6 +161,12 @@ def test_in_any_span_of_rounds_the_turns_of_two_nodes_differ_by_one_at_most(coun
     assert max(turns.values()) - min(turns.values()) <= 1
 
 
+@pytest.mark.parametrize("sampler", ALL, ids=repr)
+def test_nobody_stands_in_for_a_node_of_a_whole_round(sampler):
+    chosen = sampler.further(fleet(9), 9, 1, "train")
+    assert (not chosen) == isinstance(sampler, DropSchedule | InTurn | PoissonSampling)
+
+
 def test_all_nodes_in_turn_are_all_nodes():
     for server_round in range(4):
         assert InTurn().sample(fleet(5), server_round, "train") == UniformFraction().sample(fleet(5), 1, "train")
