@@ -246,9 +246,8 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
     # No attack here reads an update without embedding and encoder.
     attacked = [cost.words[cost.strongest] if set(cost.words) - {"rows", GUESS} else nan for cost in costs]
     panels[0].plot(attacked, rows, "o", color=_STYLE.colour)
-    panels[0].plot([cost.words[GUESS] for cost in costs], rows, "|", color="grey", label="guessed")
-    panels[0].legend()
-    panels[0].set(title="words read\nfrom an update", xlim=(-0.04, 1.04))
+    panels[0].plot([cost.words[GUESS] for cost in costs], rows, "|", color="grey")
+    panels[0].set(title="words read from an\nupdate (grey: by a guess)", xlim=(-0.04, 1.04))
     first = costs[0]
     changes = {
         "global": [_changes(cost.global_accuracy, first.global_accuracy) for cost in costs],
