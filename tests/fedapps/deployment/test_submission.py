@@ -92,6 +92,7 @@ def test_each_process_of_an_app_adds_what_it_has_imported_to_the_modules_of_earl
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path / "app")  # type: ignore[no-untyped-call]
     (tmp_path / "app").mkdir()
+    (tmp_path / ".app.imported").touch()  # left by a power failure
     for name in ("part_of_app", "later_part_of_app"):
         (tmp_path / "app" / f"{name}.py").touch()
         before = set(sys.modules)
