@@ -217,10 +217,13 @@ class Growth:
 
 
 def newest_count(newest: str, count: int, before: int) -> int:
-    """How many of ``count`` examples the key ``newest`` takes, ``before`` of which are not new."""
+    """How many of ``count`` examples the key ``newest`` takes, ``before`` of which are not new.
+
+    All of fewer examples than before are new: the node has lost the others, and which is unknown.
+    """
     if newest == "all":
         return count
-    return max(0, count - before) if newest == "new" else min(count, int(newest))
+    return (count - before if before <= count else count) if newest == "new" else min(count, int(newest))
 
 
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from fedapps.strategies.wire import ARRAYS, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND
-from flwr.app import ArrayRecord, Context, Message
+from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND, names_in
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
@@ -144,6 +144,9 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
     A server must not decide alone what is private: a message that asks for a parameter of the patterns ``private``, or
     of the key ``private`` of the node config, is refused before the client sees it.
 
+    Other mods can come before or after it, but those that mask updates come before:
+    ``@app.train(mods=[secagg_mod, keep_private(Net)])``.
+
     Parameters
     ----------
     make_model : callable
@@ -182,13 +185,18 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         load_arrays(model, state.load(before, attempts) or {})
         load_arrays(model, received)
         message.content[ARRAYS] = ArrayRecord(model.state_dict())
+        if staying and isinstance(config := message.content.get(CONFIG), ConfigRecord):
+            config[BUFFERS] = [*names_in(config, BUFFERS), *staying]  # which compression_mod leaves as they are
         reply = call_next(message, context)
         if reply.has_content():
             taken = _taken_out(reply, staying)
             guard.check_records(reply.content.array_records)
             if kind == "train":
                 if missing := [name for name in staying if name not in taken]:
-                    raise ValueError(f"the client did not return {', '.join(missing)}: it must return its whole model")
+                    raise ValueError(
+                        f"the client did not return {', '.join(missing)}: it must return its whole model, and "
+                        "secagg_mod comes before keep_private"
+                    )
                 kept = {name: array.numpy() for name, array in taken.items()}
                 state.save(rounds.server_round, kept, rounds.durable_round, attempts)
         return reply

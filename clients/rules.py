@@ -5,9 +5,11 @@ it the node gives: optimizer steps, seconds of training, and memory. Simulated n
 set.
 """
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -216,10 +218,16 @@ def exit_status(command: str, *arguments: str, seconds: float) -> int:
     Raises
     ------
     RulesError
-        It cannot be run, or takes more than ``seconds``. The text names no file of the node.
+        It cannot be run, or takes more than ``seconds`` and is killed, with all that it has started. The text names no
+        file of the node.
     """
     try:
-        return subprocess.run([*shlex.split(command), *arguments], check=False, timeout=seconds).returncode
+        with subprocess.Popen([*shlex.split(command), *arguments], start_new_session=True) as process:
+            try:
+                return process.wait(seconds)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:  # ValueError: a quotation mark is not closed
         raise RulesError(f"the command gave no answer ({type(error).__name__})") from error
 

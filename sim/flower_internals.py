@@ -7,6 +7,7 @@ version lacks, and ``tests/conformance/test_flower_internals.py`` checks each wi
 import atexit
 import hashlib
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
@@ -16,7 +17,6 @@ from importlib import import_module
 from importlib.metadata import version
 from logging import WARNING
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 from fedapps.strategies import arrays, wire
@@ -24,7 +24,7 @@ from flwr.app import Array, Error, Message, RecordDict
 from flwr.common import log
 from numpy.typing import NDArray
 
-from fedapps.base.atomic import remove_folder, remove_leftovers, write_whole
+from fedapps.base.atomic import remove_folder, remove_leftovers, sync_all, temporary_name, write_whole
 
 Thing = TypeVar("Thing")
 #: What needs names that another Flower may lack: the engines ``inline`` and ``ray``, Flower's own simulation engine in
@@ -389,8 +389,9 @@ def reuse_installed_apps() -> None:
     """Let workers in forks of this process load an app from where an earlier worker has installed it.
 
     Flower unpacks the app for every message, and checks the hash of each file, before it finds it installed. A worker
-    that is killed while it installs leaves half an app, which all later workers would load; here, it leaves a folder
-    that no worker reads. At its end, a worker writes which modules of the app it has imported, for :func:`last_app`.
+    that is killed while it installs, or a power failure soon after, leaves half an app, which all later workers would
+    load; here, it leaves a folder that no worker reads. At its end, a worker writes which modules of the app it has
+    imported, for :func:`last_app`.
     """
     module: Any = import_module(_WORKER)
     install, home = module.install_from_fab, import_module(_UTILS).get_flwr_home
@@ -407,12 +408,15 @@ def reuse_installed_apps() -> None:
         apps: Path = home() / constant.APP_DIR
         if known := next(apps.glob(f"[!.]*.{digest}"), None):
             return known
-        apps.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".installing-", dir=home()) as folder:
-            whole: Path = install(fab_file, install_dir=Path(folder), **options)
+        folder = temporary_name(apps / "app")  # in apps, where leftovers are removed
+        try:
+            whole: Path = install(fab_file, install_dir=folder, **options)
+            sync_all(whole)
             with suppress(OSError):  # another worker was faster
                 whole.rename(apps / whole.name)
             return apps / whole.name
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     module.install_from_fab = installed
 
@@ -427,7 +431,9 @@ def _write_imported(folder: Path, before: Set[str]) -> None:
     Those in ``before``, which this process had when it began, are written already or not of the app.
     """
     record = folder.with_name(f".{folder.name}{_IMPORTED}")
-    names: list[str] = json.loads(record.read_bytes()) if record.exists() else []
+    names: list[str] = []
+    with suppress(FileNotFoundError, ValueError):  # ValueError: a power failure has left it empty
+        names = json.loads(record.read_bytes())
     new = [name for name in sys.modules if name not in before and _file(sys.modules[name]).startswith(f"{folder}/")]
     write_whole(record, json.dumps(list(dict.fromkeys(names + new))).encode())
     _remove_old_apps(folder.parent)

@@ -292,6 +292,6 @@ class RequireEvaluations(Callback):
         if self.failed == self.limit:
             raise FailedEvaluationsError(
                 f"{message}. This is failed evaluation {self.failed} in a row; the last snapshot has the "
-                "parameters of this round (max-failed-evaluations = 0 would go on)"
+                "parameters of this round (RequireEvaluations(0), key max-failed-evaluations = 0, would go on)"
             )
         log(ERROR, "%s (%s in a row)", message, self.failed)

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from . import records, wire
 from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, MetricsOfReplies
-from .arrays import Arrays, Buffers, from_record, is_float, select, to_record, views, without
+from .arrays import Arrays, Buffers, check_kinds, from_record, is_float, select, to_record, views, without
 from .bounds import UPDATE, SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
 from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, stage_of, truncate
@@ -217,7 +217,10 @@ class RoundLoop(records.Stateful, Strategy):
         FailedEvaluationsError
             Too many evaluations in a row failed.
         ValueError
-            The snapshot does not fit the model, a parameter is out of range, or the strategy has run before.
+            The snapshot does not fit the model, a shared value is not finite, a parameter is out of range, or the
+            strategy has run before.
+        TypeError
+            A shared array is neither floating-point, integer nor boolean.
         """
         require_integer("num_rounds", num_rounds, least=1)
         require_integer("evaluate_every", evaluate_every, least=1)
@@ -228,9 +231,16 @@ class RoundLoop(records.Stateful, Strategy):
             callbacks = (*callbacks, RequireEvaluations())
         run = Run(self, grid, num_rounds, callbacks)
         run.result.arrays = self.share(initial_arrays)
-        self.privacy.check_arrays(run.result.arrays.keys())
+        shared = views(run.result.arrays)
+        check_kinds(shared)
+        if fault := check_values(shared, shared):
+            raise ValueError(
+                f"initial_arrays: {fault}; replies with such values are refused: leave these arrays out of shared; "
+                "torch's register_buffer(persistent=False) keeps a mask out of the state_dict"
+            )
+        self.privacy.check_arrays(shared)
         if self.secure_aggregation:
-            self.secure_aggregation.check_arrays(views(run.result.arrays), self.buffers)
+            self.secure_aggregation.check_arrays(shared, self.buffers)
         self.mailbox = self._new_mailbox(grid)
         self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
         if not self._loaded:

@@ -200,7 +200,7 @@ class Disclosure:
         growth = self._growth(key)
         try:
             if growth.note(self._run_name, count):
-                new = max(0, count - growth.before(self._run_name))
+                new = newest_count("new", count, growth.before(self._run_name))
                 log(INFO, "data: %s training examples, %s of them new since the last run", count, new)
         except UnwritableError as error:
             log(WARNING, "the number of training examples is not noted for the next run: %s", error)

@@ -111,7 +111,7 @@ def begun(config: Config, folder: RunFolder) -> Config:
     if source is not None and not (folder.path / STARTED).exists() and (snapshots := start_snapshots(config)):
         label = read_label(source / "label")
         if config.run.dp != "none" and not folder.releases("").path.exists():
-            write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes())
+            write_whole(folder.releases("").path, RunFolder(source, "").releases("").path.read_bytes(), sync=True)
         for method, snapshot in snapshots.items():
             carry_states(source, label, folder.path, folder.label, method)
             # The new run has other data, so the old run's best round and patience mean nothing to it. Nodes may have

@@ -116,8 +116,7 @@ def whole_folder(path: Path, foreign: Callable[[Path], Sequence[str]] = entries)
         try:
             temporary.mkdir()
             yield temporary
-            for written in (*temporary.rglob("*"), temporary):
-                synced(written)
+            sync_all(temporary)
             if os.path.lexists(path):
                 path.replace(replaced)
                 _check_replaceable(replaced, path, foreign)  # it may have changed since the first check
@@ -239,6 +238,12 @@ def synced(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_all(folder: Path) -> None:
+    """Return when a folder and all in it are on the disk."""
+    for written in (*folder.rglob("*"), folder):
+        synced(written)
 
 
 @contextmanager

@@ -32,6 +32,8 @@ from .submission import check_certificates, submission
 from .superlink import Deployment, NodeConfig, deployment, started_run
 
 WORKERS_PER_CORE = 3
+#: Seconds before the log of a run is followed again.
+_PAUSE = 10.0
 
 
 def run_config_text(recipe: Path, overrides: Mapping[str, Any]) -> str:
@@ -71,8 +73,7 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     ValueError
         As :func:`run_config_text`, or as :func:`check_certificates`.
     RunFailedError
-        If the SuperLink does not take the run; with ``stream`` also if the run fails or is stopped, or if its log ends
-        before the run does.
+        If the SuperLink does not take the run; with ``stream`` also if the run fails or is stopped.
     """
     keys = read_recipe(recipe, overrides)
     check_deployable(parse(keys, files_exist=False))
@@ -86,16 +87,16 @@ def submit(keys: Mapping[str, Any], federation: str, *, stream: bool) -> None:
     with app_folder() as app, tempfile.TemporaryDirectory(prefix="fedapps-submit-") as folder:
         command = submission(app, Path(folder), for_flower(keys), federation, stream=stream)
         status, run = _shown(command) if stream else (subprocess.run(command, check=False).returncode, "")
-    if status or (stream and not run):
+    if run:
+        _await_end(run, [federation] if federation else [])
+    elif status or stream:
         raise RunFailedError(
             f"flwr run ended with exit status {status}: see its message above; `flwr config list` shows the federations"
         )
-    if stream:
-        _check_finished(run, federation)
 
 
 def _shown(command: Sequence[str]) -> tuple[int, str]:
-    """Run ``flwr run --stream`` and print its lines. Returns its exit status, and the id of the run, empty if none."""
+    """Run a command of ``flwr`` and print its lines. Returns its exit status, and the id of the run, empty if none."""
     run = ""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
@@ -107,18 +108,28 @@ def _shown(command: Sequence[str]) -> tuple[int, str]:
     return streaming.returncode, run
 
 
-def _check_finished(run: str, federation: str) -> None:
-    """Raise ``RunFailedError`` unless a run has completed: ``flwr run --stream`` ends with 0 whatever becomes of it."""
-    named = [federation] if federation else []
+def _await_end(run: str, named: Sequence[str]) -> None:
+    """Follow a run on the SuperLink of a connection to its end.
+
+    ``flwr run --stream`` ends with 0 whatever becomes of the run, and before its end if the connection breaks.
+
+    Raises
+    ------
+    RunFailedError
+        The run has not completed, or the SuperLink does not tell.
+    """
     query = [tool("flwr"), "ls", *named, "--run-id", run, "--format", "json"]
-    listing = subprocess.run(query, check=False, capture_output=True, encoding="utf-8", errors="replace").stdout
-    try:
-        status = str(json.loads(listing)["runs"][0]["status"])
-    except (ValueError, LookupError) as error:
-        raise RunFailedError(f"whether run {run} has finished is not known: `{shlex.join(query)}` fails") from error
-    if not status.startswith("finished"):
-        follow = shlex.join(["flwr", "log", run, *named, "--stream"])
-        raise RunFailedError(f"the log ended, but run {run} goes on ({status}): follow it with `{follow}`")
+    while True:
+        listing = subprocess.run(query, check=False, capture_output=True, encoding="utf-8", errors="replace").stdout
+        try:
+            status = str(json.loads(listing)["runs"][0]["status"])
+        except (ValueError, LookupError) as error:
+            raise RunFailedError(f"whether run {run} has finished is not known: `{shlex.join(query)}` fails") from error
+        if status.startswith("finished"):
+            break
+        print(f"the log broke, but run {run} goes on ({status}): it follows again from its beginning", flush=True)
+        time.sleep(_PAUSE)
+        _shown([tool("flwr"), "log", run, *named, "--stream"])
     if status != "finished:completed":
         raise RunFailedError(f"run {run} did not complete ({status}): see its log above")
 

@@ -84,9 +84,15 @@ class Owner:
     def silent_for(self, path: Path) -> float | None:
         """Seconds since the last heartbeat in the owner's file; ``None`` if this machine knows better.
 
-        The owner is then a process of this machine.
+        The owner is then a process of this machine. A heartbeat in the future, of a clock that was wrong, is moved to
+        now, so that a dead owner does not seem to live until then.
         """
-        return None if self.is_here() else _now_at(path.parent) - path.stat().st_mtime
+        if self.is_here():
+            return None
+        silent = _now_at(path.parent) - path.stat().st_mtime
+        if silent < 0:
+            os.utime(path)
+        return max(silent, 0.0)
 
     def is_here(self) -> bool:
         """Whether it is a process of this machine."""
@@ -270,6 +276,9 @@ def _write_new(path: Path, owner: Owner) -> None:
             os.fsync(file.fileno())
     except FileExistsError:
         raise (Owner.read(path) or Owner()).in_use(path) from None
+    except OSError:
+        path.unlink()  # an incomplete file would own the folder
+        raise
 
 
 def _check_lock(path: Path, lock: int) -> None:

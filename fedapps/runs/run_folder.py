@@ -301,10 +301,10 @@ class RunFolder:
             (self.path / "references.json").unlink(missing_ok=True)
 
     def _write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        write_whole(self.path / name, _as_lines(rows))
+        write_whole(self.path / name, _as_lines(rows), sync=self.durable)
 
     def _write(self, name: str, text: str) -> None:
-        write_whole(self.path / name, text.encode())
+        write_whole(self.path / name, text.encode(), sync=self.durable)
 
 
 def _check_resumable(path: Path, config: Config) -> None:

@@ -248,4 +248,8 @@ def test_a_damaged_number_of_the_last_run_is_as_none_and_is_written_anew(tmp_pat
 @pytest.mark.parametrize(("newest", "count"), [("all", 8), ("new", 3), ("2", 2), ("20", 8)])
 def test_a_run_takes_all_the_new_or_the_newest_examples(newest, count):
     assert newest_count(newest, 8, 5) == count
-    assert newest_count("new", 4, 5) == 0
+
+
+@pytest.mark.parametrize(("count", "new"), [(0, 0), (4, 4), (5, 0), (6, 1)])
+def test_of_fewer_examples_than_before_all_are_new(count, new):
+    assert newest_count("new", count, 5) == new

@@ -1,5 +1,6 @@
 """The rules of a node's operator, and the limits of the work of a message, as keys of the node config."""
 
+import time
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from fedapps.clients import rules as module
 from fedapps.clients.rules import LimitError, NodeLimits, NodeRules, RulesError, check_length, limited_rank, spend_step
 
 from fedapps.base.options import option_fields
+from fedapps.base.processes import is_alive
 
 DEPLOYED = {"data-dir": "/data"}
 SIMULATED = {"partition-id": 0, "num-partitions": 1}
@@ -73,6 +75,14 @@ def test_a_node_works_in_its_hours(monkeypatch, hours, inside, outside):
 )
 def test_a_command_says_whether_a_node_may_work(command, why):
     assert NodeRules.of({"eligible": command}).ineligible() == why
+
+
+def test_a_command_that_takes_too_long_is_killed_with_all_that_it_has_started(tmp_path):
+    child = tmp_path / "child"
+    with pytest.raises(RulesError, match="the command gave no answer"):
+        module.exit_status(f"sh -c 'sleep 60 & echo $! > {child}; wait'", seconds=1)
+    while is_alive(int(child.read_text())):  # until the test times out
+        time.sleep(0.01)
 
 
 def test_the_operator_names_what_may_leave():

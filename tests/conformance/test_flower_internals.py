@@ -372,8 +372,9 @@ def test_a_request_that_the_superlink_answers_with_an_error_is_repeated(answers,
 
 
 def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
-    unpacked = []
+    unpacked, on_disk = [], set()
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr("fedapps.base.atomic.synced", lambda path: on_disk.add(path.name))
 
     def unpack(fab_file, install_dir, skip_prompt):
         unpacked.append(fab_file)
@@ -383,6 +384,7 @@ def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
         if unpacked == [b"app"]:
             raise KeyboardInterrupt  # between two files
         (folder / "last.py").touch()
+        on_disk.clear()
         return folder
 
     monkeypatch.setattr(run_clientapp, "install_from_fab", unpack)
@@ -394,8 +396,10 @@ def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
     assert not folder.exists(), "no half of an app"
     assert install(b"app") == install(b"app") == folder
     assert (folder / "last.py").exists()
+    assert on_disk == {"first.py", "last.py", folder.name}, "a power failure leaves none of it, or all"
     assert install(b"another app") != folder
     assert unpacked == [b"app", b"app", b"another app"]
+    assert sorted(path.name[:7] for path in (tmp_path / "apps").iterdir()) == ["who.app"] * 2
 
 
 def test_the_code_of_the_last_apps_is_kept(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.guard import keep_private
-from fedapps.strategies import BaseStrategy, PartialAggregation
+from fedapps.strategies import BaseStrategy, BFloat16, Int8, PartialAggregation, TopK, compression_mod
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
@@ -140,6 +140,17 @@ def test_the_head_stays_and_the_rest_is_averaged():
         mean = sum(n * a for n, a in zip(EXAMPLES, trained, strict=True)) / sum(EXAMPLES)
         np.testing.assert_allclose(array, mean, rtol=1e-6, atol=1e-7)
         assert all((a == array).all() for a in (of_round(seen, "evaluate", 2)[k][0][name] for k in range(3)))
+
+
+@pytest.mark.parametrize("compression", [BFloat16(), Int8(), TopK(0.5)], ids=str)
+def test_the_head_is_not_compressed(compression):
+    seen = []
+    strategy = PartialAggregation(shared=SHARED, compression=compression)
+    run(strategy, template([keep_private(Net), compression_mod], seen))
+    assert not strategy.report.refused
+    first, second = of_round(seen, "train", 1), of_round(seen, "train", 2)
+    for partition in range(3):
+        assert same_bits(named(second[partition][0], HEAD), named(first[partition][1], HEAD))
 
 
 def test_messages_hold_the_shared_tensors_and_at_most_two_percent_more():

@@ -87,6 +87,8 @@ def test_empty_arrays_and_scalars(shape):
         ("f4", np.finfo("f4").min, np.finfo("f4").max, True),  # a distance beyond float32
         ("f8", 0, 2.0**384, False),
         ("f8", 0, 1e300, True),
+        ("g", 0, 2.0**384, False),
+        ("g", 0, 1e300, True),
         ("f2", 0, 65504, False),
     ],
 )

@@ -182,7 +182,11 @@ def test_a_reply_without_the_key_of_the_weights_is_refused_by_this_name() -> Non
     strategy = BaseStrategy(weighted_by_key="num-batches", min_replies=0)
     app = arithmetic_app(plus_index)
     federate(strategy, app, START, num_nodes=1, num_rounds=1, on_round=reports.append)
-    assert [refusal.reason for refusal in reports[0].refused] == ["num-batches is missing"] * 2
+    missing = "num-batches is missing; the metrics are num-examples"
+    assert [refusal.reason for refusal in reports[0].refused] == [
+        f"{missing} (weighted_by_key can name one)",
+        f"{missing}, loss (weighted_by_key can name one)",
+    ]
 
 
 def test_the_function_of_metrics_gets_no_arrays_and_any_value_that_nodes_send() -> None:

@@ -181,6 +181,21 @@ def test_a_metric_that_is_no_number_is_never_the_best():
     assert kept.best.round == 3
 
 
+@pytest.mark.parametrize(
+    ("array", "error", "said"),
+    [
+        (np.array([0, -np.inf], np.float32), ValueError, r"not finite: mask \(1 of 2\); .* leave these arrays out"),
+        (np.ones(2, np.complex64), TypeError, "array 'mask' has dtype complex64: must be floating-point"),
+    ],
+)
+def test_a_model_that_no_node_could_return_is_refused_before_anybody_trains(array, error, said):
+    seen = []
+    with pytest.raises(error, match=said):
+        federate(BaseStrategy(), arithmetic_app(add_partition, seen=seen), {**START, "mask": array}, num_nodes=1)
+    assert not seen
+    federate(BaseStrategy(shared=["head.*"]), arithmetic_app(add_partition), {**START, "mask": array}, num_nodes=1)
+
+
 def test_an_unknown_tracked_metric_is_an_error():
     with pytest.raises(ValueError, match="'accuracy' is not reported; reported metrics: loss, num-examples"):
         federate(BaseStrategy(), losses_app([1.0]), START, num_nodes=1, num_rounds=1, tracked=TrackedMetric("accuracy"))

@@ -318,6 +318,10 @@ def test_a_node_finds_its_state_of_the_run_before_and_says_how_many_examples_are
     assert sorted(path.name for path in second.iterdir()) == ["round-000001.safetensors", "round-000002.safetensors"]
     same = [load_file(path / "round-000002.safetensors") for path in (second, third)]
     assert same_bits(*same)
+    write_robot(tmp_path / "robot", 4)  # it has lost its disk
+    assert run_robot(tmp_path, "week-4", newest="new") == [4]
+    write_robot(tmp_path / "robot", 5)
+    assert run_robot(tmp_path, "week-5", newest="new") == [1]
 
 
 def test_a_node_removes_what_no_run_of_the_registry_can_need(tmp_path, caplog):

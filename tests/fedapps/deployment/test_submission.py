@@ -92,6 +92,7 @@ def test_each_process_of_an_app_adds_what_it_has_imported_to_the_modules_of_earl
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path / "app")  # type: ignore[no-untyped-call]
     (tmp_path / "app").mkdir()
+    (tmp_path / ".app.imported").touch()  # left by a power failure
     for name in ("part_of_app", "later_part_of_app"):
         (tmp_path / "app" / f"{name}.py").touch()
         before = set(sys.modules)
@@ -160,7 +161,9 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
         program.write_text(
             f"#!{sys.executable}\nimport json, sys\n"
             f"open({str(arguments)!r}, 'a').write(json.dumps(sys.argv[1:]) + chr(10))\n"
-            f"print({listing!r} if sys.argv[1] == 'ls' else {line!r})\n"
+            f"followed = 'log' in open({str(arguments)!r}).read()\n"
+            f"listing = {listing!r}.replace('running', 'finished:completed') if followed else {listing!r}\n"
+            f"print(listing if sys.argv[1] == 'ls' else {line!r})\n"
             f"sys.exit({exit_status} if sys.argv[1] == 'run' else 0)\n"
         )
         program.chmod(0o700)
@@ -234,7 +237,6 @@ def test_nothing_is_submitted_with_an_expired_certificate(
     [
         ("finished:failed", r"run 12 did not complete \(finished:failed\)"),
         ("finished:stopped", r"run 12 did not complete \(finished:stopped\)"),
-        ("running", "run 12 goes on.*`flwr log 12 fleet --stream`"),
         ("", "whether run 12 has finished is not known"),
     ],
 )
@@ -244,3 +246,14 @@ def test_a_streamed_run_that_does_not_complete_is_an_error(
     commands(status)
     with pytest.raises(RunFailedError, match=reason):
         deploy(RECIPE, "fleet", FEDERATED, stream=True)
+
+
+@pytest.mark.parametrize("exit_status", [0, 1])
+def test_a_run_whose_log_breaks_is_followed_to_its_end(
+    exit_status: int, commands: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapps.deployment.fleet._PAUSE", 0.0)
+    commands("running", exit_status)
+    assert deploy(RECIPE, "fleet", FEDERATED, stream=True) == 0
+    assert [command[0] for command in commands("")] == ["run", "ls", "log", "ls"]
+    assert commands("")[2] == ["log", "12", "fleet", "--stream"]

@@ -1,5 +1,6 @@
 """Who owns a folder: one process at a time, with and without locks of the file system, on this and other hosts."""
 
+import errno
 import json
 import os
 import subprocess
@@ -89,9 +90,22 @@ def test_an_owner_on_another_host_lives_while_its_heart_beats(tmp_path):
 
 @pytest.mark.usefixtures("anywhere")
 def test_a_clock_that_jumped_back_frees_no_folder(tmp_path):
-    other_owner(tmp_path, age=-3600)
-    with pytest.raises(FolderInUseError, match="node-7"):
+    path = other_owner(tmp_path, age=-3600)
+    with pytest.raises(FolderInUseError, match=r"node-7.* last sign of life was 0 s ago"):
         check_free(tmp_path)
+    assert path.stat().st_mtime <= time.time(), "from now on it has to live"
+
+
+def test_a_folder_whose_owner_cannot_be_written_is_free_when_the_disk_has_room(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(UnwritableError, match="No space left"):
+        owned(tmp_path).__enter__()
+    monkeypatch.undo()
+    with owned(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"host": 1}', "{" * 10, "[" * 100_000, "1" * 5000])

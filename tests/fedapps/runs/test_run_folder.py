@@ -109,6 +109,18 @@ def test_label_and_config_of_a_durable_run_are_on_the_disk_before_it_begins(tmp_
     assert len(calls) == synced, "the label, the config, and the folder of both"
 
 
+@pytest.mark.parametrize(("durable", "synced"), [(True, 6), (False, 0)])
+def test_what_replaces_a_file_of_a_durable_run_is_on_the_disk_before_the_file_is_gone(
+    tmp_path, monkeypatch, durable, synced
+):
+    folder, calls = RunFolder.open(config(tmp_path), 1, durable=durable), []
+    folder.record("sfl", "given data", report(1))
+    monkeypatch.setattr("os.fsync", calls.append)
+    folder.finish(config(tmp_path), "sfl", {"rounds": 1})
+    folder.drop_after("sfl", 1)
+    assert len(calls) == synced, "the summary and both records, each with the folder"
+
+
 def test_two_runs_of_one_name_have_different_labels(tmp_path):
     labels = {RunFolder.open(config(tmp_path / place), 1).label for place in ("a", "b")}
     assert len(labels) == 2
