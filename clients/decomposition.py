@@ -16,8 +16,8 @@ The penalties on the parts are
 
     λ_A Σ|A_t| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
 
-where θ_s are the weights of stage s when the current stage t began. As with every prior of a node only their gradient
-is needed, which is added to that of the loss.
+where θ_s are the weights of stage s when the current stage t began; APD as published also has λ_A Σ|A_s| of these. As
+with every prior of a node only their gradient is needed, which is added to that of the loss.
 """
 
 from __future__ import annotations

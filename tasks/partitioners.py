@@ -373,6 +373,17 @@ def hold_out(rows: Part, share: float, seed: int, name: str) -> tuple[Part, Part
     return np.sort(order[count:]), np.sort(order[:count])
 
 
+def hold_out_each(rows: Part, share: float, seed: int, name: str) -> tuple[Part, Part]:
+    """As :func:`hold_out`, by a draw for each example: where others follow behind, none that stayed is held out.
+
+    Where that holds out none, but the share is that of an example, one is; one stays.
+    """
+    draws = generator(seed, name).random(len(rows))
+    order = rows[np.argsort(draws, kind="stable")]
+    count = min(max(int((draws < share).sum()), min(1, int(share * len(rows)))), max(len(rows) - 1, 0))
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
 def label_shares(labels: np.ndarray, parts: Sequence[Part], num_classes: int) -> np.ndarray:
     """Return the label shares of the nodes ``[num_nodes, num_classes]``, by which test examples are partitioned."""
     return np.array([np.bincount(labels[part], minlength=num_classes) / len(part) for part in parts])

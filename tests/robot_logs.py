@@ -16,7 +16,7 @@ from rosbags.rosbag2 import Writer as Writer2
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 ROS1, ROS2 = get_typestore(Stores.ROS1_NOETIC), get_typestore(Stores.ROS2_HUMBLE)
-PEOPLE = "people_msgs/msg/People"
+PEOPLE, MARKERS = "people_msgs/msg/People", "people_msgs/msg/Markers"
 for _store in (ROS1, ROS2):
     _store.register(
         {
@@ -24,6 +24,10 @@ for _store in (ROS1, ROS2):
                 "string name\ngeometry_msgs/Point position\nfloat64 reliability", "people_msgs/msg/Person"
             ),
             **get_types_from_msg("std_msgs/Header header\npeople_msgs/Person[] people", PEOPLE),
+            **get_types_from_msg(
+                "std_msgs/Header header\nint32 id\ngeometry_msgs/Point position", "people_msgs/msg/Marker"
+            ),
+            **get_types_from_msg("people_msgs/Marker[] markers", MARKERS),
         }
     )
 #: Topic, seconds when it was recorded, and the message.
@@ -67,6 +71,11 @@ class Messages:
         person = self.types["people_msgs/msg/Person"]
         people = [person(name=name, position=self.point(*place), reliability=1.0) for name, place in places.items()]
         return self.types[PEOPLE](header=self.header(time, frame), people=people)
+
+    def marker(self, time: float, frame: str) -> Any:
+        """A list of one marker, which has a header of its own, as in visualization_msgs."""
+        marker = self.types["people_msgs/msg/Marker"]
+        return self.types[MARKERS](markers=[marker(header=self.header(time, frame), id=1, position=self.point(1, 1))])
 
     def number(self, value: float) -> Any:
         return self.types["std_msgs/msg/Float32"](data=value)

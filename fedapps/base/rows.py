@@ -17,6 +17,7 @@ PARQUET = ".parquet"
 #: The endings of spreadsheets, which are no text.
 SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _SHOWN = 40  # characters of a line that an error repeats
+_SEPARATE = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
 
 
 def json_lines(source: Path | Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -115,8 +116,9 @@ def _csv_rows(
                 continue
             if header and len(row) != len(names):
                 location = f"{path}, line {reader.line_num}"
-                quoted = " (cells with commas need quotes)" if kind == ".csv" and len(row) > len(names) else ""
-                raise DataError(f"{location}: {len(row)} cells; expected {len(names)}, as in the header{quoted}")
+                advice = " (cells with commas need quotes)" if kind == ".csv" and len(row) > len(names) else ""
+                advice = f" ({_SEPARATE})" if _separated_otherwise(names) else advice
+                raise DataError(f"{location}: {len(row)} cells; expected {len(names)}, as in the header{advice}")
             columns = names or [str(number) for number in range(1, len(row) + 1)]
             yield reader.line_num, dict(zip(columns, row, strict=True))
     except csv.Error as error:
@@ -148,6 +150,10 @@ def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[s
         yield number, record
 
 
+def _separated_otherwise(names: Collection[str]) -> bool:
+    return len(names) == 1 and any(mark in name for name in names for mark in ";\t|")
+
+
 def require_columns(present: Collection[str], columns: Iterable[str], location: str, hint: str) -> None:
     columns = list(columns)
     if lacking := [name for name in columns if name not in present]:
@@ -157,8 +163,8 @@ def require_columns(present: Collection[str], columns: Iterable[str], location: 
                 f"has {len(present)}"
             )
         named = ", ".join(shown(name)[1:-1] for name in present if name) or "none"
-        if len(present) == 1 and any(mark in named for mark in (";", "\t", "|")):
-            hint = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
+        if _separated_otherwise(present):
+            hint = _SEPARATE
         elif not hint and len(lacking) == len(columns) > 1:
             hint = "the first line of a table must have the names of its columns"
         raise DataError(f"{location}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))

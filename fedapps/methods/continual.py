@@ -163,9 +163,10 @@ class EarlierStages(LocalPart):
     def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         if self.weight == 0:
             return {}
-        solution = get_arrays(model, [name for name, _ in model.named_parameters()])
+        trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        solution, precision = get_arrays(model, trained), self.precision(model, node_round)
         before = EwcState.read(memory_of(node_round.kept))
-        return before.with_solution(solution, self.precision(model, node_round)).arrays()
+        return before.with_solution(solution, {name: precision[name] for name in trained}).arrays()
 
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
         finished = EwcState.read(memory_of(kept)).next_stage(self.anchors)

@@ -229,7 +229,7 @@ def _listing(folder: Path) -> _Listing:
     if listing is None or not listing.holds:
         now = time.time_ns()
         times = [(path, path.stat().st_mtime_ns) for path in (folder, *found_in(folder, "*/**/"))]
-        paths = [path for path in found_in(folder, "*/**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
+        paths = [path for path in found_in(folder, "*/**/*") if path.suffix.lower() in ENDINGS and not path.is_dir()]
         listing = _Listing(paths, times)
         if now - max(changed for _, changed in times) < _TICK:  # another change could have the same time
             return listing

@@ -127,9 +127,12 @@ class Files(Pictures):
         Image.preinit()
         problems = []
         for path in (self.paths[number] for number in numbers):
-            with path.open("rb") as file:
-                if problem := problem_in(file):
-                    problems.append(f"{path} ({problem})")
+            try:
+                with path.open("rb") as file:
+                    problem = problem_in(file)
+            except OSError as error:
+                problem = str(error.strerror)
+            problems += [f"{path} ({problem})"] if problem else []
         if problems:
             more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
             raise DataError(

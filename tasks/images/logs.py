@@ -7,7 +7,7 @@ from typing import ClassVar
 from fedapps.tasks.logs.folder import IMAGE, ImportSettings, LogImport, Output
 from fedapps.tasks.logs.mapping import Field, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import Gathered
+from fedapps.tasks.logs.signals import ROUNDING, Gathered
 
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import DataError
@@ -47,7 +47,7 @@ class ImagesImport(LogImport):
             label = self.at("label", labels, epoch, time)
             if label is None or not label["label"].strip():
                 missed += 1
-            elif epoch != last[0] or time - last[1] >= self.settings.every - 1e-6:
+            elif epoch != last[0] or time - last[1] >= self.settings.every - ROUNDING:
                 chosen[number], last = label["label"], (epoch, time)
         if not chosen:
             raise DataError(

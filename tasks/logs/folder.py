@@ -24,7 +24,7 @@ from fedapps.base.text_files import found_in, from_json
 
 from .mapping import Field, LogMapping, Signal, read_mapping
 from .readers import Log, image_of, open_log, value_at
-from .signals import Gathered, Series, Session, at_time, gather, sessions, signal_messages
+from .signals import ROUNDING, Gathered, Series, Session, at_time, gather, sessions, signal_messages
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _cuts(gathered: Gathered, gap: float) -> str:
         for by_id in gathered.series.values()
         for series in by_id.values()
     ]
-    long = np.concatenate([silence[silence > gap] for silence in silences])
+    long = np.concatenate([silence[silence > gap + ROUNDING] for silence in silences])
     parts = [f"{len(long)} gaps of up to {long.max():.3g} s"] if len(long) else []
     parts += [f"the clock went back {gathered.jumps} times"] if gathered.jumps else []
     parts += [f"{gathered.invalid} messages left out as not valid"] if gathered.invalid else []

@@ -111,11 +111,11 @@ class Source:
 
     @property
     def columns(self) -> set[str]:
-        """The columns that a reader must read for all but images, without the elements of lists."""
+        """The columns that a reader must read for all but images."""
         columns = [column for key, column in self.fields.items() if self.signal.fields[key].quantity != "image"]
         named = [name for column in columns for name in column.column.split(",")]
         named += [self.time.column if self.time else "", self.selector.id, self.selector.valid]
-        return {name.partition("[")[0] for name in named if name}
+        return {name for name in named if name}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedapps.base.errors import DataError, listed, need
 from fedapps.base.rows import FORMATS, format_of, lines_of, rows_of
-from fedapps.base.text_files import COMPRESSIONS, found_in, read_json, refuse_copies, shown
+from fedapps.base.text_files import COMPRESSIONS, found_in, read_json, shown
 
 #: The topic of a LeRobot data set.
 FRAMES = "frames"
@@ -31,6 +31,7 @@ TABLES = tuple(ending + compression for ending in FORMATS for compression in COM
 _END = 1 << 16  # bytes at an end of a file that identify it: a bag can have many gigabytes
 _TRIED = 100  # messages of a topic, to find one with all columns
 _FIRST = 100  # messages that tell a bag from another one in its place
+_LATE = 0.005  # seconds by which a frame of a video is another one than that of its row
 _ELEMENTS = 16  # of a list of numbers, named one by one
 _STARTS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png"}
 #: How the pixels of ROS images are stored, and the mode and the raw mode of Pillow.
@@ -243,16 +244,18 @@ class LeRobot(Log):
                 yield from batch.to_pylist()
 
     def messages(self, wanted: Mapping[str, Iterable[str]]) -> Iterator[Message]:
-        columns = set(wanted[FRAMES]) if FRAMES in wanted else set()
+        columns = {name.partition("[")[0] for name in wanted.get(FRAMES, ())}  # whole lists
         names = [name for name in self._names() if name in columns | {"timestamp", "episode_index"}]
         videos = {name: self._frames(name) for name in columns - set(names) if found_in(self.path, f"videos/**/{name}")}
+        starts: dict[tuple[str, int], float] = {}  # of each episode in the time of its video
         for path in self._files if FRAMES in wanted else []:
             for number, row in enumerate(self._rows(path, names), start=1):
                 location = f"{path}, row {number}"
                 for name, frames in videos.items():
-                    if (frame := next(frames, None)) is None:
-                        raise DataError(f"{location}: the videos of {name} have fewer frames than the data set rows")
-                    row[name] = frame
+                    frame = row[name] = next(frames, None)
+                    start = frame.time - row["timestamp"] if frame else np.inf
+                    if abs(starts.setdefault((name, row["episode_index"]), start) - start) > _LATE or not frame:
+                        raise DataError(f"{location}: the videos of {name} have other frames than the data set rows")
                 yield Message(FRAMES, row["timestamp"], row, row["episode_index"], location)
 
     def _frames(self, name: str) -> Iterator[Any]:
@@ -271,9 +274,11 @@ class Tables(Log):
 
     @property
     def _paths(self) -> dict[str, Path]:
-        paths = found_in(self.path, *(f"*{ending}" for ending in TABLES)) if self.path.is_dir() else [self.path]
-        refuse_copies(paths)
-        return {path.name.partition(".")[0]: path for path in paths}
+        paths: dict[str, Path] = {}
+        for path in found_in(self.path, *(f"*{ending}" for ending in TABLES)) if self.path.is_dir() else [self.path]:
+            if (other := paths.setdefault(path.name.rpartition(format_of(path))[0], path)) != path:
+                raise DataError(f"{other} and {path.name}: tables of one name; rename or remove one of them")
+        return paths
 
     def sizes(self) -> dict[str, int]:
         return {name: path.stat().st_size for name, path in self._paths.items()}
@@ -294,7 +299,7 @@ class Tables(Log):
             if name not in wanted:
                 continue
             with lines_of(path) as lines:
-                for number, row in rows_of(path, lines, format_of(path), True, (), (), ""):
+                for number, row in rows_of(path, lines, format_of(path), True, [*wanted[name]], (), ""):
                     yield Message(name, np.nan, row, 0, f"{path}, line {number}")
 
 
@@ -322,6 +327,8 @@ def value_at(content: Any, column: str, location: str) -> Any:
     """
     if column == ".":
         return content
+    if isinstance(content, Mapping) and column in content:  # such as "x [m]"
+        return content[column]
     name, *indices = column.replace("]", "").split("[")
     try:
         if isinstance(content, Mapping):

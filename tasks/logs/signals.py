@@ -25,7 +25,8 @@ _MANY_TURNS = 4 * pi  # rad: larger angles are degrees
 _MOST_TILT = 0.8  # rad of roll and pitch, beyond which the parts of a quaternion stand in another order
 #: Metres from which velocities are compared with positions, and the relative difference that is wrong.
 _WAY, _WRONG = 2.0, 0.5
-_ROUNDING = 1e-6  # seconds, and share of a step, within which times are equal
+#: Seconds, and share of a step, within which times are equal: those of LeRobot are rounded to float32.
+ROUNDING = 1e-4
 
 
 class Series(NamedTuple):
@@ -88,6 +89,7 @@ def gather(log: Log, mapping: LogMapping) -> Gathered:
             else [message.content]
         )
         for element in elements:
+            _check_frame(source, element, message.location)
             if (
                 source.selector.valid
                 and not _float(value_at(element, source.selector.valid, message.location)) >= source.selector.least
@@ -161,7 +163,7 @@ def signal_messages(
     wanted = {topic: {*images}.union(*(source.columns for source in of_topic)) for topic, of_topic in topics.items()}
     for message in log.messages(wanted):
         for source in topics[message.topic]:
-            _check_frame(source, message)
+            _check_frame(source, message.content, message.location)
             time = message.recorded
             if source.time:
                 time = _value("time", source.time, message.content, message.location)
@@ -173,11 +175,11 @@ def signal_messages(
             yield source, message, time
 
 
-def _check_frame(source: Source, message: Message) -> None:
-    frame, header = source.selector.frame, getattr(message.content, "header", None)
+def _check_frame(source: Source, content: Any, location: str) -> None:
+    frame, header = source.selector.frame, getattr(content, "header", None)
     if frame and header is not None and header.frame_id.lstrip("/") != frame:
         raise DataError(
-            f"{message.location}: frame {header.frame_id!r}; signals.{source.name}.frame says {frame!r}: transform the "
+            f"{location}: frame {header.frame_id!r}; signals.{source.name}.frame says {frame!r}: transform the "
             "positions into one frame, or correct the mapping"
         )
 
@@ -242,7 +244,7 @@ def _series(source: Source, rows: Sequence[tuple[int, float, list[Any]]]) -> Ser
 def sessions(series: Sequence[Series], holds: Sequence[bool], step: float, gap: float) -> Iterator[Session]:
     """Yield the sessions in which all of some signals have values, at the multiples of ``step``."""
     for epoch, begin, end in reduce(_overlaps, ([*pieces(one, gap)] for one in series)):
-        first, last = np.ceil(begin / step - _ROUNDING), np.floor(end / step + _ROUNDING)
+        first, last = np.ceil(begin / step - ROUNDING), np.floor(end / step + ROUNDING)
         if last >= first:
             times = np.arange(first, last + 1) * step
             yield Session(times, [at(one, epoch, times, hold) for one, hold in zip(series, holds, strict=True)])
@@ -252,7 +254,7 @@ def at(series: Series, epoch: int, times: np.ndarray, holds: bool) -> Mapping[st
     """The values of a signal at some times of an epoch, between its first and last message."""
     inside = series.epoch == epoch
     known = series.time[inside]
-    last = np.maximum(np.searchsorted(known, times + _ROUNDING, side="right") - 1, 0)
+    last = np.maximum(np.searchsorted(known, times + ROUNDING, side="right") - 1, 0)
     return {
         name: values[inside][last] if holds or values.dtype.kind == "U" else np.interp(times, known, values[inside])
         for name, values in series.values.items()
@@ -268,9 +270,14 @@ def at_time(series: Series, epoch: int, time: float, gap: float, holds: bool = F
 
 def pieces(series: Series, gap: float) -> Iterator[tuple[int, float, float]]:
     """The epoch, the first and the last time of each stretch without a silence longer than ``gap``."""
-    ends = np.flatnonzero((np.diff(series.epoch) != 0) | (np.diff(series.time) > gap))
-    for first, last in zip(np.r_[0, ends + 1], np.r_[ends, len(series.time) - 1], strict=True):
+    starts = begins(series, gap)
+    for first, last in zip(np.r_[0, starts], np.r_[starts - 1, len(series.time) - 1], strict=True):
         yield int(series.epoch[first]), float(series.time[first]), float(series.time[last])
+
+
+def begins(series: Series, gap: float) -> np.ndarray:
+    """The indices of the messages after a silence longer than ``gap``, or after the clock went back."""
+    return np.flatnonzero((np.diff(series.epoch) != 0) | (np.diff(series.time) > gap + ROUNDING)) + 1
 
 
 def _overlaps(

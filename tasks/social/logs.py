@@ -10,7 +10,7 @@ import numpy as np
 from fedapps.tasks.logs.folder import ImportSettings, LogImport, Output
 from fedapps.tasks.logs.mapping import MOTION, Field, Signal
 from fedapps.tasks.logs.readers import Log
-from fedapps.tasks.logs.signals import Gathered, Series, turned
+from fedapps.tasks.logs.signals import Gathered, Series, begins, turned
 
 from fedapps.base.atomic import path_name
 from fedapps.base.errors import DataError
@@ -63,7 +63,7 @@ class SocialImport(LogImport):
 
     def convert(self, log: Log, gathered: Gathered, output: Output) -> str:
         (robot,), (ratings,) = (gathered.series[name].values() for name in ("robot", "rating"))
-        tracked = [_facing(series) for series in gathered.series["people"].values()]
+        tracked = [_facing(series, self.settings.gap) for series in gathered.series["people"].values()]
         scenes: list[str] = []
         missed = 0
         for epoch, time, score in zip(ratings.epoch, ratings.time, ratings.values["score"], strict=True):
@@ -106,14 +106,15 @@ class SocialImport(LogImport):
         return {"robot": {"id": 0}, "humans": humans, "objects": [], "links": [], "room": [*corners, corners[0]]}
 
 
-def _facing(series: Series) -> Series:
+def _facing(series: Series, gap: float) -> Series:
     """A person's poses, with a heading along the way where the log has none. Who stands faces as before."""
     values = series.values
     if "heading" in values:
         return series
     if not {"vx", "vy"} <= values.keys():
-        ways = np.gradient(np.stack([values["x"], values["y"]]), axis=1) if len(series.time) > 1 else np.zeros((2, 1))
-        values = {**values, "vx": ways[0], "vy": ways[1]}
+        stretches = np.split(np.stack([values["x"], values["y"]]), begins(series, gap), axis=1)
+        ways = [np.gradient(way, axis=1) if way.shape[1] > 1 else np.zeros_like(way) for way in stretches]
+        values = {**values, **dict(zip(("vx", "vy"), np.concatenate(ways, axis=1), strict=True))}
     moves = np.hypot(values["vx"], values["vy"]) > _STANDING
     last = np.maximum.accumulate(np.where(moves, np.arange(len(moves)), int(np.argmax(moves))))
     heading = np.unwrap(np.arctan2(values["vy"], values["vx"])[last])

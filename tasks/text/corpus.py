@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.partitioners import hold_out
+from fedapps.tasks.partitioners import hold_out_each
 
 from fedapps.base.errors import DataError
 from fedapps.base.rows import SHEETS
@@ -258,7 +258,7 @@ def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus
         for rows in (training, testing)
     )
     if not testing:
-        kept, held = hold_out(np.arange(len(train_examples.texts)), layout.test_share, layout.seed, "text.test")
+        kept, held = hold_out_each(np.arange(len(train_examples.texts)), layout.test_share, layout.seed, "text.test")
         train_examples, test_examples = (
             Examples(tuple(train_examples.texts_at(rows)), train_examples.labels[rows]) for rows in (kept, held)
         )

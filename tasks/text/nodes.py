@@ -12,7 +12,15 @@ from functools import cached_property, lru_cache
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, Metrics, NodeData
-from fedapps.tasks.partitioners import Part, by_stage, deal, dirichlet_shares, flower_partition, label_shares
+from fedapps.tasks.partitioners import (
+    Part,
+    by_stage,
+    deal,
+    dirichlet_shares,
+    flower_partition,
+    hold_out_each,
+    label_shares,
+)
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -178,8 +186,12 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
     return train, test
 
 
-def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:
-    """Split a node's examples into those for training and those for validation."""
+def splits_of(train: Part, options: Options, key: str, *, own: bool = False) -> dict[str, Part]:
+    """Split a node's examples into those for training and those for validation; its ``own`` files can grow."""
+    if own:
+        kept, validation = hold_out_each(train, options.validation_share, options.partition_seed, f"text.{key}")
+        used = generator(options.partition_seed, "text.used", key).permutation(kept)[: options.train_examples or None]
+        return {"train": np.sort(used), "validation": validation}
     order = generator(options.partition_seed, "text.validation", key).permutation(train)
     held = int(options.validation_share * len(train))
     used = held + options.train_examples if options.train_examples else len(order)
@@ -253,10 +265,10 @@ def node_data(corpus: Corpus, options: Options, words: Words, partition: int, nu
     return _node(node_key(partition), corpus, options, words, train[partition], test[partition], common=True)
 
 
-def whole_data(corpus: Corpus, options: Options, words: Words, key: str) -> NodeData:
-    """Return the whole corpus as one node, which has all test examples."""
+def whole_data(corpus: Corpus, options: Options, words: Words, key: str, *, own: bool) -> NodeData:
+    """Return the whole corpus as one node, which has all test examples; of its ``own`` files or of all nodes."""
     train, test = np.arange(len(corpus.train.texts)), np.arange(len(corpus.test.texts))
-    return _node(key, corpus, options, words, train, test, common=False)
+    return _node(key, corpus, options, words, train, test, common=False, own=own)
 
 
 @lru_cache(maxsize=8)
@@ -272,9 +284,17 @@ class _Encoded:
 
 
 def _node(
-    key: str, corpus: Corpus, options: Options, words: Words, train: Part, test: Part, *, common: bool
+    key: str,
+    corpus: Corpus,
+    options: Options,
+    words: Words,
+    train: Part,
+    test: Part,
+    *,
+    common: bool,
+    own: bool = False,
 ) -> NodeData:
-    kept = splits_of(train, options, key)
+    kept = splits_of(train, options, key, own=own)
     own_words = words.own(corpus.train.texts_at(kept["train"]), options)
     public = None if own_words else words.public
     vocabulary = own_words or public

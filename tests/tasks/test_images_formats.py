@@ -256,11 +256,17 @@ def test_a_line_says_what_was_taken_for_what(tmp_path):
     [
         (png(TRAIN[0][0])[:60], r"00000\.png: not an image, or damaged: .*; replace it, or remove it"),
         (b"no image", r"00000\.png: not an image, or damaged"),
+        (None, r"00000\.png: cannot be read: No such file"),
     ],
 )
 def test_a_damaged_image_is_named(content, said, tmp_path):
     write_folders(tmp_path, *TRAIN)
-    (tmp_path / "cat" / "00000.png").write_bytes(content)
+    path = tmp_path / "cat" / "00000.png"
+    path.unlink()
+    if content is None:
+        path.symlink_to("moved.png")
+    else:
+        path.write_bytes(content)
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=said):
         found.pixels(LAYOUT.size)

@@ -1,5 +1,6 @@
 """The readers of logs: files that the libraries of their formats wrote give the same messages."""
 
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,11 @@ PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 def rows(log: Log, wanted: dict[str, list[str]]) -> list[tuple[object, ...]]:
     """The topic, time and wanted columns of each message."""
     return [
-        (topic, round(time, 6), *(value_at(content, column, where) for column in wanted[topic]))
+        (
+            topic,
+            round(time, 6) if time == time else nan,
+            *(value_at(content, column, where) for column in wanted[topic]),
+        )
         for topic, time, content, _, where in log.messages(wanted)
     ]
 
@@ -91,25 +96,49 @@ def test_the_episodes_of_a_lerobot_data_set_are_parts_with_images(tmp_path: Path
     assert dict(columns_of(topic.example))["observation.image"] == ("a frame of a video" if videos else "an image")
 
 
-def test_videos_with_fewer_frames_than_rows_are_refused(tmp_path: Path) -> None:
-    episode = {"state": np.zeros((3, 1)), "action": np.zeros((3, 1)), "images": np.zeros((2, 32, 32, 3), np.uint8)}
-    log = open_log(write_lerobot(tmp_path, [episode], videos=True))
-    with pytest.raises(DataError, match=r"row 3: the videos of observation\.image have fewer frames than the data set"):
+@pytest.mark.parametrize(
+    ("frames", "place"), [((2,), "0.parquet, row 3"), ((2, 4), "0.parquet, row 3"), ((4, 3), "1.parquet, row 2")]
+)
+def test_a_video_with_other_frames_than_rows_gives_no_row_the_frame_of_another(
+    tmp_path: Path, frames: tuple[int, ...], place: str
+) -> None:
+    episodes = [
+        {"state": np.zeros((3, 1)), "action": np.zeros((3, 1)), "images": np.zeros((count, 32, 32, 3), np.uint8)}
+        for count in frames
+    ]
+    log = open_log(write_lerobot(tmp_path, episodes, videos=True))
+    with pytest.raises(DataError, match=rf"{place}: the videos of observation\.image have other frames than the data"):
         list(log.messages({"frames": ["observation.image"]}))
 
 
 def test_a_folder_of_tables_has_a_topic_for_each(tmp_path: Path) -> None:
-    (tmp_path / "robot.csv").write_text("t,x\n0,1.5\n1,2.5\n")
+    (tmp_path / "robot.1.csv").write_text("t,x [m]\n0,1.5\n1,2.5\n")
+    (tmp_path / "robot.2.csv").write_text("t\n0\n")
     (tmp_path / "people.jsonl").write_text('{"t": 0, "id": "a", "x": 3}\n')
     log = open_log(tmp_path)
     assert not log.ordered
-    assert [(m.topic, m.content["x"], m.location) for m in log.messages({"robot": [], "people": []})] == [
-        ("people", 3, f"{tmp_path / 'people.jsonl'}, line 1"),
-        ("robot", "1.5", f"{tmp_path / 'robot.csv'}, line 2"),
-        ("robot", "2.5", f"{tmp_path / 'robot.csv'}, line 3"),
-    ]
-    assert {name: topic.kind for name, topic in log.topics().items()} == {"people": ".jsonl", "robot": ".csv"}
-    assert open_log(tmp_path / "robot.csv").ordered
+    wanted = {"robot.1": ["x [m]"], "people": ["x"]}
+    assert rows(log, wanted) == [("people", nan, 3), ("robot.1", nan, "1.5"), ("robot.1", nan, "2.5")]
+    assert [message.location for message in log.messages(wanted)][1] == f"{tmp_path / 'robot.1.csv'}, line 2"
+    assert {name: topic.kind for name, topic in log.topics().items()} == {
+        "people": ".jsonl",
+        "robot.1": ".csv",
+        "robot.2": ".csv",
+    }
+    assert open_log(tmp_path / "robot.1.csv").ordered
+    (tmp_path / "people.csv.gz").touch()
+    with pytest.raises(DataError, match=r"people\.csv\.gz and people\.jsonl: tables of one name; rename or remove one"):
+        log.topics()
+
+
+def test_a_table_with_a_column_twice_or_with_semicolons_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y,x\n0,1,2\n")
+    assert rows(open_log(tmp_path / "t.csv"), {"t": ["y"]}) == [("t", nan, "1")]
+    with pytest.raises(DataError, match=r"t\.csv, line 1: column x occurs twice; keep or rename one of the two"):
+        rows(open_log(tmp_path / "t.csv"), {"t": ["x"]})
+    (tmp_path / "t.csv").write_text("x;y\n0,5;1,5\n")
+    with pytest.raises(DataError, match=r"line 2: 3 cells; expected 1, .* \(separate the columns of a \.csv file by"):
+        rows(open_log(tmp_path / "t.csv"), {"t": ["x"]})
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:

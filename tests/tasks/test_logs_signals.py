@@ -170,6 +170,16 @@ def test_messages_of_another_frame_are_refused(tmp_path: Path) -> None:
         read(tmp_path, ROBOT + PEOPLE, SIGNALS, log)
 
 
+def test_the_frame_of_each_marker_is_checked(tmp_path: Path) -> None:
+    ros = Messages()
+    markers = [("/people", 0.1 * row, ros.marker(0.1 * row, frame)) for row, frame in enumerate(("odom", "base_link"))]
+    log = write_bag(tmp_path / "a.mcap", [("/odom", 0, ros.odometry(0, 0)), *markers])
+    mapping = PEOPLE.replace('time = { column = "header.stamp", unit = "s" }', "")
+    mapping = mapping.replace('"people"', '"markers"').replace('"name"', '"id"')
+    with pytest.raises(DataError, match=r"topic /people, message 3: frame 'base_link'; signals\.people\.frame says"):
+        read(tmp_path, ROBOT + mapping, SIGNALS, log)
+
+
 def test_a_frame_is_the_same_with_a_slash_before_it(tmp_path: Path) -> None:
     ros = Messages()
     odometry = ros.odometry(0, 0)
@@ -265,6 +275,19 @@ def test_tables_of_one_log_are_refused_if_a_clock_goes_back_because_their_rows_c
     mapping = '[signals.speed]\ntopic = "t"\ntime = {column = "t", unit = "s"}\nv = {column = "v", unit = "m/s"}\n'
     with pytest.raises(DataError, match=r"line 3: the time goes back from 1\.000 to 0\.500 s; .* cut all of them"):
         read(tmp_path, mapping, LINE, tmp_path / "log")
+
+
+def test_silences_of_the_length_of_a_gap_end_no_session() -> None:
+    seconds = np.float64(1.7e9) + 0.7 * np.arange(50)  # differences of such times are rounded
+    series = Series(np.zeros(50, int), seconds, {"v": np.arange(50.0)})
+    assert len([*sessions([series], [False], 0.7, 0.7)]) == 1
+
+
+def test_values_hold_from_times_that_were_rounded_to_float32_on() -> None:
+    exact = np.arange(2000) * 0.1
+    series = Series(np.zeros(2000, int), exact.astype(np.float32).astype(float), {"v": np.arange(2000.0)})
+    (session,) = sessions([series], [True], 0.1, 0.5)
+    np.testing.assert_array_equal(session.values[0]["v"], np.arange(2000))
 
 
 def test_a_jump_that_two_topics_see_one_after_the_other_pairs_no_old_message_with_a_new_one(tmp_path: Path) -> None:

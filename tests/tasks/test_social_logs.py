@@ -99,3 +99,15 @@ def test_who_stands_faces_as_before(tmp_path: Path) -> None:
     walks, stands = (scene.humans[0][2] for scene in read_participant(tmp_path / "out", "q"))
     assert walks == pytest.approx(stands, abs=1e-6)
     assert abs(stands) == pytest.approx(0.5, abs=1e-6)  # of 180 degrees
+
+
+def test_who_comes_back_elsewhere_did_not_walk_there(tmp_path: Path) -> None:
+    ros, messages = Messages(), []
+    for tick in range(41):  # the person walks towards +x, is not seen for 2 s, and goes on 4 m to the right
+        time = tick * 0.1
+        messages.append(("/odom", time, ros.odometry(time, 1.0, 1.0)))
+        if not 1.0 < time < 3.0:
+            messages.append(("/people", time, ros.people(time, {"a": (2.0 + time, 5.0 - 4.0 * (time > 2.0))})))
+    messages += [("/rating", time, ros.number(70.0)) for time in (1.0, 3.0)]
+    imported(tmp_path, sorted(messages, key=lambda m: m[1]))
+    assert [abs(scene.humans[0][2]) for scene in read_participant(tmp_path / "out", "q")] == [1.0, 1.0]  # as the robot

@@ -173,19 +173,34 @@ def test_without_a_test_file_a_share_of_the_texts_is_held_out(tmp_path):
     options = replace(MOODS, test_share=0.25, validation_share=0.0, partition="iid")
     corpus = read_corpus(tmp_path, options.layout())
     texts = {*corpus.train.texts}, {*corpus.test.texts}
-    assert [len(some) for some in texts] == [15, 5]
+    assert [len(some) for some in texts] == [17, 3]  # each is drawn
     assert set.union(*texts) == {line.split(",")[0] for line in lines}
     assert [int(text.removeprefix("word")) % 2 for text in corpus.test.texts] == corpus.test.labels.tolist()
     nodes = [TextTask(options).load_node(tmp_path, node, 3) for node in range(3)]
-    assert [node.count("train") for node in nodes] == [5, 5, 5]
+    assert [node.count("train") for node in nodes] == [6, 6, 5]
     assert [node.count("test") for node in nodes] == [1, 1, 1]
-    assert "train: 15 from train.csv; test: 5 from 25% of these, drawn; " in TextTask(options).describe_data(tmp_path)
+    assert "train: 17 from train.csv; test: 3 from 25% of these, drawn; " in TextTask(options).describe_data(tmp_path)
     other = read_corpus(tmp_path, replace(options, partition_seed=1).layout())
     assert other.test.texts != corpus.test.texts
     with pytest.raises(DataError, match=r"no test texts; .*text\.test-share above 0 holds some out"):
         TextTask(replace(options, test_share=0.0)).load_node(tmp_path, 0, 3)
     (tmp_path / "test.csv").write_text("text,label\nother,0\n")
     assert len(read_corpus(tmp_path, options.layout()).train.texts) == 20
+
+
+def test_no_text_that_trained_is_held_out_when_others_follow(tmp_path):
+    """The data of a node that is asked again every week."""
+    task, weeks = own_words(replace(MOODS, test_share=0.2, validation_share=0.2)), []
+    for count in (300, 500):
+        lines = [f"word{number},{number % 2}" for number in range(count)]
+        (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]))
+        data = task.load_own(tmp_path)
+        assert task.own_profile(tmp_path).num_examples == data.count("train") == pytest.approx(0.64 * count, abs=30)
+        trained = data.extra["vocabulary"].words[2:]  # the words of the training texts
+        weeks.append((trained, {*read_corpus(tmp_path, task.layout).test.texts}))
+    (first, tested), (second, tested_later) = weeks
+    assert set(first) < set(second)
+    assert tested < tested_later
 
 
 def test_what_files_are_taken_for(tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.arrays import memory_of
 from fedapps.clients.local_part import ComposedParts
 from fedapps.clients.state import ContextState
 from fedapps.strategies import BaseStrategy, FisherExchange
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from toy_nodes import NAMES, SETTINGS, at, initial, nodes_app, staged
 from toy_nodes import node as node_of
-from toys import arrays_of, federate, same_bits
+from toys import ToyTask, arrays_of, federate, same_bits
 
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.methods.baselines import StlPart
@@ -23,6 +24,13 @@ from fedapps.methods.fedprox import Proximal
 from fedapps.methods.l2_transfer import L2TransferPart
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import build_method
+
+
+class FrozenEncoder(ToyTask):
+    def build_model(self):
+        model = super().build_model()
+        model.get_submodule("encoder").requires_grad_(False)
+        return model
 
 
 def node(folder, *parts):
@@ -58,6 +66,17 @@ def test_the_past_holds_from_the_second_stage_on(tmp_path, part):
         return sum(float(np.square(arrays[name] - first[0][name]).sum()) for name in NAMES[:3])
 
     assert moved(tied) < moved(free)
+
+
+@pytest.mark.parametrize("part", [EwcPart(0.5), L2TransferPart(0.5)])
+def test_nothing_is_kept_of_frozen_parameters(tmp_path, part):
+    """Below adapters, they are nearly the whole model."""
+    client = node_of(tmp_path, part, data=staged(1), task=FrozenEncoder())
+    for server_round, stage in ((1, 0), (2, 1)):
+        client.train_round({}, at(server_round, stage))
+        memory = EwcState.read(memory_of(client.private.load(server_round + 1)))
+        assert set(memory.now_precision) == set(memory.now_anchor) == {"head.weight", "head.bias"}
+    assert set(memory.precision) == set(memory.linear) == {"head.weight", "head.bias"}
 
 
 def test_an_overwhelming_pull_leaves_the_last_stages_solution(tmp_path):
