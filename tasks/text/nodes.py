@@ -190,8 +190,8 @@ def splits_of(train: Part, options: Options, key: str, *, own: bool = False) -> 
     """Split a node's examples into those for training and those for validation; its ``own`` files can grow."""
     if own:
         kept, validation = hold_out_each(train, options.validation_share, options.partition_seed, f"text.{key}")
-        used = generator(options.partition_seed, "text.used", key).permutation(kept)[: options.train_examples or None]
-        return {"train": np.sort(used), "validation": validation}
+        drawn = generator(options.partition_seed, "text.used", key).permutation(kept)[: options.train_examples or None]
+        return {"train": np.sort(drawn), "validation": validation}
     order = generator(options.partition_seed, "text.validation", key).permutation(train)
     held = int(options.validation_share * len(train))
     used = held + options.train_examples if options.train_examples else len(order)
