@@ -14,10 +14,10 @@ small layers train in the time of a few dozen operations.
 
 The penalties on the parts are
 
-    λ_A Σ|A_t| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
+    λ_A Σ_{s≤t} |A_s| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
 
-where θ_s are the weights of stage s when the current stage t began; APD as published also has λ_A Σ|A_s| of these. As
-with every prior of a node only their gradient is needed, which is added to that of the loss.
+where θ_s are the weights of stage s when the current stage t began. As with every prior of a node only their gradient
+is needed, which is added to that of the loss.
 """
 
 from __future__ import annotations
@@ -325,11 +325,15 @@ class DecomposedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Drift:
-    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ."""
+    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² + λ_A Σ_s |A_s| over the earlier stages.
+
+    ``weight`` is λ_d ≥ 0, ``l1`` λ_A ≥ 0, ``old`` ``[k-1, n]`` θ.
+    """
 
     weight: float
     layout: Layout
     old: Tensor
+    l1: float = 0.0
 
     def on_base(self, parts: Parts) -> QuadraticPrior:
         """With A_s and m_s as they are: a quadratic prior on ``base``, in one pass for any number of stages."""
@@ -348,7 +352,7 @@ class Drift:
         moved = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
         base.grad.add_((moved * wide).sum(0))
         by_unit = torch.zeros_like(gates).scatter_add_(1, self.layout.unit_of.expand_as(wide), moved * base)
-        adaptive.grad = moved
+        adaptive.grad = moved.add(adaptive.sign(), alpha=self.l1)
         mask.grad = by_unit * gates * (1 - gates)
 
 

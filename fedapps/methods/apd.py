@@ -73,7 +73,7 @@ class Decomposition(LocalPart):
     Parameters
     ----------
     l1 : float
-        Weight ≥ 0 of Σ|A_t|.
+        Weight ≥ 0 of Σ|A_t|, and of the Σ|A_s| of earlier stages.
     drift : float
         Weight ≥ 0 of the squared changes of earlier stages' weights.
     l1_mask : float
@@ -150,8 +150,8 @@ class Decomposition(LocalPart):
     def prior(self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound) -> PartsPrior:
         of = decomposed(model)
         drift = None
-        if self.drift and len(old := of.parts().old):
-            drift = Drift(self.drift, of.layout, old)
+        if (self.drift or self.l1) and len(old := of.parts().old):
+            drift = Drift(self.drift, of.layout, old, self.l1)
         absolute = {"adaptive": self.l1, "mask": self.l1_mask}
         return PartsPrior({}, {}, {name: weight for name, weight in absolute.items() if weight}, drift)
 

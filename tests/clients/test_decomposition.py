@@ -209,10 +209,10 @@ def test_the_penalties_by_hand():
         knowledge=zero.view(0, 1),
         alpha=zero.view(0, 1),
     )
-    drift = Drift(0.5, layout, parts.old)
+    drift = Drift(0.5, layout, parts.old, l1=0.1)
     found = gradients(model_of(parts, layout, plain), PartsPrior({}, {}, {"adaptive": 0.1, "mask": 0.2}, drift))
-    # d/dB = 2·½·3·σ = 1.5, d/dA = 3, d/dm = 3·B·σ(1 − σ) = 1.5; then the signs of A_2 and m_2.
-    expected = {"base": 1.5, "past_adaptive": 3, "past_mask": 1.5, "adaptive": -0.1, "mask": 0.2}
+    # d/dB = 2·½·3·σ = 1.5, d/dA = 3 and the sign of A_1, d/dm = 3·B·σ(1 − σ) = 1.5; then the signs of A_2 and m_2.
+    expected = {"base": 1.5, "past_adaptive": 3.1, "past_mask": 1.5, "adaptive": -0.1, "mask": 0.2}
     assert {name: float(gradient) for name, gradient in found.items()} == pytest.approx(expected)
 
 
@@ -225,8 +225,9 @@ def test_the_drift_has_the_gradient_of_autograd(hidden, outputs, stages, seed):
     base, adaptive, mask = (
         t.clone().requires_grad_() for t in (parts.base, parts.adaptive[:-1], parts.mask[:-1])
     )  # fmt: skip
-    (0.3 * (composed(layout, base, mask, adaptive) - parts.old).square().sum()).backward()
-    drift = Drift(0.3, layout, parts.old)
+    changes = composed(layout, base, mask, adaptive) - parts.old
+    (0.3 * changes.square().sum() + 0.2 * adaptive.abs().sum()).backward()
+    drift = Drift(0.3, layout, parts.old, l1=0.2)
     found = gradients(model_of(parts, layout, plain), PartsPrior({}, {}, drift=drift))
     for name, tensor in {"base": base, "past_adaptive": adaptive, "past_mask": mask}.items():
         np.testing.assert_allclose(found[name], tensor.grad, atol=1e-9)
