@@ -320,8 +320,8 @@ class ReplyFilter:
         arrays = {} if expected is None else shared_arrays(content, expected, self.compression, self.buffers)
         examples = received.get(self.examples_key)
         if reason := check_count(examples, self.examples_key) or MetricMean.refusal_reason(received):
-            others = f"; the metrics are {', '.join(islice(received, _LISTED))} (weighted_by_key can name one)"
-            raise ValueError(reason + (others if examples is None and received else ""))
+            came = f"; the metrics are {', '.join(islice(received, _LISTED))} (weighted_by_key can name one)"
+            raise ValueError(reason + (came if examples is None and received else ""))
         if self.examples_key != wire.NUM_EXAMPLES:
             others = {name: value for name, value in received.items() if name != self.examples_key}
             received = MetricRecord({**others, wire.NUM_EXAMPLES: float(examples)})  # type: ignore[arg-type]
