@@ -25,9 +25,7 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding as Form,
-)
+from cryptography.hazmat.primitives.serialization import Encoding as Form
 from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,

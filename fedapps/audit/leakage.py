@@ -23,14 +23,7 @@ from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
 from fedapps.tasks.base import Batch, Task
 
-from .counts import (
-    head_layer,
-    input_errors,
-    label_counts,
-    linear_inputs,
-    mean_answers,
-    right_share,
-)
+from .counts import head_layer, input_errors, label_counts, linear_inputs, mean_answers, right_share
 from .matching import PIXELS, Search, decibels, errors, matched, vector
 from .membership import FINAL, explaining, membership_rows
 from .observed import (
