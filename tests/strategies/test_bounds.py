@@ -211,6 +211,15 @@ def test_the_median_follows_what_all_nodes_send():
         assert sum(bound.refusal_reason({"the update": size}, {}) is not None for size in sizes) == refused
 
 
+def test_the_median_is_that_of_three_sizes_or_more_in_the_last_five_rounds():
+    bound, medians = SizeBound(2.0), []
+    for size in (1, 9, 9, 9, 1, 1, 9):
+        bound.begin_round()
+        medians.append(bound.median("the update"))
+        bound.note("the update", size)
+    assert medians == [None, None, None, 9, 9, 9, 9]  # the last one of 9, 9, 9, 1 and 1, without the first 1
+
+
 def test_replies_that_are_refused_do_not_give_the_median_of_the_first_round():
     bound = SizeBound(2.0)
     bound.begin_round()
