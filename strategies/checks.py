@@ -71,17 +71,13 @@ def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
     if len(text) > limit:
         head = limit // 4
         text = f"{text[:head]} [... {len(text) - limit} characters left out ...] {text[head - limit :]}"
-    shown = "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
+    shown = "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
     return _LINE_END.sub(CONTINUED, shown)
 
 
 def is_valid_name(text: object) -> TypeGuard[str]:
     """Whether a value from a node can be a name: a string of 1 to 200 printable characters on one line."""
     return isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and text.isprintable()
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 #: Above this, float64 does not represent every integer.
