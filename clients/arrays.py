@@ -15,14 +15,8 @@ from torch import Tensor, nn
 from fedapps.base.options import matches as matches
 
 Arrays = dict[str, np.ndarray]
-
-
 STAGE = "stage"
-
-
 PREFIX = "memory."
-
-
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 

@@ -161,8 +161,6 @@ class DataCache:
 
 #: The data of the nodes of this process.
 loaded_data = DataCache()
-
-
 #: Runs whose numbers a node remembers, because several can be under way at a time.
 _RUNS = 16
 

@@ -154,8 +154,6 @@ def unit_axes(model: nn.Module) -> dict[str, int]:
 
 #: σ(m) = 2/3, so that B ⊙ σ(m) + B/3 = B: a stage begins at the base as it is.
 INITIAL_MASK = log(2.0)
-
-
 INITIAL_ADAPTIVE = 1 / 3
 
 
@@ -184,9 +182,7 @@ class Parts:
         mask = base.new_full((1, len(layout.layer_of_unit)), INITIAL_MASK)
         nothing = base.new_zeros
         adaptive = INITIAL_ADAPTIVE * base[None]
-        return cls(
-            (stage,), base, adaptive, mask, own[None], nothing(0, n), nothing(0, n), nothing(0, layers)
-        )  # fmt: skip
+        return cls((stage,), base, adaptive, mask, own[None], nothing(0, n), nothing(0, n), nothing(0, layers))
 
     def begin(self, layout: Layout, stage: int) -> Parts:
         """The parts when another stage begins.

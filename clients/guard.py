@@ -50,10 +50,7 @@ class Guard:
 
     @classmethod
     def of(
-        cls,
-        node_config: Mapping[str, Any],
-        methods: Iterable[tuple[str, ...]] = ((),),
-        also: Sequence[str] = (),
+        cls, node_config: Mapping[str, Any], methods: Iterable[tuple[str, ...]] = ((),), also: Sequence[str] = ()
     ) -> "Guard":
         """The guard of a node: the patterns in the key ``private`` of its node config, those in ``also``, its rules."""
         patterns = (pattern.strip() for pattern in str(node_config.get(PRIVATE, "")).split(","))

@@ -123,7 +123,7 @@ class StackedPhase:
         self.trained = {name: stacked[name].requires_grad_() for name in names}
         self.fixed = {name: tensor for name, tensor in stacked.items() if name not in names}
         self.prior = _stacked_prior([of.prior for _, of, _ in members], self.trained)
-        self.rates = _stacked_rates([of.rates for _, of, _ in members], self.trained)
+        self.rates = _filled([of.rates or {} for _, of, _ in members], self.trained, 1.0)
         self.device = next(iter(stacked.values())).device
         self.total = torch.zeros(len(members), device=self.device)
         self.phase = phase
@@ -279,11 +279,6 @@ def _stacked_prior(priors: Sequence[QuadraticPrior | None], named: Mapping[str, 
     precision = [prior.precision if prior is not None else {} for prior in priors]
     linear = [prior.linear if prior is not None else {} for prior in priors]
     return QuadraticPrior(_filled(precision, named, 0.0), _filled(linear, named, 0.0))
-
-
-def _stacked_rates(rates: Sequence[Mapping[str, Tensor] | None], named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The rates on stacked parameters; 1 where a node has none."""
-    return _filled([of or {} for of in rates], named, 1.0)
 
 
 def _filled(rows: Sequence[Mapping[str, Tensor]], named: Mapping[str, Tensor], otherwise: float) -> dict[str, Tensor]:

@@ -41,10 +41,7 @@ class QuadraticPrior:
 
     def __add__(self, other: QuadraticPrior) -> QuadraticPrior:
         """The sum of two penalties, where both have a tensor on the device of the first."""
-        return QuadraticPrior(
-            _sum(self.precision, other.precision),
-            _sum(self.linear, other.linear),
-        )
+        return QuadraticPrior(_sum(self.precision, other.precision), _sum(self.linear, other.linear))
 
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
         """Add Pθ − L to the gradients of the named parameters, in place; those that are not trained have none.

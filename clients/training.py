@@ -209,10 +209,7 @@ class Trained:
 
 
 def run_plan(
-    model: nn.Module,
-    plan: Sequence[Phase],
-    epoch: Callable[[int], Iterator[Batch]],
-    loss_of: Loss,
+    model: nn.Module, plan: Sequence[Phase], epoch: Callable[[int], Iterator[Batch]], loss_of: Loss
 ) -> Trained:
     """Train a model in place, phase by phase. All randomness comes from torch's global generator.
 
@@ -243,12 +240,7 @@ def run_plan(
     return done
 
 
-def run_phase(
-    model: nn.Module,
-    phase: Phase,
-    epoch: Callable[[int], Iterator[Batch]],
-    loss_of: Loss,
-) -> Trained:
+def run_phase(model: nn.Module, phase: Phase, epoch: Callable[[int], Iterator[Batch]], loss_of: Loss) -> Trained:
     """Train a model in place for one phase. The parameters are those of :func:`run_plan`."""
     named = trained_parameters(model, phase)
     frozen = (
@@ -396,9 +388,7 @@ def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _scaled_step(
-    optimizer: torch.optim.Optimizer,
-    named: Mapping[str, nn.Parameter],
-    rates: Mapping[str, Tensor] | None,
+    optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], rates: Mapping[str, Tensor] | None
 ) -> Callable[[], object]:
     """The optimizer's step with each parameter's change scaled by its rate; a rate of 1 changes nothing, exactly."""
     scaled = [

@@ -16,14 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from .flower_internals import (
-    direct_arrays,
-    empty_run,
-    error_reply,
-    flower_identity,
-    received_copy,
-    set_message_id,
-)
+from .flower_internals import direct_arrays, empty_run, error_reply, flower_identity, received_copy, set_message_id
 from .joint_work import side_by_side
 
 _SERVER = 1  # Flower's id of the server; node ids start after it
@@ -38,12 +31,7 @@ class MessageGrid(Grid):
     """A grid that makes messages itself."""
 
     def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         """Create a message, for apps that ask the grid for it."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

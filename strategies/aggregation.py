@@ -179,7 +179,7 @@ class StreamingMean:
             elif self.integers == "newest":
                 self._integers[name] = value.copy()
             else:
-                self._integers[name] += float(weight) * _difference(value, self._template[name])
+                self._integers[name] += float(weight) * (value.astype(np.int64) - self._template[name].astype(np.int64))
 
     def _begin(self, arrays: Arrays) -> None:
         check_kinds(arrays)
@@ -250,10 +250,6 @@ def fold(mean: NDArray[Any], value: NDArray[Any], share: float) -> None:
         np.subtract(part, new, out=step)
         np.multiply(step, share, out=step)
         np.subtract(part, step, out=part)
-
-
-def _difference(value: NDArray[Any], origin: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(value.astype(np.int64) - origin.astype(np.int64))
 
 
 MeanRule = Literal["weighted", "uniform", "geometric"]

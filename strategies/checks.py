@@ -71,17 +71,13 @@ def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
     if len(text) > limit:
         head = limit // 4
         text = f"{text[:head]} [... {len(text) - limit} characters left out ...] {text[head - limit :]}"
-    shown = "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
+    shown = "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
     return _LINE_END.sub(CONTINUED, shown)
 
 
 def is_valid_name(text: object) -> TypeGuard[str]:
     """Whether a value from a node can be a name: a string of 1 to 200 printable characters on one line."""
     return isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and text.isprintable()
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 #: Above this, float64 does not represent every integer.
@@ -125,8 +121,7 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     variance of a normalisation must be at least 0. Both arguments must have the same names, shapes and dtypes.
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
-    variances = (name for name in floats if name.endswith(wire.RUNNING_VARIANCE))
-    if negative := [n for n in variances if last_part(n) == wire.RUNNING_VARIANCE and (floats[n] < 0).any()]:
+    if negative := [n for n, a in floats.items() if last_part(n) == wire.RUNNING_VARIANCE and (a < 0).any()]:
         return f"a variance is below 0: {_listing(negative)}"
     with np.errstate(over="ignore", invalid="ignore"):
         suspects = {name: array for name, array in floats.items() if not is_near(array)}
@@ -162,17 +157,11 @@ def check_names(expected: Mapping[str, object], received: Mapping[str, object]) 
         return None
     missing = [name for name in expected if name not in received]
     extra = [name for name in received if name not in expected]
-    faults = []
-    if missing:
-        faults.append(f"missing {_listing(missing)}")
-    if extra:
-        faults.append(f"unexpected {_listing(extra)}")
-    return f"array names differ: {'; '.join(faults)}" if faults else None
+    faults = [f"{what} {_listing(names)}" for what, names in (("missing", missing), ("unexpected", extra)) if names]
+    return f"array names differ: {'; '.join(faults)}"
 
 
 def _differing_form(expected: Arrays, received: Arrays) -> str | None:
-    if all(received[name].shape == a.shape and received[name].dtype == a.dtype for name, a in expected.items()):
-        return None
     shapes = [
         f"{name} is {list(received[name].shape)} instead of {list(array.shape)}"
         for name, array in expected.items()

@@ -484,12 +484,7 @@ class RoundLoop(records.Stateful, Strategy):
         return reply if arrays is reply.arrays else replace(reply, arrays=arrays)
 
     def _evaluate(
-        self,
-        run: Run,
-        server_round: int,
-        config: ConfigRecord,
-        timeout: float,
-        evaluate_fn: CentralEvaluation | None,
+        self, run: Run, server_round: int, config: ConfigRecord, timeout: float, evaluate_fn: CentralEvaluation | None
     ) -> dict[str, Any]:
         """Steps 8 and 9 of a round: the metrics of the nodes and of the server, whose names have a prefix."""
         # 8. Nodes evaluate the new parameters.

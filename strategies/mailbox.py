@@ -105,7 +105,7 @@ class Mailbox:
     Raises
     ------
     ValueError
-        ``poll`` is not positive, or ``in_flight`` is below 1.
+        ``poll`` is not positive.
     """
 
     def __init__(
@@ -119,8 +119,6 @@ class Mailbox:
     ) -> None:
         if not poll > 0:
             raise ValueError(f"poll = {poll!r}: must be above 0 seconds")
-        if in_flight is not None and in_flight < 1:
-            raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
         self._grid, self._in_order, self._poll = grid, in_order, poll
         self._clock = transport.clock_of(grid, poll)
         self._in_flight, self._count_busy = in_flight, count_busy
@@ -175,7 +173,7 @@ class Mailbox:
     def post(
         self,
         letters: Iterable[tuple[Profile, Message]],
-        timeout: float | None,
+        timeout: float,
         *,
         version: int = 0,
         start: Arrays | None = None,
@@ -188,9 +186,9 @@ class Mailbox:
         ----------
         letters : iterable of (Profile, Message)
             Usually one per node, but a node can get several.
-        timeout : float or None
-            ≥ 0, seconds to wait for each reply after its message is sent; ``None`` waits without limit. A reply that is
-            already there when the time is over is accepted.
+        timeout : float
+            ≥ 0, seconds to wait for each reply after its message is sent. A reply that is already there when the time
+            is over is accepted.
         version, start
             See :class:`Flight`.
         ahead : int
@@ -202,18 +200,13 @@ class Mailbox:
         Raises
         ------
         ValueError
-            A parameter is out of range.
+            ``timeout`` is below 0.
         """
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout = {timeout!r}: must be at least 0 seconds, or None")
-        if ahead < 0:
-            raise ValueError(f"ahead = {ahead}: must be at least 0")
-        if together < 1:
-            raise ValueError(f"together = {together}: must be at least 1")
+        if not timeout >= 0:
+            raise ValueError(f"timeout = {timeout!r}: must be at least 0 seconds")
         self._ahead = ahead
         self._together = min(together, _MOST_TOGETHER) if transport.is_immediate(self._grid) else 1
-        limit = inf if timeout is None else timeout
-        self._unsent.extend(_Letter(profile, message, version, start or {}, limit) for profile, message in letters)
+        self._unsent.extend(_Letter(profile, message, version, start or {}, timeout) for profile, message in letters)
         self._send()
 
     def next(self) -> Arrival | None:

@@ -440,7 +440,7 @@ def sampled_epsilon(noise: float, draws: Mapping[int, int], delta: float, probab
         Above 0 and below 1, the probability with which a node takes part in a round, independently of all others. Who
         takes part must be secret.
     """
-    noises = {noise / sqrt(size): count for size, count in draws.items() if size and count}
+    noises = {noise / sqrt(size): count for size, count in draws.items() if size}
     if min(noises) < _LEAST_NOISE:
         return inf
     least, most = min(noises), max(noises)

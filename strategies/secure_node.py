@@ -25,9 +25,7 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding as Form,
-)
+from cryptography.hazmat.primitives.serialization import Encoding as Form
 from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
@@ -45,8 +43,6 @@ _STATE = "secagg.session"
 #: The folder of the notes, and the seconds after which one is removed.
 _NOTES, _KEPT_SECONDS = "secagg", 7 * 86_400
 _ECDSA = ec.ECDSA(hashes.SHA384())
-
-
 #: The least share of a node and its neighbours in the sum, where these are not all nodes. With k neighbours and a
 #: threshold of t shares, different lists of who has dropped out show a single update only if t (t - 1) is at most
 #: 2 k (k + 1 - t): of its t - 1 neighbours in the sum each needs t nodes that call it dropped, among 2 k in reach.

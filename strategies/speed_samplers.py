@@ -212,12 +212,7 @@ class Utility(LearningSampler):
             return
         self._seen[profile.key].utility = 0.0
         if new:
-            log(
-                WARNING,
-                "node %s reports no metric %r, which Utility.loss names: its loss counts as 0",
-                profile.key,
-                self.loss,
-            )
+            log(WARNING, "node %s reports no metric %r (Utility.loss): its loss counts as 0", profile.key, self.loss)
 
     def utilities(self, seen: Sequence[_Seen], number: int) -> np.ndarray:
         """The utility of nodes in a round, ≥ 0."""

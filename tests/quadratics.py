@@ -1,6 +1,7 @@
 """A federation of quadratics f_k(θ) = ½ a_k ‖θ − b_k‖² that runs in one process."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,8 @@ from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import BaseStrategy
+from fedapps.strategies import BaseStrategy, Reply
+from fedapps.strategies.aggregation import Aggregate
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
@@ -60,6 +62,27 @@ class QuadraticTask(Task):
 
     def load_all(self, folder: Path) -> NodeData:
         raise NotImplementedError
+
+
+FOUR = QuadraticTask([0.2, 1.0, 3.0, 1.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0], [1.0, 5.0]])
+
+
+def best_of(task: QuadraticTask) -> np.ndarray:
+    """The θ with the smallest sum of losses."""
+    curvatures, optima = task.options
+    return np.average(optima, axis=0, weights=curvatures)
+
+
+def damaged(kind: type[BaseStrategy]) -> type[BaseStrategy]:
+    """The strategy, which takes the reply of node 0 in round 4 for one that is 50 away."""
+
+    class Damaged(kind):  # type: ignore[misc,valid-type]
+        def fold(self, reply: Reply, aggregate: Aggregate) -> None:
+            if (self.report.round, reply.profile.key) == (4, "node-0"):
+                reply = replace(reply, arrays={name: array + 50 for name, array in reply.arrays.items()})
+            super().fold(reply, aggregate)
+
+    return Damaged
 
 
 class Federation:

@@ -1,7 +1,7 @@
 """Small stand-ins for tests: a task that learns in milliseconds, and clients that know nothing of this project."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -246,6 +246,11 @@ def same_bits(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -
     return left.keys() == right.keys() and all(
         (a.dtype, a.shape, a.tobytes()) == (right[n].dtype, right[n].shape, right[n].tobytes()) for n, a in left.items()
     )
+
+
+def same_rounds(one: Sequence[Mapping[str, np.ndarray]], other: Sequence[Mapping[str, np.ndarray]]) -> bool:
+    """Whether two runs have the same arrays after each of as many rounds, at least one."""
+    return 0 < len(one) == len(other) and all(map(same_bits, one, other))
 
 
 def federate(

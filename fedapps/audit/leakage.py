@@ -23,14 +23,7 @@ from fedapps.runs.owner import owned
 from fedapps.sim.matrix import Lines, run_matrix
 from fedapps.tasks.base import Batch, Task
 
-from .counts import (
-    head_layer,
-    input_errors,
-    label_counts,
-    linear_inputs,
-    mean_answers,
-    right_share,
-)
+from .counts import head_layer, input_errors, label_counts, linear_inputs, mean_answers, right_share
 from .matching import PIXELS, Search, decibels, errors, matched, vector
 from .membership import FINAL, explaining, membership_rows
 from .observed import (
@@ -94,7 +87,8 @@ def attack(audited: Audited, situation: Situation, search: Search) -> list[Row]:
     templates = [dict(batch) for batch in sent]
     if task.num_classes and layer and not situation.fisher:
         counts = _counted(audited, situation, run, changes, layer, sum(len(batch["label"]) for batch in sent))
-        true, another = (_tallied(batches, task.num_classes) for batches in (own, other))
+        labels_of = (torch.cat([batch["label"] for batch in batches]) for batches in (own, other))
+        true, another = (torch.bincount(labels, minlength=task.num_classes) for labels in labels_of)
         shares = right_share(counts, true), right_share(counts, another)
         rows.append({"attack": LABELS, "unit": ""} | dict(zip(MEASURES[2:], shares, strict=True)))
         labels = torch.repeat_interleave(torch.arange(task.num_classes), counts)
@@ -245,10 +239,6 @@ def _answers(task: Task, model: nn.Module, layer: str, public: Batch) -> Tensor:
     with torch.no_grad():
         task.loss(local, public)
     return mean_answers(logits[0], public["label"])
-
-
-def _tallied(batches: Sequence[Batch], classes: int) -> Tensor:
-    return torch.bincount(torch.cat([batch["label"] for batch in batches]), minlength=classes)
 
 
 def _doubled(batch: Batch) -> Batch:

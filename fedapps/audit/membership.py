@@ -13,7 +13,6 @@ S&P 2022, https://arxiv.org/abs/2112.03570, offline LiRA of Section V, with one 
 advise for few reference models). Its attacker has data like the nodes', and trains as they do.
 """
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -156,7 +155,8 @@ def federated(task: Task, first: nn.Module, nodes: list[NodeData], run: RunConfi
             with torch_seed(own.seed):
                 run_plan(local, [Phase(run.training)], partial(task.training_batches, local, data), task.loss)
             weight = float(data.count("train")) if run.weighting == "num-examples" else 1.0
-            changes: Mapping[str, Tensor] = {name: model.state_dict()[name] - one for name, one in _buffers(local)}
+            kept = model.state_dict()
+            changes = {name: kept[name] - one for name, one in local.named_buffers() if name in kept}
             changes = {**changes, **sent(model, local, own)}
             total = {name: total[name] + weight * one for name, one in changes.items()}
             weights += weight
@@ -165,10 +165,6 @@ def federated(task: Task, first: nn.Module, nodes: list[NodeData], run: RunConfi
                 if name in total and tensor.is_floating_point():
                     tensor.sub_(total[name] / weights)
     return model
-
-
-def _buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(name, one) for name, one in model.named_buffers() if name in model.state_dict()]
 
 
 def calibrated(confidences: Tensor, member: Tensor) -> Tensor:

@@ -180,8 +180,9 @@ def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> 
     name = str(read_recipe(recipe, overrides).get("task", ""))
     subject = audit_subject(task_class(name)) if name in task_names() else None
     if subject is None:
+        tasks = ", ".join(name for name in usable_tasks() if task_class(name).audit_subject)
         raise ValueError(
-            f"recipe {recipe}: task = {name!r}: must be one of {', '.join(_audited_tasks())}, because an audit "
+            f"recipe {recipe}: task = {name!r}: must be one of {tasks}, because an audit "
             "reconstructs the words of sentences"
         )
     return subject
@@ -191,7 +192,3 @@ def has_words(recipe: Path, overrides: Mapping[str, Any] | None = None) -> bool:
     """Whether the examples of a recipe's task have words, whose recovery an audit counts."""
     name = str(read_recipe(recipe, overrides).get("task", ""))
     return name not in task_names() or bool(task_class(name).audit_subject)
-
-
-def _audited_tasks() -> list[str]:
-    return [name for name in usable_tasks() if task_class(name).audit_subject]

@@ -129,7 +129,9 @@ class Plan(JobPlan):
         for vary in self.vary:
             if vary.key in self.seed_keys:
                 raise ValueError(f"--seed-keys {vary.key}: this key is varied, so it cannot also be the seed")
-        _check_once([vary.key for vary in self.vary])
+        keys = [vary.key for vary in self.vary]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"--vary {twice[0]}: the key is given twice; give all its values at once")
         for point in self.points:
             _check_own_files(self._at(point, self.seeds[0]), self.methods, self.seeds)
         configs = [self.config_of(point, self.seeds[0]) for point in self.points]
@@ -216,11 +218,6 @@ def _check_values(vary: Vary) -> None:
     endings = [_ending({vary.key: value}) for value in vary.values]
     if twice := [value for value, ending in zip(vary.values, endings, strict=True) if endings.count(ending) > 1]:
         raise ValueError(f"--vary {vary.key}: {twice[0]!r} is given twice, or has the folder name of another value")
-
-
-def _check_once(keys: Sequence[str]) -> None:
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        raise ValueError(f"--vary {twice[0]}: the key is given twice; give all its values at once")
 
 
 def _ending(point: Point) -> str:

@@ -141,8 +141,7 @@ def _table(nodes: RecipeNodes) -> str:
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     header = [*(nodes.keys or [""]), *columns]
     return text_table(
-        header,
-        [[*map(str, values or [""]), *(row.get(name, "-") for name in columns)] for values, row in rows.items()],
+        header, [[*map(str, values or [""]), *(row.get(name, "-") for name in columns)] for values, row in rows.items()]
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..aggregation import Aggregate
-from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
+from ..arrays import Arrays, check_alike, in_blocks, to_record
 from ..base import BaseStrategy
 from ..checks import require_positive
 from ..profiles import Profile
@@ -99,7 +99,6 @@ def adaptive_rates(deviation: Arrays, granularity: Granularity = "parameter", po
     ----------
     deviation : dict of arrays
         σ, the sum of squared deviations Σ_k (θ_k − mean θ)² of every parameter: finite, ≥ 0, of any shape.
-        Integer and boolean arrays are ignored.
     granularity : "parameter" or "tensor"
         One rate for every parameter, or one for each array from the mean of σ over its elements (a sum would give
         large arrays the highest rates).
@@ -109,11 +108,11 @@ def adaptive_rates(deviation: Arrays, granularity: Granularity = "parameter", po
     Returns
     -------
     dict of arrays
-        Float64 ratios in [0, 1] for each floating-point array: in its shape for "parameter", 0-d for "tensor".
+        Float64 ratios in [0, 1] for each array: in its shape for "parameter", 0-d for "tensor".
         The maximum is taken over the whole model, so at least one ratio is 1. If all deviations are 0, as with a
         single node, every ratio is 1.
     """
-    sigmas = {name: _sigma(array, granularity) for name, array in deviation.items() if is_float(array)}
+    sigmas = {name: _sigma(array, granularity) for name, array in deviation.items()}
     largest = max((float(sigma.max()) for sigma in sigmas.values() if sigma.size), default=0.0)
     if largest == 0.0:
         return {name: np.ones(sigma.shape) for name, sigma in sigmas.items()}
@@ -133,8 +132,7 @@ class StreamingDeviation:
     """Unweighted sum of squared deviations Σ_k (θ_k − mean θ)² of every parameter, computed in one pass.
 
     Welford's recurrence (1962; Knuth, The Art of Computer Programming 2, 4.2.2). Unlike Σ θ² − (Σ θ)²/n it loses no
-    digits to cancellation, is never negative, and is exactly 0 for equal replies. Integer and boolean arrays are
-    ignored.
+    digits to cancellation, is never negative, and is exactly 0 for equal replies.
     """
 
     count: int = field(default=0, init=False)
@@ -147,15 +145,14 @@ class StreamingDeviation:
         Raises
         ------
         ValueError
-            Names or shapes of the floating-point arrays differ from the first reply's.
+            Names or shapes differ from the first reply's.
         """
-        values = {name: value for name, value in arrays.items() if is_float(value)}
         if self.count == 0:
-            self._means = {name: np.zeros(value.shape) for name, value in values.items()}
-            self._squares = {name: np.zeros(value.shape) for name, value in values.items()}
-        check_alike(self._means, {name: np.broadcast_to(np.zeros(()), value.shape) for name, value in values.items()})
+            self._means = {name: np.zeros(value.shape) for name, value in arrays.items()}
+            self._squares = {name: np.zeros(value.shape) for name, value in arrays.items()}
+        check_alike(self._means, {name: np.broadcast_to(np.zeros(()), value.shape) for name, value in arrays.items()})
         self.count += 1
-        for name, value in values.items():
+        for name, value in arrays.items():
             for mean, squares, part in in_blocks(self._means[name], self._squares[name], value):
                 # Algorithm 1, line 13, by Welford: M ← M + (θ − M) / k; S ← S + (θ − M before) (θ − M after)
                 wide = part.astype(np.float64)

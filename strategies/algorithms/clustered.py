@@ -21,7 +21,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from ..aggregation import Aggregate
-from ..arrays import Arrays, is_float, select
+from ..arrays import Arrays, select
 from ..checks import require_integer
 from ..optimizers import SGD
 from ..profiles import Profile
@@ -64,7 +64,7 @@ class UpdateSketch(Similarity):
     seed : int
         ≥ 0.
     parameters : sequence of str
-        Glob patterns of the parameters to compare, for example those of the last layer. Integer arrays are ignored.
+        Glob patterns of the parameters to compare, for example those of the last layer.
     """
 
     dimension: int = 256
@@ -83,8 +83,6 @@ class UpdateSketch(Similarity):
     def of_update(self, profile: Profile, before: Arrays, after: Arrays) -> Vector | None:
         sketch = np.zeros(self.dimension)
         for name in select(before, self.parameters):
-            if not is_float(before[name]):
-                continue
             old, new = before[name].ravel(), after[name].ravel()
             generator = np.random.default_rng([self.seed, crc32(name.encode())])
             for start in range(0, old.size, _CHUNK):

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from ..aggregation import Aggregate
 from ..arrays import Arrays, to_record
 from ..base import BaseStrategy
+from ..bounds import norm
 from ..optimizers import SGD
 from ..profiles import Profile
 from ..records import RoundStep
@@ -112,5 +113,4 @@ class FedDyn(BaseStrategy):
 
     def round_info(self) -> dict[str, Any]:
         """The number N of nodes and the Euclidean norm of h after the round."""
-        norm = float(np.sqrt(sum(np.square(array).sum() for array in self.h.values())))
-        return {"feddyn": {"nodes": len(self._nodes), "h-norm": norm}}
+        return {"feddyn": {"nodes": len(self._nodes), "h-norm": norm(self.h)}}

@@ -70,8 +70,7 @@ class VirtualClients(BaseStrategy):
 
     def __init__(self, *, sampler: Sampler, examples: int = 0, steps: int = 0, **base: Any) -> None:
         for name, value in (("examples", examples), ("steps", steps)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} = {value!r}: must be an integer of at least 1, or 0 if the other is set")
+            require_integer(name, value, least=0)
         if (examples > 0) == (steps > 0):
             raise ValueError(f"examples = {examples}, steps = {steps}: exactly one of them must be above 0")
         super().__init__(sampler=sampler, **base)

@@ -410,12 +410,13 @@ class HierarchicalFedAvg(BaseStrategy):
         return super().size_refusal_reason(reply, self.tiers.model(path) if path else start)
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
-        path = self.cluster_of(reply.profile)
-        if path and path not in self._aggregates:
-            self._aggregates[path] = self.new_aggregate("/".join(path))
-        if path:
-            self._replies["/".join(path)] += reply.nodes
-        (self._aggregates[path] if path else aggregate).add(reply.arrays, reply.weight)
+        if path := self.cluster_of(reply.profile):
+            label = "/".join(path)
+            self._replies[label] += reply.nodes
+            if path not in self._aggregates:
+                self._aggregates[path] = self.new_aggregate(label)
+            aggregate = self._aggregates[path]
+        aggregate.add(reply.arrays, reply.weight)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         for path in sorted(self._aggregates):

@@ -112,8 +112,7 @@ class Scaffold(BaseStrategy):
 
     def round_info(self) -> dict[str, Any]:
         """The number N of nodes and the Euclidean norm of c after the round."""
-        norm = float(np.sqrt(sum(np.square(array).sum() for array in self.control.values())))
-        return {"scaffold": {"nodes": len(self._nodes), "control-norm": norm}}
+        return {"scaffold": {"nodes": len(self._nodes), "control-norm": norm(self.control)}}
 
     def _rounded_control(self) -> Arrays:
         self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now

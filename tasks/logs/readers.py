@@ -36,8 +36,6 @@ _ELEMENTS = 16  # of a list of numbers, named one by one
 _STARTS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png"}
 #: How the pixels of ROS images are stored, and the mode and the raw mode of Pillow.
 _ENCODINGS = {"rgb8": "RGB", "bgr8": "BGR", "rgba8": "RGBX", "bgra8": "BGRX", "mono8": "L"}
-
-
 #: What rosbags raises for damaged bags beside its own errors.
 _DAMAGED = (OSError, ValueError, AssertionError, LookupError, OverflowError, TypeError, struct.error)
 

@@ -222,9 +222,7 @@ def test_the_drift_has_the_gradient_of_autograd(hidden, outputs, stages, seed):
     plain = network(2, hidden, outputs)
     layout = Layout.of(plain)
     parts = parts_of(layout, stages, 1, seed)
-    base, adaptive, mask = (
-        t.clone().requires_grad_() for t in (parts.base, parts.adaptive[:-1], parts.mask[:-1])
-    )  # fmt: skip
+    base, adaptive, mask = (t.clone().requires_grad_() for t in (parts.base, parts.adaptive[:-1], parts.mask[:-1]))
     changes = composed(layout, base, mask, adaptive) - parts.old
     (0.3 * changes.square().sum() + 0.2 * adaptive.abs().sum()).backward()
     drift = Drift(0.3, layout, parts.old, l1=0.2)
@@ -283,7 +281,5 @@ def test_the_loss_is_that_of_the_composed_model_and_so_is_its_gradient(hidden, o
     np.testing.assert_allclose(model.adaptive.grad, theta, atol=1e-9)
     np.testing.assert_allclose(model.base.grad, theta * torch.sigmoid(parts.mask[-1])[layout.unit_of], atol=1e-9)
     if lenders:
-        layers = [
-            (theta * parts.knowledge)[:, layout.layer_of == layer].sum(1) for layer in range(len(layout.weights))
-        ]  # fmt: skip
+        layers = [(theta * parts.knowledge)[:, layout.layer_of == layer].sum(1) for layer in range(len(layout.weights))]
         np.testing.assert_allclose(model.alpha.grad, torch.stack(layers, dim=1), atol=1e-9)

@@ -65,9 +65,7 @@ def test_fields_of_other_types_come_from_records_and_not_from_the_config():
     assert with_config(Options(), {"arrays": 3, "names": "x"}) == Options()
 
 
-VALUES = {
-    int: st.integers(-2, 2**62), float: st.floats(), bool: st.booleans(), str: st.sampled_from(["name", "sgd"])
-}  # fmt: skip
+VALUES = {int: st.integers(-2, 2**62), float: st.floats(), bool: st.booleans(), str: st.sampled_from(["name", "sgd"])}
 CONFIGS = {
     key: VALUES[type(default)]
     for key, default in option_values(RoundSettings()).items()

@@ -15,9 +15,7 @@ from fedapps.cli.commands import main
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "docs" / "use.md").read_text(), re.DOTALL | re.MULTILINE)
-RUNS = {
-    "texts": "text", "places": "vpr", "cars": "driving", "scenes": "social", "robots": "lqr", "houses": "vln",
-}  # fmt: skip
+RUNS = {"texts": "text", "places": "vpr", "cars": "driving", "scenes": "social", "robots": "lqr", "houses": "vln"}
 
 
 @pytest.fixture

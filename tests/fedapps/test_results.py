@@ -221,9 +221,7 @@ def test_keywords_are_keys_with_hyphens():
         {"lqr": {"horizon": 5}},
         {"num_nodes": 3, "data_dir": Path("/data"), "ewc": {"lambda_": 1.0}, "methods": ["a", "b"]},
     )
-    assert given == {
-        "lqr.horizon": 5, "num-nodes": 3, "data-dir": "/data", "ewc.lambda": 1.0, "methods": "a,b",
-    }  # fmt: skip
+    assert given == {"lqr.horizon": 5, "num-nodes": 3, "data-dir": "/data", "ewc.lambda": 1.0, "methods": "a,b"}
 
 
 # -- comparisons and pipelines ---------------------------------------------------------------------------------

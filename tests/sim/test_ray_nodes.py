@@ -148,13 +148,7 @@ def test_the_messages_of_a_node_are_answered_one_after_another(monkeypatch):
 
 @pytest.mark.parametrize(
     ("start", "work", "cores", "nodes", "actors"),
-    [
-        (100.0, 1.0, 8, 20, 1),
-        (0.25, 1.0, 8, 200, 8),
-        (0.25, 1.0, 3, 200, 3),
-        (0.25, 1.0, 8, 2, 1),
-        (2.5, 2.0, 8, 20, 3),
-    ],
+    [(100, 1.0, 8, 20, 1), (0.25, 1.0, 8, 200, 8), (0.25, 1.0, 3, 200, 3), (0.25, 1.0, 8, 2, 1), (2.5, 2.0, 8, 20, 3)],
     ids=["work too short", "work long", "few cores", "no message waits", "each start pays"],
 )
 def test_a_worker_is_added_once_the_work_has_taken_four_times_as_long_as_all_starts(

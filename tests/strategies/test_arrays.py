@@ -127,20 +127,15 @@ def test_the_bytes_are_those_of_flower_and_views_of_them_are_the_arrays(array):
     }
     record = to_record(forms)
     for name, view in views(record).items():
-        flower = Array(np.asarray(forms[name]))
+        other = Array(np.asarray(forms[name]))
         sent = record[name]
-        assert (sent.dtype, sent.shape, sent.stype, sent.data) == (
-            flower.dtype,
-            flower.shape,
-            flower.stype,
-            flower.data,
-        )
+        assert (sent.dtype, sent.shape, sent.stype, sent.data) == (other.dtype, other.shape, other.stype, other.data)
         assert not view.flags.writeable
         assert np.shares_memory(view, np.frombuffer(sent.data, np.uint8)) or not view.size
         for decoded in (view, from_record(record)[name]):
-            assert (decoded.dtype, decoded.shape) == (flower.numpy().dtype, flower.numpy().shape)
-            assert decoded.tobytes() == flower.numpy().tobytes()
-            assert decoded.flags.f_contiguous == flower.numpy().flags.f_contiguous
+            assert (decoded.dtype, decoded.shape) == (other.numpy().dtype, other.numpy().shape)
+            assert decoded.tobytes() == other.numpy().tobytes()
+            assert decoded.flags.f_contiguous == other.numpy().flags.f_contiguous
 
 
 def test_the_order_of_columns_is_kept():

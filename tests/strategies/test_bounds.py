@@ -1,5 +1,7 @@
 """What one node can do to all: its finite, well-formed reply is refused for its size, or counts no more than others."""
 
+from math import sqrt
+
 import numpy as np
 import pytest
 from fedapps.strategies.algorithms.feddyn import FedDyn
@@ -12,8 +14,9 @@ from fedapps.strategies.algorithms.ifca import IteratedClusters
 from fedapps.strategies.algorithms.partial import TrainedInTurn
 from fedapps.strategies.algorithms.q_ffl import QFedAvg
 from fedapps.strategies.algorithms.scaffold import Scaffold
+from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.bounds import SizeBound
+from fedapps.strategies.bounds import SizeBound, norms_of
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from rogue_fleet import ROGUE, START, Fleet
 from toys import arrays_of, record_of, same_bits
@@ -190,11 +193,31 @@ def test_arrays_that_are_trained_in_turn_are_compared_with_those_of_their_turn()
     assert fleet.refusals("train") == []
 
 
+def test_sizes_and_their_first_limits_by_hand():
+    start = {"w": np.array([3.0, 4.0]), "bn.running_mean": np.array([2.0]), "mask": np.array([True])}
+    arrays = {"w": np.array([6.0, 8.0]), "bn.running_mean": np.array([5.0]), "mask": np.array([False])}
+    further = {"fisher.precision": record_of({"w": arrays["w"]}), "own.facts": MetricRecord({"steps": 9})}
+    content = RecordDict({"arrays": record_of(arrays), **further})
+    sizes = norms_of(arrays, start, content, Buffers())
+    assert sizes == {"the update": 5.0, "the buffers": 3.0, "fisher.precision": 10.0}
+    limits = SizeBound(3.0).first_limits(start, content, Buffers())
+    assert limits == {"the update": 3 * (5 + sqrt(2)), "the buffers": 3 * (2 + 1), "fisher.precision": 9 * sqrt(2)}
+
+
 def test_the_median_follows_what_all_nodes_send():
     bound = SizeBound(2.0)
     for sizes, refused in (([1, 1, 1], 0), ([9, 9, 9], 3), ([9, 9, 9], 0)):
         bound.begin_round()
         assert sum(bound.refusal_reason({"the update": size}, {}) is not None for size in sizes) == refused
+
+
+def test_the_median_is_that_of_three_sizes_or_more_in_the_last_five_rounds():
+    bound, medians = SizeBound(2.0), []
+    for size in (1, 9, 9, 9, 1, 1, 9):
+        bound.begin_round()
+        medians.append(bound.median("the update"))
+        bound.note("the update", size)
+    assert medians == [None, None, None, 9, 9, 9, 9]  # the last one of 9, 9, 9, 1 and 1, without the first 1
 
 
 def test_replies_that_are_refused_do_not_give_the_median_of_the_first_round():

@@ -105,14 +105,8 @@ def test_min_replies_counts_usable_replies():
         federate(BaseStrategy(min_replies=3), app, START, num_nodes=3, num_rounds=1)
 
 
-def test_by_examples():
+def test_the_weight_of_a_reply_and_the_known_names_for_an_unknown_one():
     assert [weighting_of("num-examples")(examples) for examples in (1, 7.5)] == [1.0, 7.5]
-
-
-def test_uniform():
     assert [weighting_of("uniform")(examples) for examples in (1, 7.5)] == [1.0, 1.0]
-
-
-def test_unknown_names_are_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="weighting = 'size': must be one of num-examples, uniform"):
         weighting_of("size")

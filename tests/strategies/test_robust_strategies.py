@@ -148,9 +148,7 @@ def test_a_round_with_too_few_replies_is_an_error_with_the_numbers():
     with pytest.raises(
         TooFewRepliesError, match=r"round 1: 4 usable replies, but Krum\(byzantine=0\.2\) needs at leas"
     ):
-        federate(
-            BaseStrategy(aggregation=Krum(0.2)), arithmetic_app(towards_target), START, num_nodes=4, num_rounds=1
-        )  # fmt: skip
+        federate(BaseStrategy(aggregation=Krum(0.2)), arithmetic_app(towards_target), START, num_nodes=4, num_rounds=1)
 
 
 @pytest.mark.parametrize(

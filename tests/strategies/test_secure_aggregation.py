@@ -347,9 +347,8 @@ def test_strategies_that_read_single_replies_are_refused_with_their_reason(strat
 CITIES = {"groups": ["city"], "intervals": [2], "weighting": "uniform", "node_wait": 0.0}
 
 
-def test_each_cluster_that_is_large_enough_has_a_sum_of_its_own():
-    """Nodes 0, 2, 4, 6 in one city, 1, 3, 5 in another, of which one drops out, and 7 alone."""
-    app, cities = updates_app(change, {"masked": [5]}), "abababac"
+def in_cities(app, cities):
+    """The app, whose nodes say in which city they are."""
 
     @app.query("profile")
     def profile(message, context):
@@ -357,6 +356,12 @@ def test_each_cluster_that_is_large_enough_has_a_sum_of_its_own():
         content = {"key": f"node-{partition}", "num-examples": 1, "group.city": cities[partition]}
         return Message(RecordDict({"profile": ConfigRecord(content)}), reply_to=message)
 
+    return app
+
+
+def test_each_cluster_that_is_large_enough_has_a_sum_of_its_own():
+    """Nodes 0, 2, 4, 6 in one city, 1, 3, 5 in another, of which one drops out, and 7 alone."""
+    app = in_cities(updates_app(change, {"masked": [5]}), "abababac")
     part, grid = SecureAggregation(clip=4.0), SeenGrid(app, [{}] * 8)
     strategy = HierarchicalFedAvg(secure_aggregation=part, **CITIES)
     strategy.start(grid, record_of(START), num_rounds=1)
@@ -366,26 +371,14 @@ def test_each_cluster_that_is_large_enough_has_a_sum_of_its_own():
         np.testing.assert_array_equal(models["a"][name], array)
     assert strategy.round_info()["replies"] == {"a": 4}
     assert [of["cohort"] for of in strategy._secure_info()["secagg"]] == ["a", "b", "c"]
-    assert {message.metadata.dst_node_id for message in asked(grid, "unmask")} == {
-        2,
-        4,
-        6,
-        8,
-    }  # even ids have even partitions
+    assert {message.metadata.dst_node_id for message in asked(grid, "unmask")} == {2, 4, 6, 8}  # of partitions 0 to 6
     with pytest.raises(ValueError, match="cannot be used with this strategy, because its clusters exist only where"):
         HierarchicalFedAvg(secure_aggregation=SecureAggregation(noise=1.0), **CITIES)
 
 
 def test_a_late_node_of_a_cluster_that_has_closed_is_in_no_sum():
     """The clusters are summed one after another: the reply of node 0 arrives while the second one is open."""
-    app, cities, reports = updates_app(change), "aaaabbbb", []
-
-    @app.query("profile")
-    def profile(message, context):
-        partition = int(context.node_config["partition-id"])
-        content = {"key": f"node-{partition}", "num-examples": 1, "group.city": cities[partition]}
-        return Message(RecordDict({"profile": ConfigRecord(content)}), reply_to=message)
-
+    app, reports = in_cities(updates_app(change), "aaaabbbb"), []
     part = SecureAggregation(clip=4.0)
     grid = ScriptedGrid(app, 8, lambda partition, training: {0: 9.5, 7: 4.8}.get(partition, 1.0))
     strategy = HierarchicalFedAvg(secure_aggregation=part, closing=Closing(deadline=5.0), **CITIES)

@@ -18,6 +18,7 @@ from fedapps.tasks.driving.planner import (
     kl_divergence,
     mpc_policy,
     reconstruction,
+    scores,
 )
 from fedapps.tasks.driving.task import DrivingTask
 from fedapps.tasks.driving.world.sessions import Observation
@@ -80,6 +81,24 @@ def test_the_error_of_controls_and_of_the_path_by_hand():
         options = Options(scenario="pedestrians", history=3, min_history=3, horizon=2, loss=loss)
         assert reconstruction(walking, options, batch, still).tolist() == pytest.approx([expected])
         assert reconstruction(walking, options, batch, human).tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+def test_errors_along_the_road_by_hand():
+    """Without controls a human drives on at 20 m/s; here it is k m ahead after k steps: (10 - 5)² and so on."""
+    model, still, current = forecaster(), torch.zeros(1, 20, 2), torch.zeros(1, 2, 4)
+    for layer in (model.encoder, model.controls):
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+    current[:, 1, 3] = 20
+    path = torch.arange(1.0, 21)[None, :, None].expand(1, 20, 2)
+    batch = {"history": windows(1)[0], "robot_future": still, "human_future": still, "human_path": path}
+    options = Options(scenario="trials", loss="controls")
+    found = scores(model, SETTINGS["trials"], options, {**batch, "current": current}, "test")
+    errors = {"0.5s": 25.0, "1.0s": 100.0, "1.5s": 225.0}
+    expected = {
+        f"test.{name}_{ahead}": error for ahead, error in errors.items() for name in ("error", "constant_velocity")
+    }
+    assert found == pytest.approx(expected | {"test.elbo": 0.0, "test.reconstruction": 0.0, "test.kl": 0.0})
 
 
 @pytest.mark.parametrize(("scenario", "throttle"), [("trials", 0.0), ("lane-swap", 0.06)])

@@ -85,20 +85,15 @@ def test_forecasts_have_the_error_of_the_evaluation(worlds):
         for _ in range(SMALL.samples):
             elbo_parts(trained.module, SETTINGS[SMALL.scenario], SMALL, windows)
         noise = torch.randn(count, SMALL.samples, SMALL.latent)
-    sessions = [
-        session
-        for session in read_folder(worlds["lane-swap"]).blocks[0]
-        if session.split == "test"
-    ]  # fmt: skip
+    sessions = [session for session in read_folder(worlds["lane-swap"]).blocks[0] if session.split == "test"]
     found, truth = [], []
     for session in sessions:
         for now in SMALL.moments(len(session.states)):
             seen = slice(0, now + 1)
             ahead = slice(now + 1, now + 1 + horizon)
             human = trained.forecast(
-                session.states[seen], session.controls[seen], session.controls[ahead, 0],
-                noise=noise[len(found)][None],
-            )  # fmt: skip
+                session.states[seen], session.controls[seen], session.controls[ahead, 0], noise=noise[len(found)][None]
+            )
             found.append(human[..., 1].mean(axis=0))
             truth.append(session.states[ahead, 1, 1])
     errors = ((np.array(found) - np.array(truth)) ** 2).mean(axis=0)

@@ -18,13 +18,7 @@ from fedapps.tasks.driving.world.sessions import (
     simulate,
     start_distance,
 )
-from fedapps.tasks.driving.world.traffic import (
-    LANE_SWAP,
-    THREE_CARS,
-    Driver,
-    initial_states,
-    lane_swap_drivers,
-)
+from fedapps.tasks.driving.world.traffic import LANE_SWAP, THREE_CARS, Driver, initial_states, lane_swap_drivers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traffic_policies import aim_for, keep_speed

@@ -37,9 +37,7 @@ def test_graphs_of_like_size_come_together_and_score_the_same():
     assert [batch["nodes"].shape[1] for batch in batches] == [1, 4, 10, 10]
     model = task.build_model()
     whole = data.splits["train"]
-    expected = dict(
-        zip(whole["score"].tolist(), model(whole["nodes"], whole["adjacency"]).tolist(), strict=True)
-    )  # fmt: skip
+    expected = dict(zip(whole["score"].tolist(), model(whole["nodes"], whole["adjacency"]).tolist(), strict=True))
     for batch in batches:
         scores = model(batch["nodes"], batch["adjacency"]).tolist()
         assert scores == pytest.approx([expected[score] for score in batch["score"].tolist()], abs=1e-6)

@@ -209,9 +209,7 @@ def test_the_floor_is_the_most_frequent_class(tmp_path):
     pixels = drawn(30)[0]
     np.savez(tmp_path / "train.npz", images=pixels, labels=np.array([0] * 18 + [1] * 12), writer=np.arange(30) // 15)
     np.savez(tmp_path / "test.npz", images=pixels[:4], labels=np.array([0, 0, 0, 1]))
-    options = Options(
-        dataset="pets", classes=2, height=6, partition="natural", group_column="writer", test_share=0.4
-    )  # fmt: skip
+    options = Options(dataset="pets", classes=2, height=6, partition="natural", group_column="writer", test_share=0.4)
     found = ImagesTask(options).node_references(tmp_path, 2)["most frequent class"]
     assert [metrics["test.global_accuracy"] for metrics in found] == [0.75, 0.75]
     tests = [ImagesTask(options).load_node(tmp_path, node, 2).splits["test"]["label"] for node in range(2)]

@@ -103,19 +103,12 @@ def test_the_truth_has_no_excess_and_the_noise_as_its_loss(world, partition):
 
 
 def test_distances_by_hand(world):
-    metrics = (
-        LqrTask()
-        .evaluate(
-            model_with([[1.0, 1.0], [0.0, 1.0]], [[3.0], [5.0]], [list(lqr.optimal_gain(1.0))]),
-            LqrTask().load_node(world, 0, 3),
-            seed=0,
-            final=False,
-        )
-        .metrics
-    )
+    task, data, truth = LqrTask(), LqrTask().load_node(world, 0, 3), true_model(lqr.PAPER_WEIGHTS[0])
+    other = model_with([[1.0, 1.0], [0.0, 1.0]], [[3.0], [5.0]], [list(lqr.optimal_gain(1.0))])
+    metrics, least = (task.evaluate(model, data, seed=0, final=False).metrics for model in (other, truth))
     assert metrics["test.dynamics_distance"] == pytest.approx(5.0)  # B is off by (3, 4)
     assert metrics["test.gain_distance"] == pytest.approx(0.0, abs=1e-6)
-    assert metrics["test.excess"] > 0
+    assert metrics["test.excess"] == pytest.approx(metrics["test.total_loss"] - least["test.total_loss"], rel=1e-4)
 
 
 def test_pooled_data_are_measured_against_each_robots_own_truth(world):

@@ -12,10 +12,9 @@ from fedapps.tasks.profiles import PrivateParameters, zero_padded
 from fedapps.tasks.vpr import backbones, options
 
 from fedapps.base.errors import DataError
-from fedapps.registry.tasks import own_tasks, task_class
+from fedapps.registry.tasks import task_class
 
 NODES = 3
-TASKS = own_tasks()
 SMALL = {
     "driving": [
         {"sessions_train": 2, "sessions_test": 1},

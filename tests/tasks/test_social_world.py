@@ -66,9 +66,7 @@ def test_a_world_without_scenes(tmp_path):
 
 
 ROOM = np.array([[-4.0, -4.0], [4.0, -4.0], [4.0, 4.0], [-4.0, 4.0]])
-TASTE = Taste(
-    distance=1.0, front=0.25, closeness=2.0, crossing=0.5, crowding=0.8, bias=0.0, contrast=1.0, noise=0.0
-)  # fmt: skip
+TASTE = Taste(distance=1.0, front=0.25, closeness=2.0, crossing=0.5, crowding=0.8, bias=0.0, contrast=1.0, noise=0.0)
 FACING, TURNED_AWAY = Body(True, 0, 1, 0), Body(True, 0, 1, 180)
 
 

@@ -78,9 +78,7 @@ def test_the_rounds_before_a_started_run_do_not_count():
     later = [[row | {"round": 10 + row["round"]} for row in rows] for rows in (evaluated(0.5, clock=75.0), TRAINED)]
     run = RunConfig(target=0.5, track_metric="sr", track_mode="max")
     cost = cost_to_target(run, *later, begun=10, since=70.0)
-    assert cost == {
-        "rounds_to_target": 2.0, "steps_to_target": 16.0, "bytes_to_target": 220.0, "time_to_target": 5.0
-    }  # fmt: skip
+    assert cost == {"rounds_to_target": 2.0, "steps_to_target": 16.0, "bytes_to_target": 220.0, "time_to_target": 5.0}
 
 
 def test_without_a_target_nothing_is_counted():

@@ -50,12 +50,11 @@ def test_the_measures_of_continual_learning_are_those_of_the_nodes_lines(federat
         assert not any(row["refused"] for row in rows)
         told = [row for row in of_method(methods, method, "nodes.jsonl") if row["phase"] == "evaluate"]
         error = {
-            (after, stage): sum(
-                row["metrics"][f"stage-{stage}.test.mse"] for row in told if row["round"] == 2 * after
-            ) / 2
+            (after, stage): sum(row["metrics"][f"stage-{stage}.test.mse"] for row in told if row["round"] == 2 * after)
+            / 2
             for after in (1, 2)
             for stage in (1, 2)
-        }  # fmt: skip
+        }
         final = summary[method]["final"]
         assert final["test.amse"] == pytest.approx((error[1, 1] + error[2, 2]) / 2)
         assert final["test.bwt"] == pytest.approx(error[2, 1] - error[1, 1])

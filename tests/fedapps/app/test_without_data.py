@@ -13,10 +13,7 @@ from fedapps.app.client_app import app
 from fedapps.app.disclosure import NodeFailedError
 from fedapps.config.parsing import parse
 
-SMALL = {
-    "task": "lqr", "epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
-    "name": "run",
-}  # fmt: skip
+SMALL = {"task": "lqr", "epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1, "name": "run"}
 DETAILS = "the node's log has the details of error"
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

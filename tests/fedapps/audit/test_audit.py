@@ -276,14 +276,8 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
             "--methods fedsgd: unknown; must be among fedavg, lg-fedavg, fedrecon, fedvocab",
         ),
         (["--attackers", "clever"], "--attackers clever: unknown; must be among known, public, foreign"),
-        (
-            ["--attack", "dlg,guess"],
-            "--attack guess: unknown; must be among " + ", ".join(ATTACKS),
-        ),
-        (
-            ["--attack", "dlg,dlg"],
-            f"--attack 'dlg,dlg': name at least one of {', '.join(ATTACKS)}, and none twice",
-        ),
+        (["--attack", "dlg,guess"], "--attack guess: unknown; must be among " + ", ".join(ATTACKS)),
+        (["--attack", "dlg,dlg"], f"--attack 'dlg,dlg': name at least one of {', '.join(ATTACKS)}, and none twice"),
         (["--on", "weights"], "--on weights: unknown; must be among gradient, update"),
         (["--on", "update", "--attack", "dlg"], "--on update: dlg and tag match gradients only"),
         (["--methods", ""], "--methods '': name at least one"),
@@ -299,14 +293,8 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--restarts", "-1"], "--restarts -1: must be at least 1"),
         (["--sentences", "1000"], "--sentences 1000: sentences = 1000: only 3"),
-        (
-            ["--set", "task=lqr", "--attack", "rows"],
-            "task = 'lqr': must be one of text, vln, because",
-        ),
-        (
-            ["--attack", "leakage", "--set", "num-nodes=1"],
-            "num-nodes = 1: two nodes or more",
-        ),
+        (["--set", "task=lqr", "--attack", "rows"], "task = 'lqr': must be one of text, vln, because"),
+        (["--attack", "leakage", "--set", "num-nodes=1"], "num-nodes = 1: two nodes or more"),
         (["--attack", "leakage", "--steps", "0"], "--steps 0: must be at least 1"),
         (["--set", "data-dir="], "data-dir = '': this recipe needs recorded data; add --set data-dir=FOLDER"),
         (["--set", "data-dir=/no/where"], "no such folder"),

@@ -273,9 +273,7 @@ def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_p
     registry = write_registry(tmp_path / "runs" / "champions")
     (fleet,) = board.fleets()
     assert (fleet.path, fleet.problem, fleet.metric) == ("champions", "", "test loss (lower is better)")
-    assert fleet.facts == [
-        "generation 4 in use: week-6, fedavg, round 12", "drifting: car-3", "silent: car-5",
-    ]  # fmt: skip
+    assert fleet.facts == ["generation 4 in use: week-6, fedavg, round 12", "drifting: car-3", "silent: car-5"]
     assert [(group.name, len(group.points)) for group in fleet.groups] == [
         ("all nodes", 5), ("worst tenth", 5), ("city oslo", 5), ("city rome", 5),
     ]  # fmt: skip

@@ -27,9 +27,7 @@ from fedapps.runs.comparisons import Comparison, Curve
 from fedapps.runs.owner import FolderInUseError, owned
 
 METHODS = ["sfl", "apfl"]
-TINY = {
-    "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2,
-}  # fmt: skip
+TINY = {"rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2}
 
 
 def in_this_process(cells, work, *, jobs, cluster, watch, log_of):

@@ -175,9 +175,7 @@ def test_a_mean_of_too_few_examples_does_not_leave_a_node():
     data = NodeData("node", {"train": {"x": torch.ones(6, 2), "label": labels}})
 
     def classes(**node_config):
-        node_round = SimpleNamespace(
-            task=Points(), data=data, device=torch.device("cpu"), guard=Guard.of(node_config)
-        )  # fmt: skip
+        node_round = SimpleNamespace(task=Points(), data=data, device=torch.device("cpu"), guard=Guard.of(node_config))
         record = FedProtoPart().records({}, Points().build_model(), node_round)[FEDPROTO_LOCAL]
         return {name: record[name].numpy().tolist() for name in ("classes", "counts")}
 

@@ -36,9 +36,7 @@ def parts(server_round, share=0.5, partition=1):
     """Support and query of a node in a round, in double precision."""
     data = TASK.data(partition)
     split = _split(data, share, generator(3, "support", server_round, data.key))
-    return [
-        [split.splits[name][part].double().numpy() for part in ("x", "y")] for name in ("support", "train")
-    ]  # fmt: skip
+    return [[split.splits[name][part].double().numpy() for part in ("x", "y")] for name in ("support", "train")]
 
 
 def gradients(weights, x, y):
@@ -179,9 +177,7 @@ def test_the_past_changes_nothing(rounds):
         old.train_round(initial(ENCODER), at(server_round))
     later = at(rounds + 1)
     assert old.evaluate_round(initial(ENCODER), later).metrics == new.evaluate_round(initial(ENCODER), later).metrics
-    assert same_bits(
-        old.train_round(initial(ENCODER), later).arrays, new.train_round(initial(ENCODER), later).arrays
-    )  # fmt: skip
+    assert same_bits(old.train_round(initial(ENCODER), later).arrays, new.train_round(initial(ENCODER), later).arrays)
 
 
 def test_the_memory_of_other_parts_is_kept(tmp_path):

@@ -184,9 +184,7 @@ def test_all_but_the_length_is_that_of_the_joint_phase():
     assert second is given
     private = ["head.weight", "head.bias"]
     training = replace(given.training, epochs=3, steps=0, learning_rate=0.1)
-    assert first == replace(
-        given, training=training, trainable=private, plateau=None, validation_loss=None
-    )  # fmt: skip
+    assert first == replace(given, training=training, trainable=private, plateau=None, validation_loss=None)
 
 
 def test_a_lower_rate_of_adaptation_by_hand():

@@ -1,7 +1,5 @@
 """SCAFFOLD: by hand, by its invariants, beside FedAvg, and where it must beat FedAvg."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import NodeError
@@ -11,7 +9,7 @@ from fedapps.strategies.wire import SCAFFOLD_CONTROL, SCAFFOLD_LENGTH
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quadratics import Federation, QuadraticTask
+from quadratics import FOUR, Federation, QuadraticTask, best_of, damaged
 
 from fedapps.base.options import with_values
 from fedapps.config.run_config import RunConfig
@@ -135,27 +133,17 @@ def test_one_node_is_fedavg():
 
 
 def test_many_local_steps_on_different_quadratics_reach_the_optimum_where_fedavg_does_not():
-    curvatures, optima = [0.2, 1.0, 3.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0]]
-    task = QuadraticTask(curvatures, optima)
-    best = np.average(optima, axis=0, weights=curvatures)
+    task = QuadraticTask([0.2, 1.0, 3.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0]])
     found = scaffold(task, steps=20, learning_rate=0.05).run(ScaffoldStrategy(), 60)
     drifted = fedavg(task, steps=20, learning_rate=0.05).run(BaseStrategy(), 60)
-    assert np.abs(found - best).max() < 1e-3
-    assert np.abs(drifted - best).max() > 0.3
+    assert np.abs(found - best_of(task)).max() < 1e-3
+    assert np.abs(drifted - best_of(task)).max() > 0.3
 
 
 @pytest.mark.parametrize("bound", [0.0, 30.0])
 def test_what_a_false_reply_has_done_to_the_control_variates_ends(bound):
-    class Damaged(ScaffoldStrategy):
-        def fold(self, reply, aggregate):
-            if (self.report.round, reply.profile.key) == (4, "node-0"):
-                reply = replace(reply, arrays={name: array + 50 for name, array in reply.arrays.items()})
-            super().fold(reply, aggregate)
-
-    curvatures, optima = [0.2, 1.0, 3.0, 1.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0], [1.0, 5.0]]
-    strategy = Damaged(size_bound=bound)
-    result = scaffold(QuadraticTask(curvatures, optima), steps=20, learning_rate=0.05).run(strategy, 40)
-    assert np.abs(result - np.average(optima, axis=0, weights=curvatures)).max() < 1e-3
+    result = scaffold(FOUR, steps=20, learning_rate=0.05).run(damaged(ScaffoldStrategy)(size_bound=bound), 40)
+    assert np.abs(result - best_of(FOUR)).max() < 1e-3
 
 
 def test_a_reply_without_the_length_of_its_training_is_refused():

@@ -158,7 +158,7 @@ def test_rates_lie_between_zero_and_one_and_the_largest_is_one(moves, granularit
     assert values.max() == 1
 
 
-SIGMA = {"w": np.array([[1.0, 3.0], [4.0, 0.0]]), "b": np.array(16.0), "steps": np.array([5])}
+SIGMA = {"w": np.array([[1.0, 3.0], [4.0, 0.0]]), "b": np.array(16.0)}
 
 
 def test_per_parameter_by_hand():

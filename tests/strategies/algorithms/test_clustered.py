@@ -279,12 +279,10 @@ def test_sketches_keep_the_cosine_of_updates(seed, cosine):
     one, other = rng.normal(size=(2, 3000))
     other -= one * (one @ other) / (one @ one)
     other = cosine * one / np.linalg.norm(one) + np.sqrt(1 - cosine**2) * other / np.linalg.norm(other)
-    zero = {"a": np.zeros(1000), "b": np.zeros((20, 100)), "count": np.array(1)}
+    zero = {"a": np.zeros(1000), "b": np.zeros((20, 100))}
     sketch = UpdateSketch(dimension=1024, seed=seed % 7)
-    vectors = [
-        sketch.of_update(NODE, zero, {"a": update[:1000], "b": update[1000:].reshape(20, 100), "count": np.array(9)})
-        for update in (one, other)
-    ]
+    updates = ({"a": update[:1000], "b": update[1000:].reshape(20, 100)} for update in (one, other))
+    vectors = [sketch.of_update(NODE, zero, update) for update in updates]
     assert [np.linalg.norm(vector) for vector in vectors] == pytest.approx([1, 1])
     assert abs(vectors[0] @ vectors[1] - cosine) < 6 / np.sqrt(1024)
 

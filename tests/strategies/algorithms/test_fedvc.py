@@ -232,7 +232,7 @@ def test_without_examples_nobody_is_drawn(sizes):
     [
         ({}, "examples = 0, steps = 0: exactly one of them must be above 0"),
         ({"examples": 2, "steps": 2}, "exactly one of them"),
-        ({"examples": -1}, "examples = -1: must be an integer of at least 1"),
+        ({"examples": -1}, "examples = -1: must be an integer of at least 0"),
         ({"steps": 1.5}, "steps = 1.5: must be an integer"),
         ({"steps": True}, "steps = True: must be an integer"),
         (
