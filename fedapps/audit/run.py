@@ -9,7 +9,7 @@ from typing import Any
 
 from fedapps.base.atomic import write_whole
 from fedapps.base.seeding import derive_seed
-from fedapps.config.parsing import parse
+from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.inputs import resolve
 from fedapps.launch.plan import new_folder, timed_name
@@ -71,8 +71,7 @@ def run_job(attack: str, on: str, batch_size: int, start: int, stop: int, config
         [sentence.label for sentence in attacked],
         views=[
             (sharing, one)
-            for sharing in map(plan.subject.sharings.__getitem__, plan.methods)
-            if sharing.first_layer or attack not in FIRST_LAYER  # the attack can read what the method shares
+            for sharing in _methods(plan, attack)
             for one in _attackers(plan, attack, sharing, target, flat)
         ],
         attack=_attack(plan, attack, target, derive_seed(flat["seed"], "audit", attack, batch_size, start)),
@@ -133,6 +132,12 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
         "rows": [_row(key, of_group) for key, of_group in ordered],
         "recovered": [one for key, of_group in ordered for one in _recovered(key, of_group)],
     }
+
+
+def _methods(plan: AuditPlan, attack: str) -> list[Sharing]:
+    """What the methods share that the attack can read."""
+    sharings = [plan.subject.sharings[name] for name in plan.methods]
+    return [sharing for sharing in sharings if sharing.first_layer or attack not in FIRST_LAYER]
 
 
 def _attackers(
@@ -239,16 +244,22 @@ def audit_recipe(
     victim_data(config, plan.sentences)
     with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
         (folder / "cells").mkdir()
-        if json_path:
-            json_path.parent.mkdir(parents=True, exist_ok=True)
-        shared = {"run": config.flat(), "plan": plan, "folder": str(folder / "cells")}
-        progress = _Progress(folder, recipe_name(recipe), plan)
-        print(f"{plan.sentences} sentences; intermediate results: {folder / 'audit.json'}", flush=True)
-        cells = [job | {"config": shared} for job in plan.jobs()]
-        run_matrix(cells, run_job, jobs=jobs, watch=Lines(len(cells), progress.show))
-        results = progress.save()
-        if json_path:
-            write_whole(json_path, _json(results).encode())
+        return _carry_out(config, plan, folder, recipe_name(recipe), jobs, json_path)
+
+
+def _carry_out(
+    config: Config, plan: AuditPlan, folder: Path, recipe: str, jobs: int, json_path: Path | None
+) -> dict[str, Any]:
+    if json_path:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+    shared = {"run": config.flat(), "plan": plan, "folder": str(folder / "cells")}
+    progress = _Progress(folder, recipe, plan)
+    print(f"{plan.sentences} sentences; intermediate results: {folder / 'audit.json'}", flush=True)
+    cells = [job | {"config": shared} for job in plan.jobs()]
+    run_matrix(cells, run_job, jobs=jobs, watch=Lines(len(cells), progress.show))
+    results = progress.save()
+    if json_path:
+        write_whole(json_path, _json(results).encode())
     print(f"\n{audit_text(results, plan.subject.paper)}\n\naudit: {folder / 'audit.json'}")
     return results
 
