@@ -29,7 +29,12 @@ class ApdOptions(FederationOptions):
     """The options of APD."""
 
     l1: float = option(1e-4, "weight of the adaptive parameters' absolute values", minimum=0, search=Around(10))
-    drift: float = option(1e-4, "weight of changes to earlier stages' parameters", minimum=0, search=Around(10))
+    drift: float = option(
+        1e-2,
+        "weight of changes to earlier stages' parameters, which l1 moves by up to l1 / (2 drift)",
+        minimum=0,
+        search=Around(10),
+    )
 
 
 class Apd(ContinualMethod):
