@@ -73,7 +73,7 @@ class Messages:
         return self.types[PEOPLE](header=self.header(time, frame), people=people)
 
     def marker(self, time: float, frame: str) -> Any:
-        """A list of one marker, which has a header of its own, as in visualization_msgs."""
+        """A list with one marker. The marker has its own header, as in visualization_msgs."""
         marker = self.types["people_msgs/msg/Marker"]
         return self.types[MARKERS](markers=[marker(header=self.header(time, frame), id=1, position=self.point(1, 1))])
 

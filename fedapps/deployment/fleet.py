@@ -32,8 +32,8 @@ from .submission import check_certificates, submission
 from .superlink import Deployment, NodeConfig, deployment, started_run
 
 WORKERS_PER_CORE = 3
-#: Seconds before the log of a run is followed again.
-_PAUSE = 10.0
+#: Seconds before a SuperLink is asked again, and how often it is asked without an answer.
+_PAUSE, _ASKED = 10.0, 30
 
 
 def run_config_text(recipe: Path, overrides: Mapping[str, Any]) -> str:
@@ -116,22 +116,30 @@ def _await_end(run: str, named: Sequence[str]) -> None:
     Raises
     ------
     RunFailedError
-        The run has not completed, or the SuperLink does not tell.
+        The run has not completed, or the SuperLink has not answered for five minutes.
     """
     query = [tool("flwr"), "ls", *named, "--run-id", run, "--format", "json"]
-    while True:
-        listing = subprocess.run(query, check=False, capture_output=True, encoding="utf-8", errors="replace").stdout
-        try:
-            status = str(json.loads(listing)["runs"][0]["status"])
-        except (ValueError, LookupError) as error:
-            raise RunFailedError(f"whether run {run} has finished is not known: `{shlex.join(query)}` fails") from error
-        if status.startswith("finished"):
-            break
-        print(f"the log broke, but run {run} goes on ({status}): it follows again from its beginning", flush=True)
+    failed = 0
+    while not (status := _status(query)).startswith("finished"):
+        failed = 0 if status else failed + 1
+        if failed == _ASKED:
+            raise RunFailedError(f"whether run {run} has finished is not known: `{shlex.join(query)}` fails")
+        broke = f"the log broke, but run {run} goes on ({status}): it follows again from its beginning"
+        print(broke if status else "the SuperLink does not answer: it is asked again", flush=True)
         time.sleep(_PAUSE)
-        _shown([tool("flwr"), "log", run, *named, "--stream"])
+        if status:
+            _shown([tool("flwr"), "log", run, *named, "--stream"])
     if status != "finished:completed":
         raise RunFailedError(f"run {run} did not complete ({status}): see its log above")
+
+
+def _status(query: Sequence[str]) -> str:
+    """The status of the run that a query lists; empty if the SuperLink does not answer."""
+    listing = subprocess.run(query, check=False, capture_output=True, encoding="utf-8", errors="replace").stdout
+    try:
+        return str(json.loads(listing)["runs"][0]["status"])
+    except (ValueError, LookupError):
+        return ""
 
 
 def check_deployable(config: Config) -> None:

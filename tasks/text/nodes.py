@@ -5,7 +5,7 @@ modules have no dropout. They are computed once for each text of a node, and the
 process, when they are first read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -186,16 +186,23 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
     return train, test
 
 
-def splits_of(train: Part, options: Options, key: str, *, own: bool = False) -> dict[str, Part]:
-    """Split a node's examples into those for training and those for validation; its ``own`` files can grow."""
-    if own:
-        kept, validation = hold_out_each(train, options.validation_share, options.partition_seed, f"text.{key}")
-        drawn = generator(options.partition_seed, "text.used", key).permutation(kept)[: options.train_examples or None]
-        return {"train": np.sort(drawn), "validation": validation}
+#: Splits a node's examples, by its key, into those for training and those for validation.
+Split = Callable[[Part, Options, str], dict[str, Part]]
+
+
+def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:
+    """Split the examples of one of several nodes."""
     order = generator(options.partition_seed, "text.validation", key).permutation(train)
     held = int(options.validation_share * len(train))
     used = held + options.train_examples if options.train_examples else len(order)
     return {"train": np.sort(order[held:used]), "validation": np.sort(order[:held])}
+
+
+def own_splits(train: Part, options: Options, key: str) -> dict[str, Part]:
+    """Split the examples of a node's own files, which can grow: what trained is never held out later."""
+    kept, validation = hold_out_each(train, options.validation_share, options.partition_seed, f"text.{key}")
+    drawn = generator(options.partition_seed, "text.used", key).permutation(kept)[: options.train_examples or None]
+    return {"train": np.sort(drawn), "validation": validation}
 
 
 def groups_of(corpus: Corpus, train: Part) -> dict[str, str]:
@@ -262,13 +269,14 @@ def node_data(corpus: Corpus, options: Options, words: Words, partition: int, nu
         There are fewer training or test examples than nodes.
     """
     train, test = partitions(corpus, options, num_partitions)
-    return _node(node_key(partition), corpus, options, words, train[partition], test[partition], common=True)
+    key = node_key(partition)
+    return _node(key, corpus, options, words, splits_of, train[partition], test[partition], common=True)
 
 
-def whole_data(corpus: Corpus, options: Options, words: Words, key: str, *, own: bool) -> NodeData:
-    """Return the whole corpus as one node, which has all test examples; of its ``own`` files or of all nodes."""
+def whole_data(corpus: Corpus, options: Options, words: Words, key: str, split: Split) -> NodeData:
+    """Return the whole corpus as one node, which has all test examples."""
     train, test = np.arange(len(corpus.train.texts)), np.arange(len(corpus.test.texts))
-    return _node(key, corpus, options, words, train, test, common=False, own=own)
+    return _node(key, corpus, options, words, split, train, test, common=False)
 
 
 @lru_cache(maxsize=8)
@@ -284,17 +292,9 @@ class _Encoded:
 
 
 def _node(
-    key: str,
-    corpus: Corpus,
-    options: Options,
-    words: Words,
-    train: Part,
-    test: Part,
-    *,
-    common: bool,
-    own: bool = False,
+    key: str, corpus: Corpus, options: Options, words: Words, split: Split, train: Part, test: Part, *, common: bool
 ) -> NodeData:
-    kept = splits_of(train, options, key, own=own)
+    kept = split(train, options, key)
     own_words = words.own(corpus.train.texts_at(kept["train"]), options)
     public = None if own_words else words.public
     vocabulary = own_words or public

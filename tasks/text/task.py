@@ -245,15 +245,15 @@ class TextTask(Task):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         corpus = self.corpus(folder, partition, num_partitions)
         train, _ = nodes.partitions(corpus, self.options, num_partitions)
-        return self._profile(corpus, train[partition], nodes.node_key(partition), own=False)
+        return self._profile(corpus, train[partition], nodes.node_key(partition), nodes.splits_of)
 
     def own_profile(self, folder: Path) -> NodeProfile:
         self.check_own_words()
         corpus = read_corpus(folder, self.layout)
-        return self._profile(corpus, np.arange(len(corpus.train.texts)), folder_key(folder), own=True)
+        return self._profile(corpus, np.arange(len(corpus.train.texts)), folder_key(folder), nodes.own_splits)
 
-    def _profile(self, corpus: Corpus, train: Part, key: str, *, own: bool) -> NodeProfile:
-        labels = torch.from_numpy(corpus.train.labels[nodes.splits_of(train, self.options, key, own=own)["train"]])
+    def _profile(self, corpus: Corpus, train: Part, key: str, split: nodes.Split) -> NodeProfile:
+        labels = torch.from_numpy(corpus.train.labels[split(train, self.options, key)["train"]])
         stages = by_stage(f"the training texts of {key}", {"train": {"label": labels}}, self.stage_of)
         return NodeProfile(key, len(stages[0]["train"]["label"]), nodes.groups_of(corpus, train))
 
@@ -384,7 +384,7 @@ class TextTask(Task):
         words, layout = nodes.Words(vocabulary, PrivateWords.NONE), replace(self.layout, labels=classes)
         if partition is None:
             corpus, options = read_corpus(folder, layout, only_test=True), replace(self.options, stages=1)
-            return nodes.whole_data(corpus, options, words, folder_key(folder), own=True)
+            return nodes.whole_data(corpus, options, words, folder_key(folder), nodes.own_splits)
         check_partition(partition, num_partitions)
         return nodes.node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 
@@ -405,16 +405,16 @@ class TextTask(Task):
 
     def load_all(self, folder: Path) -> NodeData:
         """Read the whole folder, whose name is the key. A node's own folder may lack the test file."""
-        return self._whole(folder, own=False)
+        return self._whole(folder, nodes.splits_of)
 
-    def _whole(self, folder: Path, *, own: bool) -> NodeData:
+    def _whole(self, folder: Path, split: nodes.Split) -> NodeData:
         corpus, key = read_corpus(folder, self.layout), folder_key(folder)
-        return nodes.whole_data(corpus, self.options, self._words(corpus, key), key, own=own)
+        return nodes.whole_data(corpus, self.options, self._words(corpus, key), key, split)
 
     def load_own(self, folder: Path) -> NodeData:
         """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which is unknown."""
         self.check_own_words()
-        return self._whole(folder, own=True)
+        return self._whole(folder, nodes.own_splits)
 
     def _words(self, corpus: Corpus, key: str) -> nodes.Words:
         options = self.options

@@ -157,16 +157,18 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
 
     def pretend(status: str, exit_status: int = 0, line: str = "Successfully started run 12") -> list[list[str]]:
         program, arguments = tmp_path / "flwr.py", tmp_path / "arguments"
-        listing = json.dumps({"runs": [{"status": status}]}) if status else "no SuperLink"
+        listing = json.dumps({"runs": [{"status": status.removeprefix("away, ")}]}) if status else "no SuperLink"
         program.write_text(
             f"#!{sys.executable}\nimport json, sys\n"
             f"open({str(arguments)!r}, 'a').write(json.dumps(sys.argv[1:]) + chr(10))\n"
-            f"followed = 'log' in open({str(arguments)!r}).read()\n"
-            f"listing = {listing!r}.replace('running', 'finished:completed') if followed else {listing!r}\n"
+            f"given = open({str(arguments)!r}).read()\n"
+            f"listing = {listing!r}.replace('running', 'finished:completed') if 'log' in given else {listing!r}\n"
+            f"listing = '' if {status.startswith('away')} and given.count('--run-id') == 1 else listing\n"
             f"print(listing if sys.argv[1] == 'ls' else {line!r})\n"
             f"sys.exit({exit_status} if sys.argv[1] == 'run' else 0)\n"
         )
         program.chmod(0o700)
+        monkeypatch.setattr("fedapps.deployment.fleet._PAUSE", 0.0)
         for module in ("fedapps.deployment.submission", "fedapps.deployment.fleet"):
             monkeypatch.setattr(f"{module}.tool", lambda name: str(program))
         return [json.loads(line) for line in arguments.read_text().splitlines()] if arguments.exists() else []
@@ -249,11 +251,12 @@ def test_a_streamed_run_that_does_not_complete_is_an_error(
 
 
 @pytest.mark.parametrize("exit_status", [0, 1])
+@pytest.mark.parametrize(("status", "asked"), [("running", ["ls"]), ("away, running", ["ls", "ls"])])
 def test_a_run_whose_log_breaks_is_followed_to_its_end(
-    exit_status: int, commands: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+    status: str, asked: list[str], exit_status: int, commands: Callable[..., list[list[str]]]
 ) -> None:
-    monkeypatch.setattr("fedapps.deployment.fleet._PAUSE", 0.0)
-    commands("running", exit_status)
+    """Also if the SuperLink is away for a moment, which is what breaks a log."""
+    commands(status, exit_status)
     assert deploy(RECIPE, "fleet", FEDERATED, stream=True) == 0
-    assert [command[0] for command in commands("")] == ["run", "ls", "log", "ls"]
-    assert commands("")[2] == ["log", "12", "fleet", "--stream"]
+    assert [command[0] for command in commands("")] == ["run", *asked, "log", "ls"]
+    assert commands("")[-2] == ["log", "12", "fleet", "--stream"]
