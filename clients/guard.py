@@ -7,6 +7,7 @@ against its own method and against the patterns that its operator set, and refus
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND, names_in
@@ -20,7 +21,7 @@ from fedapps.base.seeding import torch_seed
 from .arrays import load_arrays, matches, private_names
 from .rules import PRIVATE, NodeRules
 from .settings import received_arrays, with_config
-from .state import Attempts, ContextState
+from .state import Attempts, ContextState, DiskState, PrivateState
 
 
 class PrivateParametersError(ValueError):
@@ -135,8 +136,10 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
 
     In TRAIN and EVALUATE messages the mod adds the parameters that are missing in the record ``arrays``, with the
     values that this node trained last; the initial values are those of ``make_model()``. It removes these parameters
-    from every ArrayRecord of a reply. Those of a TRAIN reply are kept in ``Context.state``, by round, so a repeated
-    round starts from the same values. Metrics and other records are sent as they are.
+    from every ArrayRecord of a reply. Those of a TRAIN reply are kept by round, so a repeated round starts from the
+    same values: in ``Context.state``, which ends with the process of the SuperNode, or, if the node config has
+    ``state-dir``, a folder of this node alone, in ``keep-private/RUN/round-N.safetensors`` there. Metrics and other
+    records are sent as they are.
 
     A server must not decide alone what is private: a message that asks for a parameter of the patterns ``private``, or
     of the key ``private`` of the node config, is refused before the client sees it.
@@ -172,7 +175,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         rounds = _Rounds.of(message)
         guard = Guard.of(context.node_config, also=private)
         guard.check_names(received)
-        state = ContextState(context.state, scope=_SCOPE)
+        state = _kept(context)
         with torch_seed(seed, "model"):
             model = make_model()
         guard.check_model(model, received)
@@ -199,6 +202,12 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         return reply
 
     return mod
+
+
+def _kept(context: Context) -> PrivateState:
+    if folder := str(context.node_config.get("state-dir") or ""):
+        return DiskState.of(Path(folder).expanduser(), _SCOPE, str(context.run_id))
+    return ContextState(context.state, scope=_SCOPE)
 
 
 @dataclass(frozen=True)

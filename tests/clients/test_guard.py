@@ -10,6 +10,7 @@ from fedapps.sim.flower_internals import set_message_id
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from torch import nn
 from toys import ToyModel, arrays_of, record_of, same_bits
 
@@ -193,6 +194,20 @@ def test_a_repeated_round_starts_where_it_did_and_old_ones_are_forgotten():
     assert same_bits(seen_by(mod, place, message(server_round=3), amount=7), before)
     kept = [name for name in place.state if "keep-private" in name]
     assert kept == ["keep-private.round-000002", "keep-private.round-000003"]
+
+
+def test_with_a_folder_the_private_part_outlives_the_supernode_and_the_run(tmp_path):
+    def restarted(run_id=1):
+        return Context(run_id, 2, {"state-dir": str(tmp_path)}, state=RecordDict(), run_config={})
+
+    mod = keep_private(ToyModel)
+    first = seen_by(mod, restarted(), message(), amount=1)
+    second = seen_by(mod, restarted(), message(server_round=2))
+    trained = load_file(tmp_path / "keep-private" / "1" / "round-000001.safetensors")
+    for name in PRIVATE:
+        np.testing.assert_array_equal(second[name], first[name] + first[name].dtype.type(1))
+        np.testing.assert_array_equal(second[name], trained[name])
+    assert same_bits(seen_by(mod, restarted(run_id=5), message()), first)
 
 
 def test_the_server_says_how_far_it_can_go_back():
