@@ -91,7 +91,7 @@ def final_metrics(
 
 def _means(config: Config, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The means of the metrics of nodes, from their lines of ``nodes.jsonl``."""
-    mean, weight_of = MetricMean(config.task.metric_means), weighting_of(config.run.weighting)
+    mean, weight_of = MetricMean(config.task.metric_rules), weighting_of(config.run.weighting)
     for row in nodes:
         mean.add(MetricRecord(row["metrics"]), weight_of(row["num_examples"]))
     return dict(mean.result())

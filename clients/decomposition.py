@@ -16,8 +16,9 @@ The penalties on the parts are
 
     λ_A Σ_{s≤t} |A_s| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
 
-where θ_s are the weights of stage s when the current stage t began. As with every prior of a node only their gradient
-is needed, which is added to that of the loss.
+where θ_s are the weights of stage s when the last stage ended, with the base that the node had trained. APD trains the
+A_s and m_s of earlier stages against them, FedWeIT the A_s alone (its Equation 2). As with every prior of a node only
+their gradient is needed, which is added to that of the loss.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Parts:
 
     ``stages`` are the numbers of the stages met, the current one last, and ``adaptive`` ``[k, n]``, ``mask`` ``[k, u]``
     and ``own`` ``[k, o]`` theirs; ``base`` ``[n]`` is of all. ``old`` ``[k-1, n]`` is what the weights of earlier
-    stages were when the current one began. ``knowledge`` ``[K, n]`` is borrowed with the weights ``alpha`` ``[K, L]``.
+    stages were when the last one ended. ``knowledge`` ``[K, n]`` is borrowed with the weights ``alpha`` ``[K, L]``.
     """
 
     stages: tuple[int, ...]
@@ -184,15 +185,15 @@ class Parts:
         adaptive = INITIAL_ADAPTIVE * base[None]
         return cls((stage,), base, adaptive, mask, own[None], nothing(0, n), nothing(0, n), nothing(0, layers))
 
-    def begin(self, layout: Layout, stage: int) -> Parts:
-        """The parts when another stage begins.
+    def begin(self, layout: Layout, stage: int, base: Tensor) -> Parts:
+        """The parts when another stage begins with a new ``base`` B; earlier stages are held at what they were before.
 
         What was borrowed in the last stage stays with it, as part of its adaptive parameters. The new stage has those
         of B/3, the initial mask and the last stage's own parameters.
         """
         lent = borrowed(layout, self.alpha, self.knowledge)
         adaptive = torch.cat([self.adaptive[:-1], self.adaptive[-1:] + lent])
-        fresh = Parts.first(layout, stage, self.base, self.own[-1])
+        fresh = Parts.first(layout, stage, base, self.own[-1])
         return replace(
             fresh,
             stages=(*self.stages, stage),
@@ -323,20 +324,14 @@ class DecomposedModel(nn.Module):
 class Drift:
     """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² + λ_A Σ_s |A_s| over the earlier stages.
 
-    ``weight`` is λ_d ≥ 0, ``l1`` λ_A ≥ 0, ``old`` ``[k-1, n]`` θ.
+    ``weight`` is λ_d ≥ 0, ``l1`` λ_A ≥ 0, ``old`` ``[k-1, n]`` θ. Without ``masks``, the m_s are fixed.
     """
 
     weight: float
     layout: Layout
     old: Tensor
     l1: float = 0.0
-
-    def on_base(self, parts: Parts) -> QuadraticPrior:
-        """With A_s and m_s as they are: a quadratic prior on ``base``, in one pass for any number of stages."""
-        gates = torch.sigmoid(parts.mask[:-1]).index_select(1, self.layout.unit_of)
-        precision = 2 * self.weight * gates.square().sum(0)
-        linear = 2 * self.weight * (gates * (self.old - parts.adaptive[:-1])).sum(0)
-        return QuadraticPrior({"base": precision}, {"base": linear})
+    masks: bool = True
 
     @torch.no_grad()
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
@@ -347,9 +342,10 @@ class Drift:
         wide = gates.index_select(1, self.layout.unit_of)
         moved = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
         base.grad.add_((moved * wide).sum(0))
-        by_unit = torch.zeros_like(gates).scatter_add_(1, self.layout.unit_of.expand_as(wide), moved * base)
         adaptive.grad = moved.add(adaptive.sign(), alpha=self.l1)
-        mask.grad = by_unit * gates * (1 - gates)
+        if self.masks:
+            by_unit = torch.zeros_like(gates).scatter_add_(1, self.layout.unit_of.expand_as(wide), moved * base)
+            mask.grad = by_unit * gates * (1 - gates)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Server optimizers: update the shared parameters from the mean of the replies.
 
-Reddi et al., Adaptive Federated Optimization, ICLR 2021 (https://arxiv.org/abs/2003.00295), Algorithm 2
-(FedOpt). The pseudo-gradient Δ = θ − mean θ_k replaces the gradient (the paper uses −Δ and adds it), so a step of SGD
+Reddi et al., Adaptive Federated Optimization, ICLR 2021 (https://arxiv.org/abs/2003.00295), Algorithms 1 (FedOpt) and
+2. The pseudo-gradient Δ = θ − mean θ_k replaces the gradient (the paper uses −Δ and adds it), so a step of SGD
 with learning rate 1 yields the mean: FedAvg.
 
 Moments have the dtype of their parameters, but at least float32, and are computed in PyTorch's order of operations, so

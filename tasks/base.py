@@ -76,7 +76,7 @@ class Task(ABC):
     #: squared error is one only up to the variance of the noise, which the Fisher information needs
     #: (:func:`fedapps.clients.fisher.negative_log_likelihood`).
     squared_residuals: ClassVar[int] = 0
-    #: How metrics are averaged over nodes, where the mean is not weighted by examples.
+    #: How metrics are averaged over nodes, where the mean is not weighted by examples; see :attr:`metric_rules`.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
     #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.privacy.sharing.AuditSubject`; empty if the examples have no words.
@@ -122,6 +122,12 @@ class Task(ABC):
             The task's options are incompatible with ``privacy``.
         """
         return self
+
+    @property
+    def metric_rules(self) -> Mapping[str, MetricRule]:
+        """``metric_means``, also of the metrics of single stages, such as ``stage-1.test.mse``."""
+        stages = [f"stage-{stage}." for stage in range(1, self.num_stages + 1)] if self.num_stages > 1 else []
+        return {prefix + name: rule for prefix in ["", *stages] for name, rule in self.metric_means.items()}
 
     @property
     def roles(self) -> ModelRoles:

@@ -135,7 +135,7 @@ def _metric_means(config: Config, method: Method) -> dict[str, MetricRule]:
     held_out = HELD_OUT_PREFIXES if config.run.held_out_nodes else ()
     unprepared = ComposedParts(tuple(method.local_parts())).unprepared_prefix() or ""
     prefixes = dict.fromkeys(("", unprepared, *held_out))
-    return {prefix + name: rule for prefix in prefixes for name, rule in config.task.metric_means.items()}
+    return {prefix + name: rule for prefix in prefixes for name, rule in config.task.metric_rules.items()}
 
 
 def _sampler(run: RunConfig) -> Sampler:

@@ -76,7 +76,7 @@ def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
 
     Metrics with a count are weighted by it, the others as the run weighs nodes.
     """
-    mean = MetricMean(config.task.metric_means)
+    mean = MetricMean(config.task.metric_rules)
     for metrics in nodes:
         examples = cast(float, metrics.get(WEIGHT, 1.0)) if config.run.weighting == "num-examples" else 1.0
         mean.add(MetricRecord({name: value for name, value in metrics.items() if name != WEIGHT}), examples)

@@ -68,7 +68,7 @@ class Decomposition(LocalPart):
     """Train every weight as shared times masked plus stage-specific: θ_t = B ⊙ σ(m_t) + A_t.
 
     Only the base B is shared; all other parts are private (:mod:`fedapps.clients.decomposition`). The A_s and m_s of
-    earlier stages are trained, too, so that B can change while θ_s stays the same.
+    earlier stages are trained, too, so that B can change, also by averaging, while θ_s stays the same.
 
     If all numbers of a received unit of B are zero, no node sent it, and the node keeps its own values. The loss in the
     metrics is the task's, without penalties. Weight decay applies to B and to the parameters of the current stage, not
@@ -86,6 +86,8 @@ class Decomposition(LocalPart):
     """
 
     exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES})
+    #: Whether the m_s of earlier stages are trained.
+    trains_masks: ClassVar[bool] = True
 
     l1: float
     drift: float
@@ -125,8 +127,8 @@ class Decomposition(LocalPart):
             initial = layout.flat(layout.weights, dict(node_round.initial_model().named_parameters()))
             base = _merged(layout, initial, model, received)
             return Parts.first(layout, stage, base, layout.flat(layout.own, dict(model.named_parameters())))
-        parts = replace(before, base=_merged(layout, before.base, model, received))
-        return parts if stage == parts.stages[-1] else parts.begin(layout, stage)
+        base = _merged(layout, before.base, model, received)
+        return replace(before, base=base) if stage == before.stages[-1] else before.begin(layout, stage, base)
 
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
         return decomposed(model).at(stage)
@@ -156,7 +158,7 @@ class Decomposition(LocalPart):
         of = decomposed(model)
         drift = None
         if (self.drift or self.l1) and len(old := of.parts().old):
-            drift = Drift(self.drift, of.layout, old, self.l1)
+            drift = Drift(self.drift, of.layout, old, self.l1, self.trains_masks)
         absolute = {"adaptive": self.l1, "mask": self.l1_mask}
         return PartsPrior({}, {}, {name: weight for name, weight in absolute.items() if weight}, drift)
 

@@ -48,7 +48,7 @@ class FedOpt(Method):
 
 
 class FedAdagrad(FedOpt):
-    """FedOpt with AdaGrad."""
+    """FedOpt with AdaGrad, without momentum as in the experiments of its paper; FedVPR seems to have one of .9."""
 
     name = "fedadagrad"
     summary = "FedAdagrad: AdaGrad at the server"

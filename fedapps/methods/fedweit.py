@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedapps.base.options import Around, option
 from fedapps.clients.arrays import Arrays
-from fedapps.clients.decomposition import DecomposedModel, Layout, Parts, PartsPrior
+from fedapps.clients.decomposition import DecomposedModel, Layout, Parts
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.settings import read_arrays
 from fedapps.strategies import FedWeIT as FedWeITStrategy
@@ -39,12 +39,21 @@ class FedWeitOptions:
         minimum=0,
         search=Around(10),
     )
-    drift: float = option(1e-4, "λ2, weight of changes to earlier stages' parameters", minimum=0, search=Around(10))
+    drift: float = option(
+        1e-2,
+        "λ2, weight of changes to earlier stages' parameters, which l1-adaptive moves by up to l1-adaptive / (2 drift)",
+        minimum=0,
+        search=Around(10),
+    )
     mask_share: float = option(0.7, "share of a layer's units that a node sends", above=0, maximum=1)
 
 
 class FedWeit(Method):
-    """Federated weighted inter-client transfer: nodes share a base and borrow what others learned in the last stage."""
+    """Federated weighted inter-client transfer: nodes share a base and borrow what others learned in the last stage.
+
+    As in the authors' code, the base is averaged over the nodes that sent a unit, and what can be borrowed is the last
+    stage of all nodes. In the paper it is averaged over all nodes, and the other nodes' stages before can be borrowed.
+    """
 
     name = "fedweit"
     summary = "FedWeIT: masked shared weights, and other nodes' adaptive parameters by attention"
@@ -145,13 +154,15 @@ class Knowledge:
 class FedWeitPart(Decomposition):
     """Train θ_t = B ⊙ σ(m_t) + A_t + Σ_k α_k K_k, where K_k is what node k learned in the stage before.
 
-    The A_s and m_s of earlier stages are fixed. A node sends the share ``mask_share`` of the units of each weight,
-    those with the largest masks, and zeros for the others. Weight decay is as in the authors' code.
+    The A_s of earlier stages are trained, so that B can change while θ_s stays the same, and their m_s are fixed
+    (Equation 2; the authors' code fixes the A_s, too). A node sends the share ``mask_share`` of the units of each
+    weight, those with the largest masks, and zeros for the others.
 
     Parameters
     ----------
     l1 : float
-        Weight λ1 ≥ 0 of Σ|A_t|, and the absolute value up to which a number of A is reported as zero.
+        Weight λ1 ≥ 0 of Σ|A_s| up to the current stage, and the absolute value up to which a number of A is reported as
+        zero.
     drift : float
         Weight λ2 ≥ 0 of the squared changes of earlier stages' weights.
     l1_mask : float
@@ -162,6 +173,8 @@ class FedWeitPart(Decomposition):
         What other nodes learned in the last stage. The node keeps it for the rest of the stage. If it is delivered
         again, α keeps its values.
     """
+
+    trains_masks: ClassVar[bool] = False
 
     mask_share: float = 1.0
     knowledge: Knowledge = field(default=Knowledge(), compare=False)
@@ -184,14 +197,6 @@ class FedWeitPart(Decomposition):
         sent = self._sent(decomposed(model))
         arrays = super().outgoing(model, node_round)
         return {name: array * sent[name] if name in sent else array for name, array in arrays.items()}
-
-    def prior(self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound) -> PartsPrior:
-        penalty = super().prior(shared, model, node_round)
-        if penalty.drift is None:
-            return penalty
-        # Without A_s and m_s to train, the drift is quadratic in the base.
-        fixed = penalty.drift.on_base(decomposed(model).parts())
-        return replace(penalty, precision=fixed.precision, linear=fixed.linear, drift=None)
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
         """Return the record ``fedweit.mask``: which units are sent."""

@@ -262,7 +262,7 @@ class FedWeIT(BaseStrategy):
         return f"{wire.FEDWEIT_MASK}: {reason}" if reason else None
 
     def fold(self, reply: Reply, aggregate: Aggregate) -> None:
-        # Algorithm 1, the aggregation of the base parameters: B ← Σ_k B_k ⊙ m_k over the nodes that sent the unit
+        # Algorithm 1 divides the sum of masked bases by all nodes, the authors' code by those that sent the unit
         masks = {name: mask.astype(np.bool_) for name, mask in _masks_of(reply.content).items()}
         self._mean.add(reply.arrays, reply.weight, masks)
         self._served.add(reply.profile.key)

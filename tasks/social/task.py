@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from fedapps.tasks.base import WEIGHT, Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition
 from fedapps.tasks.social.world import inside, write_world
 from torch import Tensor, nn
@@ -116,7 +116,8 @@ class SocialTask(Task):
     target is ``score / 100``, predicted at the robot's node, and the loss is the mean squared error.
 
     Participants rated partly the same scenes, so test scenes of one are training scenes of another. The metrics measure
-    how well ratings are predicted, not how well the model generalises to new rooms.
+    how well ratings are predicted, not how well the model generalises to new rooms. They are plain means over nodes:
+    weights by the examples of a stage would differ from stage to stage, and backward transfer compares stages.
 
     .. [1] Manso et al., SocNav1: A Dataset to Benchmark and Learn Social Navigation Conventions, Data 5(1):7, 2020.
     .. [2] Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022.
@@ -134,6 +135,7 @@ class SocialTask(Task):
     }
     floors: ClassVar[tuple[str, ...]] = (MEAN_SCORE,)
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
+    metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.mse": "uniform" for split in ("validation", "test")}
     squared_residuals: ClassVar[int] = 1
     ragged: ClassVar[bool] = True
     trained_model: ClassVar[str] = "fedapps.tasks.social.trained:SocialTrained"
@@ -367,12 +369,11 @@ class SocialTask(Task):
 
 def _mean_score(data: NodeData) -> Metrics:
     stages = {f"stage-{number}.": splits for number, splits in enumerate(data.stages, start=1)} or {"": data.splits}
-    errors = {
+    return {
         f"{stage}test.mse": float(((splits["test"]["score"] - splits["train"]["score"].mean()) ** 2).mean())
         for stage, splits in stages.items()
         if "test" in splits
     }
-    return {WEIGHT: data.evaluated, **errors}
 
 
 def _predicted(model: nn.Module, batch: Batch) -> Tensor:

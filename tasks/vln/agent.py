@@ -28,7 +28,8 @@ from .walks import Observation, Walks
 class LanguageEncoder(nn.Module):
     """A bidirectional LSTM over the words; the decoder starts from the largest of its outputs, place by place.
 
-    The words are learned vectors or ``pretrained``.
+    The decoder's cell starts at zero, in the authors' code at that of this LSTM. The words are learned vectors or
+    ``pretrained``.
     """
 
     def __init__(self, sizes: Sizes, drop: float, pretrained: layers.PretrainedWords | None = None) -> None:

@@ -226,7 +226,8 @@ def environment(count: int, width: int, drop: float, training: bool, like: Tenso
     """Which features ``[count, width]`` an episode shows: environmental dropout (Tan et al., 2019, Section 3.4).
 
     In training a share ``drop`` of them is 0 in all views of all viewpoints, as if the house looked different, and the
-    others are scaled by 1 / (1 - drop).
+    others are scaled by 1 / (1 - drop). The authors' code does so on labelled paths, and drops features of each view
+    by themselves on those that people described.
     """
     return dropout(like.new_ones(count, width), drop, training)
 

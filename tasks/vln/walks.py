@@ -129,7 +129,7 @@ class Walks:
 
 
 MAX_NGRAM = 4
-#: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.
+#: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of these, and of the shortest reference of each.
 STATISTICS = 2 * MAX_NGRAM + 2
 
 

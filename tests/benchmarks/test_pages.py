@@ -84,6 +84,14 @@ def test_a_page_answers_every_table_and_figure_of_its_paper(
         assert not exhibit.rerun or " h)" in last
 
 
+def test_clusters_that_were_not_averaged_in_the_last_round_are_not_what_the_paper_tests() -> None:
+    stored, page = result("fedvpr-intervals").of, pages()[ROOT / "docs" / "results" / "places.md"]
+    for rounds in (5, 10, 15, 20, 25):
+        mean = stored(f"h-fl at {rounds}", "shared.test.recall_at_1").mean
+        assert (mean == stored(f"h-fl at {rounds}", "recall_at_1").mean) == (25 % rounds == 0)
+        assert f" {rounds} {shown(mean, 2)} ± " in page.partition("| rounds between averages |")[2]
+
+
 def test_the_minutes_of_an_experiment_are_those_that_its_result_has_measured() -> None:
     assert experiments()["quickstart"].minutes == result("quickstart").minutes == 9.4
 

@@ -99,7 +99,7 @@ def test_the_mean_score_of_each_stage(tmp_path):
     for stage, splits in enumerate(task.load_node(tmp_path, 0, 1).stages, start=1):
         errors = splits["test"]["score"].double() - splits["train"]["score"].double().mean()
         assert floor.pop(f"stage-{stage}.test.mse") == pytest.approx(float((errors**2).mean()), rel=1e-5)
-    assert floor == {"num-examples": len(task.load_node(tmp_path, 0, 1).splits["test"]["score"])}
+    assert not floor
 
 
 def test_a_human_that_keeps_its_velocity(tmp_path):

@@ -23,7 +23,9 @@ from fedapps.strategies import (
     VirtualClients,
     Yogi,
 )
+from fedapps.strategies.aggregation import MetricMean
 from fedapps.tasks.profiles import PrivateParameters
+from flwr.app import MetricRecord
 
 from fedapps.app.strategy import build_strategy, shared_names, tracked_metric
 from fedapps.config.parsing import parse
@@ -100,13 +102,22 @@ def test_what_never_changes_does_not_travel():
 
 
 def test_the_task_says_how_its_metrics_are_averaged():
-    assert strategy_of("fedavg").metric_means == {}
+    assert strategy_of("fedavg", {"task": "lqr", "collect-after": 0}).metric_means == {}
     strategy = strategy_of("fedavg", {"task": "text", "collect-after": 0})
     rules = {"test.global_accuracy": "geometric", "test.local_accuracy": "uniform"}
     assert strategy.metric_means == rules
     for method in ("fedvocab", "fedbabu", "per-fedavg"):  # whose nodes also evaluate the model before they adapt it
         strategy = strategy_of(method, {"task": "text", "collect-after": 0})
         assert strategy.metric_means == rules | {f"stale.{name}": rule for name, rule in rules.items()}
+
+
+def test_nodes_weigh_the_same_in_the_error_of_a_stage_after_every_stage():
+    """Two nodes have 90 and 10 examples in one stage, 10 and 90 in the next, and the same errors: none is forgotten."""
+    for weights in ((90, 10), (10, 90)):
+        mean = MetricMean(strategy_of("fedavg").metric_means)
+        for weight, error in zip(weights, (0.1, 0.3), strict=True):
+            mean.add(MetricRecord({"stage-1.test.mse": error}), weight)
+        assert mean.result()["stage-1.test.mse"] == pytest.approx(0.2)
 
 
 def test_who_drops_out_is_the_same_for_every_method():

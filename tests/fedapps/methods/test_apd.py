@@ -240,9 +240,24 @@ def test_parts_persist_across_rounds_and_stages(tmp_path, kind):
     assert not np.array_equal(first["adaptive"], second["adaptive"])
     assert np.array_equal(third["old"], fourth["old"])
     assert np.array_equal(fourth["own"][0], second["own"][0])
-    # Only APD goes on training what earlier stages have.
-    for name in ("adaptive", "mask"):
-        assert np.array_equal(fourth[name][0], second[name][0]) == (kind == "fedweit")
+    assert not np.array_equal(fourth["adaptive"][0], second["adaptive"][0])
+    assert np.array_equal(fourth["mask"][0], second["mask"][0]) == (kind == "fedweit")  # only APD goes on training it
+
+
+@pytest.mark.parametrize("kind", ["apd", "fedweit"])
+def test_earlier_stages_are_held_at_what_the_node_had_trained_not_at_the_mean(tmp_path, kind):
+    """A step of SGD by the drift alone: A_1 ← A_1 − η 2 λ (B − B') σ(m_1), with the received B and the own B'."""
+    client = node(tmp_path, kind, drift=0.5)
+    client.train_round(initial(), at(1, 0))
+    before = kept(client, 1)
+    received = {name: array + 0.25 for name, array in initial().items()}
+    client.train_round(received, at(2, 1, epochs=1, batch_size=6, optimizer="sgd", learning_rate=0.1))
+    after = kept(client, 2)
+    gates = (1 / (1 + np.exp(-before["mask"][0])))[[0, 0, 1, 1, 2, 2]]
+    np.testing.assert_allclose(after["old"][0], before["base"] * gates + before["adaptive"][0], rtol=1e-5)
+    base = np.concatenate([received[name].ravel() for name in WEIGHTS])
+    moved = 2 * 0.5 * (base - before["base"]) * gates
+    np.testing.assert_allclose(after["adaptive"][0], before["adaptive"][0] - 0.1 * moved, rtol=1e-4, atol=1e-6)
 
 
 def test_a_context_keeps_the_same_as_a_disk(tmp_path):
