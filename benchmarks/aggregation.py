@@ -24,6 +24,7 @@ from fedapps.strategies.replies import shared_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
+from .commands import new_parser, run
 from .sides import alternate, compare, peak_megabytes, show
 
 OURS, FLOWER, NUMPY, DENSE = "ours", "aggregate_arrayrecords", "numpy", "dense replies"
@@ -32,7 +33,16 @@ _FLOAT32 = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    options = parser().parse_args(arguments)
+    parser = new_parser("aggregation", __doc__)
+    parser.add_argument("--replies", type=int, default=10, help="number of replies (default 10)")
+    parser.add_argument("--megabytes", type=float, default=80.0, help="size of a reply (default 80)")
+    parser.add_argument("--arrays", type=int, default=1, help="arrays per reply (default 1)")
+    parser.add_argument("--compression", choices=COMPRESSION_NAMES, default="", help="of our replies (default none)")
+    parser.add_argument("--pairs", type=int, default=3, help="measurements of each side (default 3)")
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     sizes = (options.replies, options.megabytes, options.arrays, options.compression)
     names = (options.compression, DENSE) if options.compression else (OURS, FLOWER, NUMPY)
     peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in names}
@@ -41,10 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours = options.compression or OURS
     for clock in (time.process_time, time.perf_counter):
         measurements = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, options.pairs)
-        show(
-            compare(f"aggregation [s], {clock.__name__}", measurements, ours, options.goal, setup, peaks), options.json
-        )
-    return 0
+        show(compare(f"aggregation [s], {clock.__name__}", measurements, ours, setup, peaks), options.json)
 
 
 def _sides(replies: int, megabytes: float, arrays: int, compression: str) -> dict[str, Callable[[], object]]:
@@ -68,19 +75,6 @@ def _compressed(reply: Arrays, kind: Compression) -> RecordDict:
 
 def _side(name: str, replies: int, megabytes: float, arrays: int, compression: str) -> Callable[[], object]:
     return _sides(replies, megabytes, arrays, compression)[name]
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.aggregation", description=__doc__.partition("\n")[0])
-    parser.add_argument("--replies", type=int, default=10, help="number of replies (default 10)")
-    parser.add_argument("--megabytes", type=float, default=80.0, help="size of a reply (default 80)")
-    parser.add_argument("--arrays", type=int, default=1, help="arrays per reply (default 1)")
-    parser.add_argument("--compression", choices=COMPRESSION_NAMES, default="", help="of our replies (default none)")
-    parser.add_argument("--pairs", type=int, default=3, help="measurements of each side (default 3)")
-    parser.add_argument("--goal", default="", help="shown in the table")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    return parser
 
 
 def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:

@@ -25,14 +25,13 @@ from statistics import fmean, median
 from typing import Any
 
 from fedapps.base.processes import descendants, process_facts
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import Config, parse
 from fedapps.deployment.superlink import Deployment, deployment
 from fedapps.launch.inputs import APP, resolve
 from fedapps.runs.run_folder import RunFolder
 
 from . import overhead
+from .commands import append, new_parser, run, show
 from .sides import proportional_megabytes
 
 OURS, FLOWER = "fedapps", "Flower"
@@ -86,28 +85,20 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    options = parser().parse_args(arguments)
-    rows = []
-    for side in (OURS, FLOWER):
-        with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
-            rows.append(measured(options.nodes, side, options.seconds, options.minutes, Path(folder)))
-        if options.json:  # each side at once: the other one may fail
-            with Path(options.json).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(asdict(rows[-1])) + "\n")
-    header = list(asdict(rows[0]))
-    cells = [[_shown(value) for value in asdict(row).values()] for row in rows]
-    print(text_table(header, cells))
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.supernodes", description=__doc__.partition("\n")[0])
+    parser = new_parser("supernodes", __doc__)
     parser.add_argument("--nodes", type=int, default=12, help="number of SuperNodes (default 12)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long idle nodes are measured (default 60)")
     parser.add_argument("--minutes", type=float, default=20.0, help="the longest time of a run (default 20)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    return parser
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
+    rows = []
+    for side in (OURS, FLOWER):
+        with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
+            rows.append(asdict(measured(options.nodes, side, options.seconds, options.minutes, Path(folder))))
+        append(rows[-1:], options.json)  # each side at once: the other one may fail
+    show(rows, "")
 
 
 def measured(nodes: int, side: str, seconds: float, minutes: float, folder: Path) -> Row:
@@ -163,13 +154,12 @@ def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
 
 def _of_flower(fleet: Deployment, nodes: int, rounds: int, folder: Path) -> tuple[float, float]:
     """The same for the app that computes with NumPy."""
-    run = {
+    config = {
         "strategy": "flower", "nodes": nodes, "rounds": rounds, "arrays": 4, "megabytes": 0.01,
         "as-fedapps": False, "output": str(fleet.folder),
     }  # fmt: skip
-    cost = _cost(fleet, overhead.APP, run, nodes * 2 * rounds)
-    rounds_taken = json.loads((fleet.folder / "rounds.json").read_text(encoding="utf-8"))["rounds"]
-    return cost, fmean(one["seconds"] for one in rounds_taken)
+    cost = _cost(fleet, overhead.APP, config, nodes * 2 * rounds)
+    return cost, fmean(json.loads((fleet.folder / "rounds.json").read_text(encoding="utf-8"))["seconds"])
 
 
 def _cost(fleet: Deployment, app: Path, run_config: dict[str, Any], messages: int) -> float:
@@ -195,11 +185,6 @@ def _at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _shown(value: str | float | None) -> str:
-    """A cell of the table."""
-    return value if isinstance(value, str) else "–" if value is None else number(value)
 
 
 def _wait_until_idle(fleet: Deployment) -> None:
