@@ -81,8 +81,10 @@ def append(rows: Iterable[Any], path: str) -> None:
 def _cell(value: Any) -> str:
     if value is None or value == []:
         return "–"
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return value if isinstance(value, str) else number(value)
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence):
+        return number(value)
     if isinstance(value[0], str):
         return ", ".join(value)
     estimate = Estimate.of(value)

@@ -3,8 +3,8 @@
 Nodes of ``fedapps`` train `lqr` by FedAvg; Flower's own have a ClientApp of NumPy (``overhead_app``) and Flower's
 FedAvg. The first run has a round of all nodes, the second has two. Each round has a message that trains and one that
 evaluates; our runs begin with one that asks for the profile. Processor time and memory (proportional set size) are
-those of all processes of a node. What a training takes is measured in one process. A run that does not end within its
-minutes ends the measurement of its side; what comes after it has no value.
+those of all processes of a node. A run that does not end within its minutes ends the measurement of its side; what
+comes after it has no value.
 
     python -m benchmarks.supernodes --nodes 12
 """
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from fedapps.base.processes import descendants, process_facts
@@ -37,7 +36,6 @@ from .sides import proportional_megabytes
 OURS, FLOWER = "fedapps", "Flower"
 RUN = {
     "task": "lqr", "methods": "fedavg", "epochs": 1, "batch-size": 32, "evaluate-every": 1, "collect-after": 0,
-    "timings": True,
 }  # fmt: skip
 #: Rounds of the first run and of the second.
 ROUNDS = (1, 2)
@@ -64,8 +62,6 @@ class Row:
         The same directly after the last run. Five minutes later, ours is again as before the first.
     first, later : float
         Seconds of processor time for a message of the first run, and of the second.
-    training : float
-        Seconds of it that a message which trains takes in one process; only of ours.
     wall : float
         Seconds of a later round by the clock.
     """
@@ -79,7 +75,6 @@ class Row:
     used_megabytes: float | None = None
     first: float | None = None
     later: float | None = None
-    training: float | None = None
     wall: float | None = None
 
 
@@ -120,8 +115,6 @@ def measured(nodes: int, side: str, seconds: float, minutes: float, folder: Path
             row = replace(row, first=cost) if row.first is None else replace(row, later=cost)
             row = replace(row, wall=wall)
             print(row, flush=True)
-        if side == OURS:
-            row = replace(row, training=_training(nodes, folder))
         _wait_until_idle(fleet)
         used, used_megabytes = _waiting(fleet, seconds)
         return replace(row, used=used, used_megabytes=used_megabytes)
@@ -134,17 +127,6 @@ def _of_ours(fleet: Deployment, nodes: int, rounds: int, folder: Path) -> tuple[
     cost = _cost(fleet, APP, config.flat(), nodes * (1 + 2 * rounds))
     lines = RunFolder(Path(config.run.output_dir) / config.run.name, "").lines("metrics.jsonl")
     return cost, fmean(line["seconds"] for line in lines)
-
-
-def _training(nodes: int, folder: Path) -> float:
-    """Seconds that a node trains for in one process."""
-    alone = _config(nodes, 1, "alone", folder)
-    changed = [f"{key}={value}" for key, value in {**RUN, "num-nodes": nodes, "rounds": 1, "name": "alone"}.items()]
-    words = [word for pair in changed for word in ("--set", pair.replace("=True", "=true"))]
-    command = [sys.executable, "-m", "fedapps", "run", "lqr", "--engine", "inline", "--output-dir", str(folder), *words]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    replies = RunFolder(Path(alone.run.output_dir) / "alone", "").lines("nodes.jsonl")
-    return float(median(reply["timings"]["train"] for reply in replies if reply["phase"] == "train"))
 
 
 def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:

@@ -40,8 +40,9 @@ def recipe(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
-    given = ["--recipe", str(recipe), "--sentences", "2", "--per-update", "1", "--set", f"cache-dir={tmp_path}"]
+    given = ["--recipe", str(recipe), "--sentences", "2", "--per-update", "1", "--seeds", "1"]
     files = ["--json", str(tmp_path / "costs.json"), "--plot", str(tmp_path / "costs.png")]
+    files += ["--set", f"cache-dir={tmp_path}"]
     assert defences.main([*given, *files]) == 0
     costs = json.loads((tmp_path / "costs.json").read_text())["methods"]
     assert list(costs) == ["none", "private encoder", "own start", "noise .01"]
