@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _show_parts(recipe: Mapping[str, Value], batches: int, path: str) -> None:
     """Measure each part of a pretrained encoder; append the results to the file ``path``, unless it is empty."""
-    measured = {}
+    measured: dict[str, dict[str, list[Any]]] = {}  # no megabytes but on Linux
     for name, settings in _PARTS.items():
         prepare = partial(_part, {**recipe, "methods": "fedavg", **settings}, batches)
         measured[name] = {"step_seconds": [median(prepare()())], "megabytes": [peak_megabytes(prepare)]}
