@@ -7,7 +7,7 @@ With ``--compression`` ours decodes and adds compressed replies, and the referen
 
 Both the CPU time and the time of the wall clock are compared: other programs disturb the first less.
 
-    python -m benchmarks.aggregation --replies 10 --megabytes 400
+    python -m benchmarks.aggregation --megabytes 400
 """
 
 import argparse
@@ -24,34 +24,38 @@ from fedapps.strategies.replies import shared_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
+from .commands import new_parser, run
 from .sides import alternate, compare, peak_megabytes, show
 
 OURS, FLOWER, NUMPY, DENSE = "ours", "aggregate_arrayrecords", "numpy", "dense replies"
-_FLOAT32 = 4
+_REPLIES, _FLOAT32 = 10, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    options = parser().parse_args(arguments)
-    sizes = (options.replies, options.megabytes, options.arrays, options.compression)
+    parser = new_parser("aggregation", __doc__)
+    parser.add_argument("--megabytes", type=float, default=80.0, help="size of a reply (default 80)")
+    parser.add_argument("--compression", choices=COMPRESSION_NAMES, default="", help="of our replies (default none)")
+    parser.add_argument("--pairs", type=int, default=3, help="measurements of each side (default 3)")
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
+    sizes = (options.megabytes, options.compression)
     names = (options.compression, DENSE) if options.compression else (OURS, FLOWER, NUMPY)
     peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in names}
     sides = _sides(*sizes)
-    setup = f"{options.replies} replies of {options.arrays} arrays, {options.megabytes:g} MB of float32"
+    setup = f"{_REPLIES} replies of one array, {options.megabytes:g} MB of float32"
     ours = options.compression or OURS
     for clock in (time.process_time, time.perf_counter):
         measurements = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, options.pairs)
-        show(
-            compare(f"aggregation [s], {clock.__name__}", measurements, ours, options.goal, setup, peaks), options.json
-        )
-    return 0
+        show(compare(f"aggregation [s], {clock.__name__}", measurements, ours, setup, peaks), options.json)
 
 
-def _sides(replies: int, megabytes: float, arrays: int, compression: str) -> dict[str, Callable[[], object]]:
+def _sides(megabytes: float, compression: str) -> dict[str, Callable[[], object]]:
     """The work of each side on the same random replies."""
     rng = np.random.default_rng(0)
-    elements = int(megabytes * 1e6 / _FLOAT32 / arrays)
-    decoded = [{f"layer-{i}.weight": rng.random(elements, np.float32) for i in range(arrays)} for _ in range(replies)]
+    decoded = [{"layer.weight": rng.random(int(megabytes * 1e6 / _FLOAT32), np.float32)} for _ in range(_REPLIES)]
     records = [to_record(reply) for reply in decoded]
     if compression:
         kind = compression_by_name(compression)
@@ -66,21 +70,8 @@ def _compressed(reply: Arrays, kind: Compression) -> RecordDict:
     return RecordDict({wire.ARRAYS: to_record({}), **{name: to_record(record) for name, record in records.items()}})
 
 
-def _side(name: str, replies: int, megabytes: float, arrays: int, compression: str) -> Callable[[], object]:
-    return _sides(replies, megabytes, arrays, compression)[name]
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.aggregation", description=__doc__.partition("\n")[0])
-    parser.add_argument("--replies", type=int, default=10, help="number of replies (default 10)")
-    parser.add_argument("--megabytes", type=float, default=80.0, help="size of a reply (default 80)")
-    parser.add_argument("--arrays", type=int, default=1, help="arrays per reply (default 1)")
-    parser.add_argument("--compression", choices=COMPRESSION_NAMES, default="", help="of our replies (default none)")
-    parser.add_argument("--pairs", type=int, default=3, help="measurements of each side (default 3)")
-    parser.add_argument("--goal", default="", help="shown in the table")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    return parser
+def _side(name: str, megabytes: float, compression: str) -> Callable[[], object]:
+    return _sides(megabytes, compression)[name]
 
 
 def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:

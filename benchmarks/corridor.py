@@ -8,7 +8,6 @@ one that the ground truth names (M. Zaffar et al., VPR-Bench, IJCV 2021, Section
 
 import argparse
 import csv
-import json
 import sys
 import tarfile
 from collections.abc import Sequence
@@ -19,27 +18,20 @@ from tempfile import TemporaryDirectory
 from fedapps.tasks.vpr.trained import VprTrained
 
 import fedapps
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import Simulation, launch
 
-from .recipe_runs import exit_status, recipe_parser
+from .commands import add_seeds, recipe_parser, run, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    return exit_status("corridor", lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = recipe_parser("corridor", __doc__.partition("\n")[0])
+    parser = recipe_parser("corridor", __doc__)
+    add_seeds(parser)
     parser.add_argument("--images", type=Path, required=True, help="folder with images.tar and ground_truth.csv")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
-    return parser
+    return run(parser, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -50,15 +42,12 @@ def _run(options: argparse.Namespace) -> None:
         folder = Path(name)
         queries, references, truth = read(options.images, folder / "images")
         for seed in range(options.seeds):
-            run = launch({**settings, "seed": seed}, Simulation("inline"), str(folder / str(seed)))
+            trained = launch({**settings, "seed": seed}, Simulation("inline"), str(folder / str(seed)))
             for method in methods:
-                model = fedapps.load(run, method)
+                model = fedapps.load(trained, method)
                 assert isinstance(model, VprTrained)
                 recalls[method].append(recall_at_1(model, queries, references, truth))
-    rows = [{"method": method, "recall_at_1": values} for method, values in recalls.items()]
-    print(text_table(["method", "recall at 1"], [[name, number(fmean(values))] for name, values in recalls.items()]))
-    if options.json:
-        Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    show([{"method": method, "recall_at_1": values} for method, values in recalls.items()], options.json)
 
 
 def read(data: Path, folder: Path) -> tuple[list[Path], list[Path], list[set[int]]]:

@@ -14,7 +14,6 @@ forecast there is.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,10 +27,8 @@ from fedapps.tasks.driving.trained import DrivingTrained
 
 import fedapps
 from fedapps.base.options import split_names
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 
-from .recipe_runs import comparison_parser, exit_status
+from .commands import comparison_parser, run, show
 
 HISTORY, HORIZON = 8, 12
 MEETING = 8  # steps until the person is where the robot wants to cross
@@ -157,16 +154,11 @@ def _nearest(places: np.ndarray, position: np.ndarray) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if an argument is invalid, else 0."""
-    return exit_status("crossing", lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = comparison_parser("crossing", __doc__.partition("\n")[0])
+    parser = comparison_parser("crossing", __doc__)
     parser.add_argument("--people", type=Path, required=True, help="file of the recording of the place left out")
     parser.add_argument("--methods", required=True, help="those whose shared models forecast")
     parser.add_argument("--encounters", type=int, default=100, help="at most (default 100)")
-    return parser
+    return run(parser, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -194,11 +186,7 @@ def _run(options: argparse.Namespace) -> None:
                 "seconds": [fmean(one.seconds for one in of_seed) for of_seed in driven],
             }
         )
-    measures = ("distance", "near", "seconds")
-    cells = [[row["predictor"], *(number(fmean(row[name])) for name in measures)] for row in rows]
-    print(text_table(["forecast", "smallest distance [m]", f"nearer than {NEAR:g} m", "goal after [s]"], cells))
-    if options.json:
-        Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    show(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Every defence is a method with some settings (:data:`DEFENCES`). The attacked node trains on few sentences, as the run
 config says, and sends the change of its weights; the attacks are those of ``fedapps audit`` that read updates. The
 attacker is on the server, knows the method and all its settings, and has the word vectors that all nodes start from,
-unless each node starts from its own vectors. The table shows how many words the strongest of these attacks reads, and
-how many a guess finds, which names as many of the most frequent words of public texts.
+unless each node starts from its own vectors. The table shows how many words each of these attacks reads, and how many a
+guess finds, which names as many of the most frequent words of public texts.
 
     python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --plot defences.png --set data-dir=FOLDER
 """
@@ -26,14 +26,14 @@ from fedapps.audit.plan import AuditPlan
 from fedapps.audit.run import audit_recipe
 from fedapps.audit.victim import recipe_subject
 from fedapps.base.report.metrics import plot_styles
-from fedapps.base.report.numbers import Estimate, number
-from fedapps.base.report.tables import text_table
+from fedapps.base.report.numbers import Estimate
 from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.inputs import check_data, resolve
 
-from .recipe_runs import add_jobs, exit_status, final_metrics, recipe_parser
+from .commands import add_seeds, recipe_parser, run, show_methods
+from .recipe_runs import final_metrics
 
 #: The key of the words that a guess finds without an update.
 GUESS = "frequency"
@@ -94,21 +94,13 @@ DEFENCES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    return exit_status("defences", lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = recipe_parser("defences", __doc__.partition("\n")[0])
-    add_jobs(parser)
+    parser = recipe_parser("defences", __doc__)
+    add_seeds(parser, jobs=True)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to attack (default 64)")
     parser.add_argument("--per-update", type=int, default=16, help="sentences that a node trains on (default 16)")
-    parser.add_argument(
-        "--seeds", type=int, default=1, help="number of seeds of the accuracy; 0: only words (default 1)"
-    )
     parser.add_argument("--accuracies", default="", metavar="FILE", help="take the accuracies from a file of --json")
     parser.add_argument("--plot", default="", metavar="FILE", help="draw the table as a picture")
-    return parser
+    return run(parser, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -127,12 +119,8 @@ def _run(options: argparse.Namespace) -> None:
         accuracies = read_accuracies(Path(options.accuracies))
     else:
         accuracies = _accuracies(settings, range(first.run.seed, first.run.seed + options.seeds), options.jobs)
-    costs = [Cost(one.name, one.attacker, words[one.name], *accuracies[one.name]) for one in DEFENCES]
-    print(f"\n{cost_table(costs)}")
-    if options.json:
-        Path(options.json).write_text(
-            json.dumps({"methods": {cost.name: cost.measured() for cost in costs}}) + "\n", encoding="utf-8"
-        )
+    costs = [Cost(one.name, words[one.name], *accuracies[one.name]) for one in DEFENCES]
+    show_methods({cost.name: cost.measured() for cost in costs}, options.json)
     if options.plot:
         cost_figure(costs, Path(options.plot))
 
@@ -154,7 +142,7 @@ def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs:
 
 def read_accuracies(path: Path) -> dict[str, Accuracies]:
     """Read the accuracies of all defences from a file of an earlier run. Raise ``ValueError`` if one is missing."""
-    measured = json.loads(path.read_text(encoding="utf-8"))["methods"]
+    measured = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["methods"]
     if missing := [defence.name for defence in DEFENCES if defence.name not in measured]:
         raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")
     return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in measured.items()}
@@ -188,8 +176,8 @@ class Cost:
 
     Parameters
     ----------
-    name, attacker : str
-        The defence, and the strongest attacker that it permits.
+    name : str
+        The defence.
     words : mapping of str to float
         The share of words that each attack reads from an update, in [0, 1], and that of a :data:`GUESS`.
     global_accuracy, local_accuracy : sequence of float
@@ -197,7 +185,6 @@ class Cost:
     """
 
     name: str
-    attacker: str
     words: Mapping[str, float]
     global_accuracy: Sequence[float]
     local_accuracy: Sequence[float]
@@ -211,31 +198,6 @@ class Cost:
     def strongest(self) -> str:
         """The attack that reads the most words."""
         return max((name for name in self.words if name != GUESS), key=self.words.__getitem__)
-
-
-def cost_table(costs: Sequence[Cost]) -> str:
-    """One row per defence; the first one is what the others are compared with.
-
-    Accuracies, and their differences to the first row, are means with the half-width of their 95 % confidence interval
-    over seeds. Differences are paired by seed.
-    """
-    header = ["defence", "attacker's vectors", "words read", "attack", "guessed", "global accuracy", "change"]
-    header += ["local accuracy", "change"]
-    rows = [
-        [
-            cost.name,
-            cost.attacker,
-            f"{cost.words[cost.strongest]:.3f}",
-            cost.strongest,
-            f"{cost.words[GUESS]:.3f}",
-            _cell(cost.global_accuracy),
-            _cell(_changes(cost.global_accuracy, costs[0].global_accuracy)),
-            _cell(cost.local_accuracy),
-            _cell(_changes(cost.local_accuracy, costs[0].local_accuracy)),
-        ]
-        for cost in costs
-    ]
-    return text_table(header, rows)
 
 
 def cost_figure(costs: Sequence[Cost], path: Path) -> None:
@@ -270,13 +232,6 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
 def _changes(values: Sequence[float], reference: Sequence[float]) -> list[float]:
     """The differences of each seed; none if a run lacks the accuracy."""
     return [a - b for a, b in zip(values, reference, strict=True)] if len(values) == len(reference) else []
-
-
-def _cell(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    estimate = Estimate.of(values)
-    return number(estimate.mean) + ("" if estimate.half is None else f" ± {number(estimate.half)}")
 
 
 if __name__ == "__main__":

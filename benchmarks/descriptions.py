@@ -8,7 +8,6 @@ occur, in their base form, as instructions have them.
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,8 @@ from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.trained import VlnTrained
 
 import fedapps
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 
-from .recipe_runs import comparison_parser, exit_status
+from .commands import comparison_parser, run, show
 
 SPLIT = "val_seen"
 VERBS = (
@@ -61,15 +58,10 @@ def apart(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if an argument is invalid, else 0."""
-    return exit_status("descriptions", lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = comparison_parser("descriptions", __doc__.partition("\n")[0])
+    parser = comparison_parser("descriptions", __doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of houses and instructions")
     parser.add_argument("--method", default="centralized", help="the method that trained (default centralized)")
-    return parser
+    return run(parser, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -86,7 +78,7 @@ def _run(options: argparse.Namespace) -> None:
     people = statistics([text for path in paths for text in path.instructions])
     said = {"people": [people], "speaker": described}
     measures = [name for name in people if name != "verbs"]
-    rows: list[dict[str, Any]] = [
+    rows = [
         {
             "who": who,
             **{name: [one[name] for one in of] for name in measures},
@@ -95,9 +87,7 @@ def _run(options: argparse.Namespace) -> None:
         }
         for who, of in said.items()
     ]
-    print(text_table(["", *measures], [[row["who"], *(number(fmean(row[name])) for name in measures)] for row in rows]))
-    if options.json:
-        Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    show(rows, options.json)
 
 
 if __name__ == "__main__":

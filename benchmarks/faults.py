@@ -1,4 +1,4 @@
-"""Fault injection for a fleet: kill, stop, hang and restart its processes."""
+"""Fault injection for a fleet: kill, hang, slow down and restart its processes."""
 
 import os
 import signal
@@ -163,12 +163,6 @@ class FaultyFleet:
         """Kill the worker of a node, as the kernel does when memory is exhausted."""
         for pid in self.working(index):
             _signal(pid, signal.SIGKILL)
-
-    def stop_node(self, index: int) -> None:
-        """Terminate a SuperNode as on shutdown; it signs off from the SuperLink."""
-        process = self.node(index).process
-        process.terminate()
-        process.wait()
 
     def start_node(self, index: int) -> None:
         """Start a SuperNode, or restart it with its key and its state."""

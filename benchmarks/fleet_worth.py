@@ -12,7 +12,6 @@ same all the time; the gate does not see them.
 
 import argparse
 import csv
-import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from fedapps.deployment.gate import generation
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import RunFolder
 
+from .commands import add_seeds, new_parser, run, show_methods
 from .fleet_year import without_reports, write_rollouts
 
 NODES, GENERATIONS, MISTAKE, FACTOR = 7, 4, 3, 30.0
@@ -241,12 +241,14 @@ def compared(data: Data, seed: int, folder: Path) -> dict[str, dict[str, float]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark: each side of each seed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet_worth", description=__doc__.partition("\n")[0])
+    parser = new_parser("fleet_worth", __doc__)
+    add_seeds(parser)
     parser.add_argument("data", choices=("lqr", "drivers", "pedestrians", "texts"))
     parser.add_argument("--data-dir", type=Path, default=Path(), help="folder of the published data sets")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
-    parser.add_argument("--json", default="", help="append the metrics of all seeds to this file")
-    options = parser.parse_args(arguments)
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     logging.disable(logging.WARNING)  # a line for every round
     data = data_of(options.data, options.data_dir.absolute())
     methods: dict[str, dict[str, list[float]]] = {}
@@ -257,10 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     for metric, value in metrics.items():
                         methods.setdefault(side, {}).setdefault(metric, []).append(value)
             print(f"seed {seed}: {methods}", flush=True)
-    if options.json:
-        with Path(options.json).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"methods": methods}) + "\n")
-    return 0
+    show_methods(methods, options.json)
 
 
 if __name__ == "__main__":

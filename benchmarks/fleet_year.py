@@ -36,14 +36,14 @@ from fedapps.tasks.trained import TrainedModel
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import app as server_app
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import generator
 from fedapps.config.parsing import Config
 from fedapps.deployment.gate import generation, steer
 from fedapps.registry.tasks import task_class
 from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import read_config, read_label
+
+from .commands import new_parser, run, show
 
 METHOD = "fedper"  # robots share the dynamics; the gain stays on each
 MARGIN = 0.05
@@ -164,7 +164,7 @@ class Year:
                 happened.append("all went back")
             before = self.fleet.in_use()
             first = FIRST if week == 1 else {}
-            run = generation(self.recipe, "", first, str(self.folder / "runs"), self.fleet.simulate)
+            path = generation(self.recipe, "", first, str(self.folder / "runs"), self.fleet.simulate)
             decision = json.loads(max((self.registry / "decisions").glob("*.json")).read_text())
             yield {
                 "week": week,
@@ -173,7 +173,7 @@ class Year:
                 "happened": ", ".join(happened),
                 "promoted": decision["promote"],
                 **fall,
-                "lost": len(self._lost(run)),
+                "lost": len(self._lost(path)),
                 "misled": len(self._misled(before)),
                 "node_bytes": mean(map(_bytes, map(self.fleet.disk, self.fleet.nodes))),
                 "server_bytes": _bytes(self.folder / "runs") + _bytes(self.registry),
@@ -309,24 +309,20 @@ def _bytes(folder: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet_year", description=__doc__.partition("\n")[0])
+    parser = new_parser("fleet_year", __doc__)
     parser.add_argument("--weeks", type=int, default=52, help="generations, at least 6 (default 52)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the logs and of the training (default 0)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    options = parser.parse_args(arguments)
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)  # a line for every round
     rows = []
     with TemporaryDirectory() as folder, without_reports():
         for row in Year(Path(folder), options.weeks, options.seed).rows():
             rows.append(row)
             print(f"week {row['week']} of {options.weeks}", flush=True)
-    print(
-        text_table([*rows[0]], [[one if isinstance(one, str) else number(one) for one in row.values()] for row in rows])
-    )
-    if options.json:
-        with Path(options.json).open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    return 0
+    show(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ the device itself must only end with finite numbers. Where there is no GPU, the 
     python -m benchmarks.gpu --json rows.json
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import torch
 import fedapps
 from fedapps.runs.run_folder import RunFolder
 
+from .commands import append, new_parser
 from .rogue import random_encoder
 
 Row = dict[str, Any]
@@ -61,10 +61,9 @@ _MINILM = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all checks and print a line for each; returns the number of those that failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
+    parser = new_parser("gpu", __doc__)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries the checks without a GPU")
     parser.add_argument("--minutes", type=float, default=4.0, help="after which no check begins (default 4)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("SKIPPED: torch finds no GPU on this machine; --device cpu runs the checks without one")
@@ -84,9 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed += row["outcome"].startswith("failed")
         row |= {"device": _name(options.device), "seconds": round(time.monotonic() - begun, 2)}
         print(json.dumps(row), flush=True)
-        if options.json:
-            with Path(options.json).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(row) + "\n")
+        append([row], options.json)
     return failed
 
 

@@ -3,14 +3,13 @@
 The nodes do nothing: they return what they received. The grid is that of the in-process engine. Times are CPU times.
 A new process measures the peak memory of each size. For rounds, memory is the resident set after each tenth of them.
 
-    python -m benchmarks.growth --nodes 1000 10000 100000 --cohort 100
+    python -m benchmarks.growth --nodes 1000 10000 100000
     python -m benchmarks.growth --devices 1000 10000 100000
     python -m benchmarks.growth --parameters 10000 1000000 10000000
     python -m benchmarks.growth --rounds 10000 --plot growth.png
 """
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
@@ -36,42 +35,48 @@ from flwr.serverapp import Grid
 from matplotlib.figure import Figure
 
 from fedapps.base.report.metrics import plot_styles
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 from fedapps.runs.checkpoints import DiskCheckpoints
 
-from .sides import megabytes, peak_megabytes, resident_megabytes
+from .commands import append, new_parser, run, show
+from .sides import peak_megabytes, resident_megabytes
 
 _ROUNDS = 5
+_COHORT = 100  # nodes that train in a round, or devices at a time
 _SENDERS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables."""
-    options = parser().parse_args(arguments)
+    parser = new_parser("growth", __doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[], help="numbers of connected nodes")
+    parser.add_argument("--devices", type=int, nargs="+", default=[], help="numbers of devices in simulated time")
+    parser.add_argument("--parameters", type=int, nargs="+", default=[], help="sizes of the model")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of a run of two nodes with checkpoints")
+    parser.add_argument("--plot", default="", metavar="FILE", help="draw the tables as a picture")
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)  # a line for every round
     tables = []
     for table in measured(options):
-        print(f"{table.text()}\n", flush=True)
+        columns = {table.what: table.sizes, **table.costs, "memory [MB]": table.memory}
+        show([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], "")
         tables.append(table)
-    if options.json:
-        Path(options.json).write_text("".join(json.dumps(asdict(table)) + "\n" for table in tables), encoding="utf-8")
+    append(map(asdict, tables), options.json)
     if options.plot:
         draw(tables, Path(options.plot))
-    return 0
 
 
 def measured(options: argparse.Namespace) -> Iterator["Growth"]:
     """The tables that the command line asks for, one after another."""
     if options.nodes:
-        costs = [of_nodes(nodes, min(options.cohort, nodes)) for nodes in options.nodes]
-        profiles, rounds = zip(*costs, strict=True)
-        memory = [_peak(partial(of_nodes, nodes, min(options.cohort, nodes))) for nodes in options.nodes]
+        profiles, rounds = zip(*map(of_nodes, options.nodes), strict=True)
+        memory = [_peak(partial(of_nodes, nodes)) for nodes in options.nodes]
         yield Growth("nodes", options.nodes, {"profiles [s]": profiles, "round [s]": rounds}, memory)
     if options.devices:
-        costs = [of_devices(devices, min(options.cohort, devices)) for devices in options.devices]
-        profiles, steps = zip(*costs, strict=True)
-        memory = [_peak(partial(of_devices, devices, min(options.cohort, devices))) for devices in options.devices]
+        profiles, steps = zip(*map(of_devices, options.devices), strict=True)
+        memory = [_peak(partial(of_devices, devices)) for devices in options.devices]
         yield Growth("devices", options.devices, {"profiles [s]": profiles, "step [s]": steps}, memory)
     if options.parameters:
         seconds = [of_parameters(count) for count in options.parameters]
@@ -102,12 +107,6 @@ class Growth:
     costs: Mapping[str, Sequence[float]]
     memory: Sequence[float | None]
 
-    def text(self) -> str:
-        """The table."""
-        costs = (map(number, costs) for costs in self.costs.values())
-        rows = zip(map(str, self.sizes), *costs, map(megabytes, self.memory), strict=True)
-        return text_table((self.what, *self.costs, "memory [MB]"), list(rows))
-
 
 def draw(tables: Sequence[Growth], path: Path) -> None:
     """Draw the costs side by side. Where sizes differ by more than a factor of 20, both axes are logarithmic."""
@@ -126,31 +125,17 @@ def draw(tables: Sequence[Growth], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.partition("\n")[0])
-    parser.add_argument("--nodes", type=int, nargs="+", default=[], help="numbers of connected nodes")
-    parser.add_argument("--devices", type=int, nargs="+", default=[], help="numbers of devices in simulated time")
-    parser.add_argument(
-        "--cohort", type=int, default=100, help="nodes that train in a round or at a time (default 100)"
-    )
-    parser.add_argument("--parameters", type=int, nargs="+", default=[], help="sizes of the model")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of a run of two nodes with checkpoints")
-    parser.add_argument("--json", default="", help="append the tables to this file, as JSON lines")
-    parser.add_argument("--plot", default="", metavar="FILE", help="draw the tables as a picture")
-    return parser
-
-
-def of_nodes(nodes: int, cohort: int) -> tuple[float, float]:
-    """Seconds to learn the profiles of all nodes, and seconds of a later round in which ``cohort`` of them train."""
-    strategy = BaseStrategy(fraction_train=cohort / nodes, fraction_evaluate=0.0, profiles=True)
+def of_nodes(nodes: int) -> tuple[float, float]:
+    """Seconds to learn the profiles of all nodes, and seconds of a later round in which at most a hundred train."""
+    strategy = BaseStrategy(fraction_train=min(_COHORT / nodes, 1.0), fraction_evaluate=0.0, profiles=True)
     return _timed(strategy, InProcessGrid(echo(), [{}] * nodes, {}))
 
 
-def of_devices(devices: int, concurrency: int) -> tuple[float, float]:
+def of_devices(devices: int) -> tuple[float, float]:
     """As :func:`of_nodes` in simulated time: steps of half as many updates as devices that are at work."""
     reading = Reading(PROFILE_QUERY, key=_key, steps=lambda _: 5.0, size=lambda _: 10**6)
     fleet = drawn(devices, 0, LogNormal(1.0, 1.5), Uniform(1.0, 10.0), None, DayNight(devices, 8.0, 24.0, 0))
+    concurrency = min(_COHORT, devices)
     strategy = BufferedAsync(
         concurrency=concurrency, buffer=(concurrency + 1) // 2, fraction_evaluate=0.0, profiles=True
     )

@@ -8,13 +8,10 @@ Davenport says whether the ranks differ at all; two methods differ if their mean
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
@@ -22,8 +19,8 @@ from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
 from fedapps.base.report.metrics import WORST_TENTH
 from fedapps.base.report.numbers import Estimate
 
+from .commands import new_parser, run, show
 from .numbers import FUNCTIONS, direction, markdown, shown
-from .recipe_runs import exit_status
 from .results import FOLDER, Result, result
 
 
@@ -286,26 +283,19 @@ FUNCTIONS.update({each.__name__: each for each in (advice, beaten_by, known_data
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the ranks over all data sets with a result: 0, or 2 if there are too few."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the ranks to this file")
-    options = parser.parse_args(arguments)
-    return exit_status("ranks", lambda: _report(options.json))
+    return run(new_parser("ranks", __doc__), _report, arguments)
 
 
-def _report(path: str) -> None:
+def _report(options: argparse.Namespace) -> None:
     data_sets = known_data_sets()
     scores = [
         {m: data.better * row["own"].mean for m, row in data.rows().items() if m not in data.lacking()}
         for data in data_sets
     ]
     ranks = Ranks.of(scores)
-    head: dict[str, Any] = {"data sets": [data.name for data in data_sets], "p": ranks.p}
-    rows = [head | {"critical difference": ranks.critical_difference}]
-    rows += [{"method": method, "mean rank": rank} for method, rank in ranks.ranks.items()]
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    print(lines, end="")
-    if path:
-        Path(path).write_text(lines, encoding="utf-8")
+    head = {"data sets": [data.name for data in data_sets], "p": ranks.p}
+    show([head | {"critical difference": ranks.critical_difference}], options.json)
+    show([{"method": method, "mean rank": rank} for method, rank in ranks.ranks.items()], options.json)
 
 
 if __name__ == "__main__":

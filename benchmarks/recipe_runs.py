@@ -1,9 +1,6 @@
-"""What benchmarks of the runs of a recipe have in common: arguments, exit status, and the last evaluation of a run."""
+"""The nodes of a run of a recipe in one process, and its last evaluation."""
 
-import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,55 +13,15 @@ from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import run_method
-from fedapps.base.errors import accept_all_text
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tracking import Tracking
 
 
-def recipe_parser(name: str, line: str) -> argparse.ArgumentParser:
-    """A parser with the arguments of all benchmarks that run a recipe."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=line)
-    parser.add_argument("--recipe", required=True, help="name of a recipe or path of a run-config file")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
-    return parser
-
-
-def comparison_parser(name: str, line: str) -> argparse.ArgumentParser:
-    """A parser with the arguments of all benchmarks that use the models of a comparison."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=line)
-    parser.add_argument("comparison", type=Path, help="folder of a comparison")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
-    return parser
-
-
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of benchmarks that can make several runs at once."""
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; 0 = one per CPU core (default 1)")
-
-
-def exit_status(name: str, run: Callable[[], None]) -> int:
-    """Run a benchmark: 0, or 2 if the settings are invalid, after a message that says why."""
-    accept_all_text()
-    try:
-        run()
-    except ValueError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def own_nodes(config: Config) -> list[Mapping[str, Any]]:
-    """The node configs of a run: empty, because in-process grids number their nodes."""
-    return [{} for _ in range(config.run.num_nodes)]
-
-
 def honest_grid(config: Config) -> InProcessGrid:
     """The nodes of a run."""
-    return InProcessGrid(client_app, own_nodes(config), config.flat(), errors="reply")
+    return InProcessGrid(client_app, [{}] * config.run.num_nodes, config.flat(), errors="reply")
 
 
 def final_metrics(

@@ -7,25 +7,19 @@ accepted. ``just-below-once`` sends it in one round alone, so that the last roun
 others are those of :mod:`benchmarks.attacks`. In asynchronous runs, rogue nodes reply at once. Methods with adapters
 need a recipe with texts, for which ``--tiny-encoder`` makes an encoder.
 
-``--honest`` measures instead how large the parts of honest replies are, in medians, for recipes in place of one.
-
     python -m benchmarks.rogue --recipe images-digits --seeds 3 --json rows.json
     python -m benchmarks.rogue --recipe quickstart --methods flora --tiny-encoder --set text.adapter=lora
-    python -m benchmarks.rogue --recipe 'lqr;quickstart methods=fedvocab' --honest --json rows.json
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from fedapps.sim.matrix import Lines, run_matrix
@@ -34,7 +28,6 @@ from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.bounds import SizeBound, norm, norms_of
 from flwr.app import MetricRecord, RecordDict
 
-from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import torch_seed
 from fedapps.comparison.matrix import assignments
 from fedapps.config.recipe_files import Value, read_recipe
@@ -42,7 +35,8 @@ from fedapps.launch.inputs import resolve
 
 from .attacks import ATTACKS, Attack, Knowledge, Values
 from .byzantine import NO_ATTACK, attacked_grid, attackers_of
-from .recipe_runs import add_jobs, exit_status, final_metrics, recipe_parser
+from .commands import add_seeds, recipe_parser, run, show_methods
+from .recipe_runs import final_metrics
 
 METRIC = "test.global_accuracy"
 ASYNCHRONOUS: dict[str, Value] = {"mode": "async", "concurrency": 20, "buffer": 10, "clock-step-seconds": "1"}
@@ -204,20 +198,12 @@ def attack_of(name: str) -> Attack:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    options = parser().parse_args(arguments)
-    return exit_status("rogue", lambda: _honest(options) if options.honest else _run(options))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = recipe_parser("rogue", __doc__.partition("\n")[0])
-    add_jobs(parser)
+    parser = recipe_parser("rogue", __doc__)
+    add_seeds(parser, jobs=True)
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas (default all)")
     parser.add_argument("--attacks", default="", help="only these, separated by commas (default all)")
-    parser.add_argument("--honest", action="store_true", help="measure honest replies; see the module")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     parser.add_argument("--tiny-encoder", action="store_true", help="make an encoder and set text.model to its folder")
-    return parser
+    return run(parser, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -231,10 +217,7 @@ def _run(options: argparse.Namespace) -> None:
         of_condition = conditions.setdefault(name, {METRIC: [], "ended": []})
         of_condition["ended"].append(float(value is None))
         of_condition[METRIC] += [] if value is None else [value]
-    rows = [[name, " ".join(f"{v:.3f}" for v in of[METRIC]), str(sum(of["ended"]))] for name, of in conditions.items()]
-    print(text_table(["condition", METRIC, "runs that ended early"], rows))
-    if options.json:
-        Path(options.json).write_text(json.dumps({"methods": conditions}) + "\n", encoding="utf-8")
+    show_methods(conditions, options.json)
 
 
 def _cells(options: argparse.Namespace, encoder: Mapping[str, Value]) -> list[dict[str, Any]]:
@@ -279,35 +262,6 @@ def random_encoder(folder: Path, sizes: Mapping[str, int] = MappingProxyType(_TI
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     return str(folder)
-
-
-def _honest(options: argparse.Namespace) -> None:
-    rows: dict[str, dict[str, list[float]]] = {}
-    for words in map(str.split, options.recipe.split(";")):
-        keys = {**read_recipe(Path(words[0])), **assignments(options.set), **assignments(words[1:])}
-        config = resolve({"methods": "fedavg", "name": "rogue", "in-flight": 0, **keys}, ".")
-        name = f"{words[0]}, {config['methods']}"
-        for seed in range(options.seeds):
-            for part, largest in largest_sizes(config, seed).items():
-                rows.setdefault(name, {}).setdefault(part, []).append(largest)
-    print(text_table(["run", "part", "medians"], [[n, p, str(v)] for n, of in rows.items() for p, v in of.items()]))
-    if options.json:
-        Path(options.json).write_text(json.dumps({"methods": rows}) + "\n", encoding="utf-8")
-
-
-def largest_sizes(config: Mapping[str, Value], seed: int) -> dict[str, float]:
-    """The largest size of each part of the replies of an honest run, in medians of recent ones."""
-    largest: dict[str, float] = {}
-    judged = SizeBound.refusal_reason
-
-    def recorded(bound: SizeBound, sizes: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
-        for part, size in sizes.items():
-            largest[part] = max(largest.get(part, 0.0), size / (bound.median(part) or inf))
-        return judged(bound, sizes, limits)
-
-    with patch.object(SizeBound, "refusal_reason", recorded):
-        final_metrics(config, seed)
-    return largest
 
 
 def accuracy(

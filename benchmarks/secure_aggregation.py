@@ -7,11 +7,9 @@ of the nodes drop out after the shares.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,19 +19,21 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from .commands import new_parser, run, show
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, print its rows, and append them to a file."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.secure_aggregation", description=__doc__.partition("\n")[0]
-    )
+    """Run the benchmark and print its row."""
+    parser = new_parser("secure_aggregation", __doc__)
     parser.add_argument("--nodes", type=int, default=10, help="number of nodes (default 10)")
     parser.add_argument("--neighbours", type=int, default=0, help="of each node; 0 = all others (default)")
     parser.add_argument("--dropouts", type=int, default=0, help="nodes that drop out after the shares (default 0)")
     parser.add_argument("--parameters", type=int, default=10**6, help="of the model, float32 (default 1,000,000)")
     parser.add_argument("--rounds", type=int, default=2, help="the last one is measured (default 2)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    options = parser.parse_args(arguments)
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     plain = measured(None, options.nodes, options.parameters, 0, options.rounds)
     part = SecureAggregation(options.neighbours)
     secure = measured(part, options.nodes, options.parameters, options.dropouts, options.rounds)
@@ -45,11 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **{f"plain {name}": value for name, value in plain.items()},
         **ratios,
     }
-    print(json.dumps(row, indent=1))
-    if options.json:
-        with Path(options.json).open("a") as file:
-            file.write(json.dumps(row) + "\n")
-    return 0
+    show([row], options.json)
 
 
 def measured(

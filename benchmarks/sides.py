@@ -1,7 +1,6 @@
 """Alternating measurements of sides that do the same work, ours and references, and the peak memory of a side."""
 
 import gc
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import CDLL
@@ -10,14 +9,14 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
+from . import commands
 
+T = TypeVar("T")
 #: Imports what some work needs, builds its inputs, and returns the work. It is sent to another process.
 Prepare = Callable[[], Callable[[], object]]
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_HEADER = ("what", "side", "ours", "reference", "ratio", "least", "most", "goal", "ours [MB]", "reference [MB]")
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,6 @@ class Row:
         Medians.
     ratio, least, most : float
         The median and the range of the ratios of single pairs.
-    goal : str
-        What ``ours`` or ``ratio`` must reach; empty without a goal.
     setup : str
         Sizes and number of pairs.
     ours_megabytes, reference_megabytes : float or None
@@ -49,13 +46,12 @@ class Row:
     ratio: float
     least: float
     most: float
-    goal: str
     setup: str
     ours_megabytes: float | None
     reference_megabytes: float | None
 
 
-def alternate(sides: Mapping[str, Callable[[], float]], pairs: int) -> dict[str, list[float]]:
+def alternate(sides: Mapping[str, Callable[[], T]], pairs: int) -> dict[str, list[T]]:
     """Measure each side once per pair; the order of the sides is reversed in every other pair.
 
     Parameters
@@ -65,7 +61,7 @@ def alternate(sides: Mapping[str, Callable[[], float]], pairs: int) -> dict[str,
     pairs : int
         ≥ 1.
     """
-    measured: dict[str, list[float]] = {name: [] for name in sides}
+    measured: dict[str, list[T]] = {name: [] for name in sides}
     for pair in range(pairs):
         for name in list(sides)[:: 1 if pair % 2 == 0 else -1]:
             gc.collect()
@@ -74,12 +70,7 @@ def alternate(sides: Mapping[str, Callable[[], float]], pairs: int) -> dict[str,
 
 
 def compare(
-    name: str,
-    measured: Mapping[str, Sequence[float]],
-    ours: str,
-    goal: str,
-    setup: str,
-    peaks: Mapping[str, float | None],
+    name: str, measured: Mapping[str, Sequence[float]], ours: str, setup: str, peaks: Mapping[str, float | None]
 ) -> list[Row]:
     """One row for each reference; ``measured`` has those of all sides, pair by pair, ``peaks`` their memory."""
     rows = []
@@ -87,7 +78,7 @@ def compare(
         if side != ours:
             ratios = sorted(a / b for a, b in zip(measured[ours], values, strict=True))
             rows.append(
-                Row(name, side, median(measured[ours]), median(values), median(ratios), ratios[0], ratios[-1], goal,
+                Row(name, side, median(measured[ours]), median(values), median(ratios), ratios[0], ratios[-1],
                     f"{setup}; {len(values)} pairs", peaks[ours], peaks[side])
             )  # fmt: skip
     return rows
@@ -95,20 +86,7 @@ def compare(
 
 def show(rows: Sequence[Row], path: str) -> None:
     """Print the table; append the rows to the JSON lines of a file, unless ``path`` is empty."""
-    cells = [
-        [
-            row.name,
-            row.side,
-            *map(number, (row.ours, row.reference, row.ratio, row.least, row.most)),
-            row.goal,
-            *map(megabytes, (row.ours_megabytes, row.reference_megabytes)),
-        ]
-        for row in rows
-    ]
-    print(text_table(_HEADER, cells), flush=True)
-    if path:
-        with Path(path).open("a", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+    commands.show([asdict(row) for row in rows], path)
 
 
 def peak_megabytes(prepare: Prepare) -> float | None:
@@ -149,11 +127,6 @@ def proportional_megabytes(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
-
-
-def megabytes(value: float | None) -> str:
-    """A cell of a table: whole megabytes, or - if they were not measured."""
-    return "-" if value is None else f"{value:.0f}"
 
 
 def _measure(prepare: Prepare, sender: Connection) -> None:

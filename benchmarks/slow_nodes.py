@@ -9,7 +9,6 @@ many updates are in, and until the training loss is as low as FedAvg's in the mi
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
 from fedapps.launch.inputs import APP, resolve
 from fedapps.runs.run_folder import RunFolder
 
+from .commands import new_parser, run, show
 from .faults import FaultyFleet
 
 NODES, SLOW = 6, (0, 1)
@@ -39,25 +38,15 @@ RUN = {"task": "lqr", "methods": "fedavg", "num-nodes": NODES, "epochs": 1, "bat
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    options = parser().parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        rounds = measured(Path(folder), options.rounds, options.factor)
-    rows = list(compared(rounds))
-    columns = ("pace", "updates", "seconds", "seconds to the loss")
-    print(text_table(columns, [[str(row[name]) for name in columns] for row in rows]))
-    if options.json:
-        with Path(options.json).open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_nodes", description=__doc__.partition("\n")[0])
+    parser = new_parser("slow_nodes", __doc__)
     parser.add_argument("--rounds", type=int, default=8, help="rounds of FedAvg (default 8)")
     parser.add_argument("--factor", type=float, default=5.0, help="how much slower the two nodes are (default 5)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    return parser
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        show(compared(measured(Path(folder), options.rounds, options.factor)), options.json)
 
 
 def measured(folder: Path, rounds: int, factor: float) -> dict[str, list[Mapping[str, Any]]]:
@@ -75,9 +64,9 @@ def measured(folder: Path, rounds: int, factor: float) -> dict[str, list[Mapping
             name, steps = pace.replace(" ", "-"), rounds * times
             fleet.submit(**{"name": name, "rounds": steps, "evaluate-every": steps, "deadline": deadline, **keys})
             fleet.wait_until_ended()
-            run = RunFolder(Path(config.run.output_dir) / name, "")
-            lines[pace] = [row for row in run.lines("metrics.jsonl") if row["round"] < steps]
-            replies = [row["seconds"] for row in run.lines("nodes.jsonl") if row["phase"] == "train"]
+            ended = RunFolder(Path(config.run.output_dir) / name, "")
+            lines[pace] = [row for row in ended.lines("metrics.jsonl") if row["round"] < steps]
+            replies = [row["seconds"] for row in ended.lines("nodes.jsonl") if row["phase"] == "train"]
             deadline = deadline or 1.5 * median(replies)
     return lines
 

@@ -3,8 +3,8 @@
 Nodes of ``fedapps`` train `lqr` by FedAvg; Flower's own have a ClientApp of NumPy (``overhead_app``) and Flower's
 FedAvg. The first run has a round of all nodes, the second has two. Each round has a message that trains and one that
 evaluates; our runs begin with one that asks for the profile. Processor time and memory (proportional set size) are
-those of all processes of a node. What a training takes is measured in one process. A run that does not end within its
-minutes ends the measurement of its side; what comes after it has no value.
+those of all processes of a node. A run that does not end within its minutes ends the measurement of its side; what
+comes after it has no value.
 
     python -m benchmarks.supernodes --nodes 12
 """
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,24 +20,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from fedapps.base.processes import descendants, process_facts
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 from fedapps.config.parsing import Config, parse
 from fedapps.deployment.superlink import Deployment, deployment
 from fedapps.launch.inputs import APP, resolve
 from fedapps.runs.run_folder import RunFolder
 
 from . import overhead
+from .commands import append, new_parser, run, show
 from .sides import proportional_megabytes
 
 OURS, FLOWER = "fedapps", "Flower"
 RUN = {
     "task": "lqr", "methods": "fedavg", "epochs": 1, "batch-size": 32, "evaluate-every": 1, "collect-after": 0,
-    "timings": True,
 }  # fmt: skip
 #: Rounds of the first run and of the second.
 ROUNDS = (1, 2)
@@ -65,8 +62,6 @@ class Row:
         The same directly after the last run. Five minutes later, ours is again as before the first.
     first, later : float
         Seconds of processor time for a message of the first run, and of the second.
-    training : float
-        Seconds of it that a message which trains takes in one process; only of ours.
     wall : float
         Seconds of a later round by the clock.
     """
@@ -80,34 +75,25 @@ class Row:
     used_megabytes: float | None = None
     first: float | None = None
     later: float | None = None
-    training: float | None = None
     wall: float | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    options = parser().parse_args(arguments)
-    rows = []
-    for side in (OURS, FLOWER):
-        with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
-            rows.append(measured(options.nodes, side, options.seconds, options.minutes, Path(folder)))
-        if options.json:  # each side at once: the other one may fail
-            with Path(options.json).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(asdict(rows[-1])) + "\n")
-    header = list(asdict(rows[0]))
-    cells = [[_shown(value) for value in asdict(row).values()] for row in rows]
-    print(text_table(header, cells))
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.supernodes", description=__doc__.partition("\n")[0])
+    parser = new_parser("supernodes", __doc__)
     parser.add_argument("--nodes", type=int, default=12, help="number of SuperNodes (default 12)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long idle nodes are measured (default 60)")
     parser.add_argument("--minutes", type=float, default=20.0, help="the longest time of a run (default 20)")
-    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
-    return parser
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
+    rows = []
+    for side in (OURS, FLOWER):
+        with tempfile.TemporaryDirectory(prefix="fedapps-supernodes-") as folder:
+            rows.append(asdict(measured(options.nodes, side, options.seconds, options.minutes, Path(folder))))
+        append(rows[-1:], options.json)  # each side at once: the other one may fail
+    show(rows, "")
 
 
 def measured(nodes: int, side: str, seconds: float, minutes: float, folder: Path) -> Row:
@@ -129,8 +115,6 @@ def measured(nodes: int, side: str, seconds: float, minutes: float, folder: Path
             row = replace(row, first=cost) if row.first is None else replace(row, later=cost)
             row = replace(row, wall=wall)
             print(row, flush=True)
-        if side == OURS:
-            row = replace(row, training=_training(nodes, folder))
         _wait_until_idle(fleet)
         used, used_megabytes = _waiting(fleet, seconds)
         return replace(row, used=used, used_megabytes=used_megabytes)
@@ -145,17 +129,6 @@ def _of_ours(fleet: Deployment, nodes: int, rounds: int, folder: Path) -> tuple[
     return cost, fmean(line["seconds"] for line in lines)
 
 
-def _training(nodes: int, folder: Path) -> float:
-    """Seconds that a node trains for in one process."""
-    alone = _config(nodes, 1, "alone", folder)
-    changed = [f"{key}={value}" for key, value in {**RUN, "num-nodes": nodes, "rounds": 1, "name": "alone"}.items()]
-    words = [word for pair in changed for word in ("--set", pair.replace("=True", "=true"))]
-    command = [sys.executable, "-m", "fedapps", "run", "lqr", "--engine", "inline", "--output-dir", str(folder), *words]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    replies = RunFolder(Path(alone.run.output_dir) / "alone", "").lines("nodes.jsonl")
-    return float(median(reply["timings"]["train"] for reply in replies if reply["phase"] == "train"))
-
-
 def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
     keys = {**RUN, "num-nodes": nodes, "rounds": rounds, "name": name, "cache-dir": str(folder / "worlds")}
     return parse(resolve(keys, str(folder)))
@@ -163,13 +136,12 @@ def _config(nodes: int, rounds: int, name: str, folder: Path) -> Config:
 
 def _of_flower(fleet: Deployment, nodes: int, rounds: int, folder: Path) -> tuple[float, float]:
     """The same for the app that computes with NumPy."""
-    run = {
+    config = {
         "strategy": "flower", "nodes": nodes, "rounds": rounds, "arrays": 4, "megabytes": 0.01,
         "as-fedapps": False, "output": str(fleet.folder),
     }  # fmt: skip
-    cost = _cost(fleet, overhead.APP, run, nodes * 2 * rounds)
-    rounds_taken = json.loads((fleet.folder / "rounds.json").read_text(encoding="utf-8"))["rounds"]
-    return cost, fmean(one["seconds"] for one in rounds_taken)
+    cost = _cost(fleet, overhead.APP, config, nodes * 2 * rounds)
+    return cost, fmean(json.loads((fleet.folder / "rounds.json").read_text(encoding="utf-8"))["seconds"])
 
 
 def _cost(fleet: Deployment, app: Path, run_config: dict[str, Any], messages: int) -> float:
@@ -195,11 +167,6 @@ def _at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _shown(value: str | float | None) -> str:
-    """A cell of the table."""
-    return value if isinstance(value, str) else "–" if value is None else number(value)
 
 
 def _wait_until_idle(fleet: Deployment) -> None:

@@ -6,12 +6,11 @@ as in FedAvg. The two ways alternate, batch by batch. A new process measures the
 With the recipe of a pretrained encoder, it measures the time of a step, and the memory of the steps above data and
 model, for each part of the encoder that a node can train.
 
-    python -m benchmarks.text_step --data-dir /data/agnews --dataset agnews --batches 20
+    python -m benchmarks.text_step --data-dir /data/agnews --batches 20
     python -m benchmarks.text_step --data-dir /data/agnews --recipe fedvocab-minilm-agnews --set text.model=/data/minilm
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from fedapps.comparison.matrix import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 
+from .commands import new_parser, run, show_methods
 from .sides import compare, peak_megabytes, show
 
 
@@ -51,36 +51,32 @@ _PARTS: Mapping[str, Mapping[str, Value]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.text_step", description=__doc__.partition("\n")[0])
-    parser.add_argument("--data-dir", required=True, help="folder of the texts")
-    parser.add_argument("--dataset", default="agnews", help="text.dataset (default agnews)")
+    parser = new_parser("text_step", __doc__)
+    parser.add_argument("--data-dir", required=True, help="folder of AG News")
     parser.add_argument("--recipe", default="fedvocab-small", help="recipe of the model (default fedvocab-small)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
     parser.add_argument("--batches", type=int, default=20, help="number of batches (default 20)")
-    parser.add_argument("--goal", default="", help="shown in the table")
-    parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
-    options = parser.parse_args(arguments)
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     recipe = read_recipe(
         Path(options.recipe),
-        {"data-dir": options.data_dir, "text.dataset": options.dataset, **assignments(options.set)},
+        {"data-dir": options.data_dir, "text.dataset": "agnews", **assignments(options.set)},
     )
     if parse(recipe).task.options.recurrent:
         _show_kinds(options)
     else:
         _show_parts(recipe, options.batches, options.json)
-    return 0
 
 
 def _show_parts(recipe: Mapping[str, Value], batches: int, path: str) -> None:
     """Measure each part of a pretrained encoder; append the results to the file ``path``, unless it is empty."""
-    measured = {}
+    measured: dict[str, dict[str, list[Any]]] = {}  # no megabytes but on Linux
     for name, settings in _PARTS.items():
         prepare = partial(_part, {**recipe, "methods": "fedavg", **settings}, batches)
         measured[name] = {"step_seconds": [median(prepare()())], "megabytes": [peak_megabytes(prepare)]}
-        print(f"{name}: {measured[name]}", flush=True)
-    if path:
-        with Path(path).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"methods": measured}) + "\n")
+    show_methods(measured, path)
 
 
 def _part(recipe: Mapping[str, Value], batches: int) -> Callable[[], list[float]]:
@@ -103,17 +99,17 @@ def _steps_of(task: Task, data: Any, model: torch.nn.Module, batch_size: int, co
 
 
 def _show_kinds(options: argparse.Namespace) -> None:
-    text = (options.data_dir, options.dataset, options.batches)
+    text = (options.data_dir, options.batches)
     peaks = {name: peak_megabytes(partial(_work, *text, (name,))) for name in _KINDS}
     seconds = _work(*text, tuple(_KINDS))()
-    setup = f"fedvocab-small on {options.dataset}, Adam, CPU time; a pair is a batch"
-    show(compare("training step [s]", seconds, PADDED, options.goal, setup, peaks), options.json)
+    setup = "fedvocab-small on agnews, Adam, CPU time; a pair is a batch"
+    show(compare("training step [s]", seconds, PADDED, setup, peaks), options.json)
 
 
-def _work(data_dir: str, dataset: str, batches: int, kinds: Sequence[str]) -> Callable[[], dict[str, list[float]]]:
+def _work(data_dir: str, batches: int, kinds: Sequence[str]) -> Callable[[], dict[str, list[float]]]:
     """The steps, to be taken, with the kinds of encoder in turn on each batch."""
     torch.set_num_threads(1)
-    config = parse(read_recipe(Path("fedvocab-small"), {"data-dir": data_dir, "text.dataset": dataset}))
+    config = parse(read_recipe(Path("fedvocab-small"), {"data-dir": data_dir, "text.dataset": "agnews"}))
     data = config.task.load_node(Path(data_dir), 0, config.run.num_nodes)
     return partial(_steps, config.task, data, config.run.training.batch_size, batches, kinds)
 

@@ -20,7 +20,6 @@ between the subspaces, or the distance to the optimum of the fourth node.
 """
 
 import argparse
-import json
 import logging
 import sys
 from collections import OrderedDict
@@ -40,11 +39,11 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedapps.base.options import option
-from fedapps.base.report.tables import text_table
 from fedapps.base.seeding import derive_seed
 from fedapps.config.recipe_files import Value
 
-from .recipe_runs import exit_status, final_metrics
+from .commands import new_parser, run, show_methods
+from .recipe_runs import final_metrics
 
 Table = dict[str, np.ndarray]
 #: Width of the inputs, width of the representation, and examples of a node of ``representation``.
@@ -195,25 +194,14 @@ def toys() -> Iterator[Toy]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the toys and print their table; returns 2 if the settings are invalid, else 0."""
-    return exit_status("toys", lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.toys", description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="TEXT", help="the rows whose name begins so (default: all)")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the results to this file")
-    return parser
+    return run(new_parser("toys", __doc__), _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     with registered():
-        measured = {toy.name: {"error": errors(toy)} for toy in toys() if toy.name.startswith(options.only)}
-    print(text_table(("toy", "error"), [(name, f"{np.mean(of['error']):.6g}") for name, of in measured.items()]))
-    if options.json:
-        Path(options.json).write_text(json.dumps({"methods": measured}) + "\n", encoding="utf-8")
+        show_methods({toy.name: {"error": errors(toy)} for toy in toys()}, options.json)
 
 
 def errors(toy: Toy) -> list[float]:

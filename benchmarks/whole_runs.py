@@ -30,7 +30,7 @@ from fedapps.launch.inputs import check_data, resolve
 from fedapps.launch.launch import execute
 from fedapps.runs.run_folder import RunFolder
 
-from .recipe_runs import exit_status, recipe_parser
+from .commands import recipe_parser, run
 from .sides import alternate, compare, peak_megabytes, show
 
 OURS = "ours"
@@ -38,19 +38,13 @@ OURS = "ours"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    return exit_status("whole_runs", lambda: _run(parser().parse_args(arguments)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
-    parser = recipe_parser("whole_runs", __doc__.partition("\n")[0])
+    parser = recipe_parser("whole_runs", __doc__)
     for side in ("ours", "reference"):
         parser.add_argument(
             f"--{side}", action="append", required=True, metavar="KEY=VALUE", help="a key of this side alone"
         )
     parser.add_argument("--pairs", type=int, default=3, help="pairs of runs (default 3)")
-    parser.add_argument("--goal", default="", help="shown in the table")
-    return parser
+    return run(parser, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -66,13 +60,13 @@ def _run(options: argparse.Namespace) -> None:
         sides = {
             side: partial(_seconds, keys, folder / str(number)) for number, (side, keys) in enumerate(settings.items())
         }
-        for run in sides.values():
-            run()  # imports
+        for side in sides.values():
+            side()  # imports
         measurements = alternate(sides, options.pairs)
         peaks = {side: peak_megabytes(partial(_whole_run, keys, folder)) for side, keys in settings.items()}
         of_run = configs[OURS].run
         setup = f"{', '.join(options.ours)}: {of_run.num_nodes} nodes, {of_run.rounds} rounds, CPU time"
-        show(compare(f"run of {options.recipe} [s]", measurements, OURS, options.goal, setup, peaks), options.json)
+        show(compare(f"run of {options.recipe} [s]", measurements, OURS, setup, peaks), options.json)
         if list(configs[OURS].methods) == list(configs[reference].methods):
             print(f"largest difference of a parameter: {_difference(folder, configs[OURS]):.2g}")
 

@@ -23,6 +23,7 @@ import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,11 +34,10 @@ from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
 from torch import Tensor
 
+from benchmarks.commands import append, new_parser, run, show
 from benchmarks.environments import environment
 from benchmarks.sides import proportional_megabytes
 from fedapps.base.processes import process_facts
-from fedapps.base.report.numbers import number
-from fedapps.base.report.tables import text_table
 from fedapps.results import RunResult
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2): what a child leaves behind becomes our child, so that we can count it
@@ -121,18 +121,28 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
-    options = _parser().parse_args(arguments)
+    parser = new_parser("peers", __doc__)
+    parser.add_argument("--nodes", default="10,100", help="numbers of nodes, of which ten train in a round")
+    parser.add_argument("--methods", default="fedavg,scaffold,ditto", help="some of these (default: all)")
+    parser.add_argument("--few", type=int, default=5, help="rounds of the shorter run (default 5)")
+    parser.add_argument("--many", type=int, default=85, help="rounds of the longer run (default 85)")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
+    )
+    parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all libraries)")
+    return run(parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
     names = [name for name in options.sides.split(";") if name] or [OURS_RAY, *(name for name in PEERS if name != LOOP)]
     if unknown := sorted(set(names) - {OURS_RAY, *PEERS}):
-        print(f"--sides: {', '.join(unknown)}: expected some of {OURS_RAY}, {', '.join(PEERS)}", file=sys.stderr)
-        return 2
+        raise ValueError(f"--sides: {', '.join(unknown)}: expected some of {OURS_RAY}, {', '.join(PEERS)}")
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         _measure(options, names)
     finally:
         prctl(_PR_SET_CHILD_SUBREAPER, 0)
-    return 0
 
 
 def _measure(options: argparse.Namespace, names: Sequence[str]) -> None:
@@ -142,30 +152,18 @@ def _measure(options: argparse.Namespace, names: Sequence[str]) -> None:
             pythons[name] = PEERS[name].python()
         except RuntimeError as error:
             print(f"{name} left out: {error}", file=sys.stderr)
-    rows = _stored(options.json)
-    done = {(row.nodes, row.method) for row in rows}
-    groups = [(int(nodes), method) for nodes in options.nodes.split(",") for method in options.methods.split(",")]
-    for nodes, method in groups:
-        if (nodes, method) not in done:
-            sides = {OURS: partial(ours, nodes, method, "inline")}
-            if OURS_RAY in names:
-                sides[OURS_RAY] = partial(ours, nodes, method, "ray")
-            for name, python in pythons.items():
-                if method in PEERS[name].methods:
-                    sides[name] = partial(theirs, nodes, method, PEERS[name], python)
-            group = _rows(nodes, method, sides, (options.few, options.many), options.pairs)
-            if options.json:  # each group at once: an hour of measurements outlives an interruption
-                with Path(options.json).open("a", encoding="utf-8") as lines:
-                    lines.writelines(json.dumps(asdict(row)) + "\n" for row in group)
-            rows += group
-    show(rows)
-
-
-def _stored(path: str) -> list[Row]:
-    """The rows of the groups that have been measured before an interruption."""
-    if not path or not Path(path).exists():
-        return []
-    return [Row(**json.loads(line)) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    rows = []
+    for nodes, method in product(map(int, options.nodes.split(",")), options.methods.split(",")):
+        sides = {OURS: partial(ours, nodes, method, "inline")}
+        if OURS_RAY in names:
+            sides[OURS_RAY] = partial(ours, nodes, method, "ray")
+        for name, python in pythons.items():
+            if method in PEERS[name].methods:
+                sides[name] = partial(theirs, nodes, method, PEERS[name], python)
+        group = list(map(asdict, _rows(nodes, method, sides, (options.few, options.many), options.pairs)))
+        append(group, options.json)  # each group at once: an hour of measurements outlives an interruption
+        rows += group
+    show(rows, "")
 
 
 def _rows(
@@ -173,8 +171,8 @@ def _rows(
 ) -> list[Row]:
     """Measure the sides in alternating order."""
     costs: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in sides}
-    for run in sides.values():
-        run(1, 0)  # compiles bytecode
+    for side in sides.values():
+        side(1, 0)  # compiles bytecode
     for pair in range(pairs):
         for name in list(sides)[:: 1 if pair % 2 == 0 else -1]:
             few, many = (sides[name](count, pair) for count in rounds)
@@ -323,38 +321,6 @@ def _lines(program: str) -> int:
         if token.type not in skipped and not token.string.startswith('"""'):
             lines |= set(range(token.start[0], token.end[0] + 1))
     return len(lines)
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print the table."""
-    header = ("nodes", "method", "side", "processor time [ms]", "ours / side", "wall [ms]", "start [s]", "memory [MB]",
-              "accuracy", "lines")  # fmt: skip
-    cells = [
-        [
-            str(row.nodes), row.method, row.side, number(row.cpu), f"{row.ratio:.2f} [{row.least:.2f}, {row.most:.2f}]",
-            number(row.wall), f"{row.start:.1f}", f"{row.megabytes:.0f}", f"{median(row.accuracy):.3f}", str(row.lines),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    print(text_table(header, cells), flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.partition("\n")[0])
-    parser.add_argument("--nodes", default="10,100", help="numbers of nodes, of which ten train in a round")
-    parser.add_argument("--methods", default="fedavg,scaffold,ditto", help="some of these (default: all)")
-    parser.add_argument("--few", type=int, default=5, help="rounds of the shorter run (default 5)")
-    parser.add_argument("--many", type=int, default=85, help="rounds of the longer run (default 85)")
-    parser.add_argument(
-        "--pairs", type=int, default=5, help="pairs of runs of each side, with seeds 0, 1, ... (default 5)"
-    )
-    parser.add_argument("--sides", default="", help="names of sides, separated by semicolons (default: all libraries)")
-    parser.add_argument(
-        "--json",
-        default="",
-        help="append the rows to this file, as JSON lines; groups that it has are not measured again",
-    )
-    return parser
 
 
 if __name__ == "__main__":

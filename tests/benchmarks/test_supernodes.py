@@ -67,4 +67,3 @@ def test_a_side_whose_run_does_not_end_keeps_what_was_measured_before(
     monkeypatch.setattr(supernodes, "_of_flower", run)
     row = supernodes.measured(3, supernodes.FLOWER, seconds=0, minutes=0.001, folder=tmp_path)
     assert row == supernodes.Row(3, supernodes.FLOWER, start=3.0, idle=0.2, idle_megabytes=100.0, first=1.5, wall=7.0)
-    assert [supernodes._shown(value) for value in (row.first, row.later)] == ["1.5", "–"]

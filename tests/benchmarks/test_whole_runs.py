@@ -14,7 +14,7 @@ def test_a_row_with_both_sides_and_their_difference(tmp_path, capsys):
     sides = ["--ours", "node-batch=2", "--reference", "node-batch=1"]
     assert main(["--recipe", "lqr", *settings, *sides, "--pairs", "1", "--json", str(json)]) == 0
     header, _, row, last = capsys.readouterr().out.strip().splitlines()[-4:]
-    assert header.split()[0] == "what"
+    assert header.split()[0] == "name"
     assert row.startswith("run of lqr [s]  node-batch=1")
     assert 0 <= float(last.removeprefix("largest difference of a parameter: ")) < 1e-5
     assert "node-batch=2: 2 nodes" in json.read_text()

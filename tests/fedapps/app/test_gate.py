@@ -212,14 +212,6 @@ def test_a_node_to_go_back_must_be_known_from_a_decision_or_be_connected(weeks, 
     assert dict(registry.nodes) == {"robot-00": 1, "robot-02": 1}
 
 
-def test_a_node_that_missed_a_promotion_gets_the_model_later(weeks, tmp_path):
-    registry = tmp_path / "champions"
-    gate(weeks, registry, "week-1", nodes=[0, 1])
-    assert in_use(registry) == {"robot-00": 1, "robot-01": 1}
-    gate(weeks, registry, None, "deliver")
-    assert in_use(registry) == everywhere(1)
-
-
 def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second):
     folder = {robot: list(second.glob(f"models/champions/*/{robot}")) for robot in everywhere(0)}
     assert all(len(of) == 1 for of in folder.values())

@@ -17,7 +17,6 @@ from fedapps.base.processes import flower_environment, free_port
 from fedapps.cli.commands import main
 from fedapps.cli.parser import command_parser
 from fedapps.comparison.matrix import assignments
-from fedapps.config.recipe_files import recipes
 
 
 def said(capsys):
@@ -36,13 +35,6 @@ def test_run_reports_every_error_and_writes_nothing(tmp_path, capsys):
     assert lines[1] == "  seeed: unknown key; did you mean 'seed'?"
     assert lines[2] == "  lqr.horizon = 0: must be a whole number at least 1"
     assert not (tmp_path / "runs").exists()
-
-
-def test_an_unknown_recipe_is_refused_with_the_names_of_all_recipes(capsys):
-    assert main(["run", "chess", "--engine", "inline"]) == 2
-    head, _, names = said(capsys).partition("fedapps: no recipe chess: give a run-config file or one of ")
-    assert not head
-    assert names.rstrip() == ", ".join(sorted(recipes()))
 
 
 def test_a_run_without_the_main_metrics_of_its_task_says_which_there_are(tmp_path, capsys, monkeypatch):

@@ -203,6 +203,7 @@ def test_the_command_fails_only_if_every_run_fails(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(fedapps.comparison.compare, "references_of", lambda plan, folder: [{}])
     assert main(["compare", "lqr", "--methods", "sfl", "--seeds", "1", "--output-dir", str(tmp_path)]) == 1
     assert f"1 of 1 runs failed:\n  sfl with seed 0 after round 0: {REASON}" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*/compare.json"))
 
 
 def test_the_end_of_a_long_reason_is_shown():

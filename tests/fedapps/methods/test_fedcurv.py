@@ -194,17 +194,6 @@ def run(strategy, num_nodes, priors=None):
 
 
 @pytest.mark.parametrize("shared", [("*",), ("encoder.*",)])
-def test_all_lambdas_zero_is_fedavg_bit_for_bit(shared):
-    assert same_bits(run(FisherExchange(shared=shared), 3), run(BaseStrategy(shared=shared), 3))
-
-
-@pytest.mark.parametrize("estimator", ["per-sample", "per-batch", "per-batch-scaled"])
-def test_one_node_is_fedavg_bit_for_bit(estimator):
-    exchange = FisherExchange(others_past=0.5, others_now=0.5, estimator=estimator)
-    assert same_bits(run(exchange, 1), run(BaseStrategy(), 1))
-
-
-@pytest.mark.parametrize("shared", [("*",), ("encoder.*",)])
 def test_nodes_are_held_by_what_the_others_published(shared):
     priors = []
     arrays = run(FisherExchange(others_now=0.5, shared=shared), 3, priors)

@@ -15,16 +15,6 @@ def controls(run):
     return [float(run.server[-1][f"_controls.node-{node}.theta"][0]) for node in range(2)]
 
 
-def test_scaffold():
-    run = run_method("scaffold")
-    assert run.values() == near(-0.065, -0.1295)
-    assert controls(run) == near(-2.073, 2.718)
-    assert run.server[-1]["_sum.theta"] / 2 == near(0.3225)
-    run = run_method("scaffold", SecondWorld)
-    assert run.values() == near(-0.16, -0.2815)
-    assert controls(run) == near(-1.1895, 2.4045)
-
-
 def test_scaffold_with_one_node_at_a_time():
     run = run_method("scaffold", absent={(1, 1), (2, 0)})
     assert run.values() == near(0.38, -0.1623)

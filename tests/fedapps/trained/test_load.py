@@ -256,15 +256,6 @@ def test_damaged_and_missing_files_are_named(copied):
         fedapps.load(copied, "local", node)
 
 
-@pytest.mark.parametrize("content", [None, b"\xff"], ids=["missing", "no text"])
-def test_a_damaged_label_is_named(copied, content):
-    (copied / "label").unlink()
-    if content is not None:
-        (copied / "label").write_bytes(content)
-    with pytest.raises(ValueError, match="label is missing or empty, or no text"):
-        fedapps.load(copied, "local", "robot-00")
-
-
 def test_the_model_of_a_deployed_node_is_on_the_node(copied):
     lines = (copied / "nodes.jsonl").read_text().replace("robot-02", "car-7")
     (copied / "nodes.jsonl").write_text(lines)
