@@ -10,7 +10,7 @@ from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Adam
 from fedapps.strategies.profiles import Profile
 from fedapps.strategies.records import nested, under
-from fedapps.strategies.samplers import FixedPerCluster, UniformFraction
+from fedapps.strategies.samplers import FixedPerCluster, PoissonSampling, UniformFraction
 from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,6 +102,14 @@ def test_numbers_in_profiles(linkage):
     # found from profiles, so for nodes too that did not train
     assert strategy.labels["part-0000"] == strategy.labels["part-0002"] != strategy.labels["part-0001"]
     assert strategy.labels["part-0001"] == strategy.labels["part-0003"]
+
+
+def test_clusters_are_found_from_profiles_before_anybody_has_trained():
+    similarity = ProfileFeatures(["x"])
+    strategy = ClusteredFedAvg(num_clusters=2, similarity=similarity, sampler=PoissonSampling(0.0))
+    federate(strategy, grouped_app(lambda k: {"group.x": str(k % 2)}, camps), START, num_nodes=3, num_rounds=1)
+    assert strategy.labels == {"part-0000": "0", "part-0001": "1", "part-0002": "0"}
+    assert models(strategy) == {"0": [0.0, 0.0], "1": [0.0, 0.0]}
 
 
 def test_a_cohort_of_each_found_cluster():
