@@ -377,7 +377,8 @@ class Encoding:
         """The mean of the nodes' arrays, in the dtypes of ``sent``, the means of their metrics, and the total weight.
 
         A mean update that is longer than ``clip`` and what rounding and noise can add is scaled down to this length,
-        so that a node that sends larger integers moves the mean no further than all nodes together may.
+        so that a node that sends larger integers moves the mean no further than all nodes together may. The mean of a
+        metric is within its largest absolute value.
 
         Parameters
         ----------
@@ -406,7 +407,7 @@ class Encoding:
         for name, largest in self.metrics.items():
             value, count = signed[begin], int(total[begin + 1])
             if count:
-                metrics[name] = float(value * self._step(largest) / count)
+                metrics[name] = float(np.clip(value * self._step(largest) / count, -largest, largest))
             begin += 2
         return mean, metrics, weight
 

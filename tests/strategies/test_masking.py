@@ -174,6 +174,8 @@ def test_integers_by_hand():
     assert mean["b.running_mean"].tolist() == [10.0]
     assert metrics == {"loss": 1.5}
     assert weight == 2
+    total[3] = 100
+    assert encoding.decode(total, SENT, Buffers())[1] == {"loss": 2.0}
 
 
 def test_an_update_is_clipped_to_its_norm():
