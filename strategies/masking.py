@@ -368,8 +368,7 @@ class Encoding:
     ) -> NDArray[np.int64]:
         """``weight`` times the clipped values, in steps, each rounded up with the probability of its fraction."""
         most = weight * 2.0 ** (self.bits - 1)
-        scaled = np.clip(values * (weight / self._step(largest)), -most, most)
-        rounded = np.floor(scaled + rounding.random(values.shape))
+        rounded = np.floor(values * (weight / self._step(largest)) + rounding.random(values.shape))
         # The largest value itself is one too many where all nodes have it: the sum would be negative.
         return np.asarray(np.clip(rounded, -most, max(most - 1, 0)), np.int64)
 
