@@ -244,7 +244,8 @@ class RoundLoop(records.Stateful, Strategy):
         self.mailbox = self._new_mailbox(grid)
         self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
         if not self._loaded:
-            self.sampler.load_state({})  # another strategy can have used it
+            for part in (self.sampler, self.server_optimizer):
+                part.load_state({})  # another strategy can have used it
         for callback in callbacks:
             callback.begin(run)
         if self._started and not self._loaded:

@@ -368,8 +368,7 @@ class Encoding:
     ) -> NDArray[np.int64]:
         """``weight`` times the clipped values, in steps, each rounded up with the probability of its fraction."""
         most = weight * 2.0 ** (self.bits - 1)
-        scaled = np.clip(values * (weight / self._step(largest)), -most, most)
-        rounded = np.floor(scaled + rounding.random(values.shape))
+        rounded = np.floor(values * (weight / self._step(largest)) + rounding.random(values.shape))
         # The largest value itself is one too many where all nodes have it: the sum would be negative.
         return np.asarray(np.clip(rounded, -most, max(most - 1, 0)), np.int64)
 
@@ -377,7 +376,8 @@ class Encoding:
         """The mean of the nodes' arrays, in the dtypes of ``sent``, the means of their metrics, and the total weight.
 
         A mean update that is longer than ``clip`` and what rounding and noise can add is scaled down to this length,
-        so that a node that sends larger integers moves the mean no further than all nodes together may.
+        so that a node that sends larger integers moves the mean no further than all nodes together may. The mean of a
+        metric is within its largest absolute value.
 
         Parameters
         ----------
@@ -406,7 +406,7 @@ class Encoding:
         for name, largest in self.metrics.items():
             value, count = signed[begin], int(total[begin + 1])
             if count:
-                metrics[name] = float(value * self._step(largest) / count)
+                metrics[name] = float(np.clip(value * self._step(largest) / count, -largest, largest))
             begin += 2
         return mean, metrics, weight
 

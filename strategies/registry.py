@@ -148,8 +148,8 @@ class NodeRegistry(Stateful):
     ) -> None:
         self.queries = ProfileQueries(in_flight)
         self._asks = asks
-        self._limits, self.admission = limits or ExampleLimits(), admission or Admission()
-        self.held_out = held_out or HeldOut()
+        self._limits, self.admission = limits or ExampleLimits(), replace(admission or Admission())
+        self.held_out = replace(held_out or HeldOut())  # without what another run has chosen
         self._min_nodes, self._min_replies, self._node_wait = min_nodes, min_replies, node_wait
         self._begun = False
         self._sign_of_life = 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import WARNING
 from math import floor
 from typing import ClassVar
@@ -278,18 +278,10 @@ class ProportionalToSize(Sampler):
         require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
-        ordered = in_key_order(profiles)
-        exponentials = draw_generator(self.seed, purpose, server_round).exponential(size=len(ordered))
-        quotients = {
-            index: exponential / size
-            for index, (exponential, size) in enumerate(zip(exponentials, sizes_of(ordered), strict=True))
-            if size > 0
-        }
-        smallest = sorted(quotients, key=quotients.__getitem__)[: self.count]
-        return [ordered[index] for index in sorted(smallest)]
+        return draw_by_size(profiles, self.count, draw_generator(self.seed, purpose, server_round))
 
     def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
-        return replace(self, count=count).sample(free, number, purpose) if count else []
+        return draw_by_size(free, count, draw_generator(self.seed, purpose, number, "further"))
 
 
 @dataclass(frozen=True)
@@ -459,6 +451,19 @@ def draw(profiles: Collection[Profile], count: int, generator: np.random.Generat
         return ordered
     indices = generator.choice(len(ordered), size=count, replace=False)
     return [ordered[index] for index in sorted(indices.tolist())]
+
+
+def draw_by_size(profiles: Collection[Profile], count: int, generator: np.random.Generator) -> list[Profile]:
+    """``count`` ≥ 0 nodes drawn as :class:`ProportionalToSize` does, in the order of their keys."""
+    ordered = in_key_order(profiles)
+    exponentials = generator.exponential(size=len(ordered))
+    quotients = {
+        index: exponential / size
+        for index, (exponential, size) in enumerate(zip(exponentials, sizes_of(ordered), strict=True))
+        if size > 0
+    }
+    smallest = sorted(quotients, key=quotients.__getitem__)[:count]
+    return [ordered[index] for index in sorted(smallest)]
 
 
 def rounded_share(fraction: float, total: int) -> int:

@@ -4,10 +4,10 @@ A ClientApp needs two lines: ``@app.train(mods=[secagg_mod])``, and ``app.query(
 takes part in secure aggregation whenever the server asks for it. The server's half is
 :mod:`~fedapps.strategies.secure_aggregation`, which describes the four exchanges.
 
-Keys, seeds and shares stay in Flower's ``Context.state`` from the first exchange of a round to the last, or until the
-next round. They are neither logged nor part of an error. A SuperNode saves this state after it has sent the reply, so
-another worker could still read that of before. A node with the key ``state-dir`` in its config therefore notes there,
-before it answers, which exchanges it has answered.
+Keys and seeds stay in Flower's ``Context.state`` until the node trains, and shares until the last exchange of a round,
+or until the next round. They are neither logged nor part of an error. A SuperNode saves this state after it has sent
+the reply, so another worker could still read that of before. A node with the key ``state-dir`` in its config therefore
+notes there, before it answers, which exchanges it has answered.
 """
 
 import hashlib
@@ -315,7 +315,8 @@ class _Node:
         encoding.check_arrays(received, buffers)
         asked = asked_digest(self.message.content, encoding, config_digest(self.context.run_config))
         # One vector leaves for these masks: from here on, a second message is refused, whatever becomes of this one.
-        self._keep(state, step="masked", sealing=b"", members=[number, *senders], held=[_bytes(state, "own"), *held])
+        facts = {"session": state["session"], "number": number, "threshold": cohort.threshold}
+        self._keep(step="masked", **facts, members=[number, *senders], held=[_bytes(state, "own"), *held])
         del self.message.content[wire.SECAGG]
         reply = call_next(self.message, self.context)
         if reply.has_error():

@@ -21,7 +21,7 @@ from ..checks import require_integer
 from ..privacy import CentralPrivacy
 from ..profiles import Profile, in_key_order
 from ..records import RoundStep
-from ..samplers import Sampler, draw_generator, sizes_of
+from ..samplers import Sampler, draw_by_size, draw_generator, sizes_of
 
 
 class VirtualClients(BaseStrategy):
@@ -158,3 +158,6 @@ class IndependentDraws(Sampler):
         generator = draw_generator(self.seed, purpose, server_round)
         drawn = generator.choice(len(ordered), size=self.count, p=sizes / sizes.sum())
         return [ordered[index] for index in sorted(drawn.tolist())]
+
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        return draw_by_size(free, count, draw_generator(self.seed, purpose, number, "further"))

@@ -148,15 +148,15 @@ class Tiers:
             For each new leaf, the weights (> 0) of the current leaves in its mean. A new leaf with the path of a
             current one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
         """
-        old = {path: cluster for path, cluster in self._clusters.items() if path}
-        shared_out = {path: sum(shares.get(path, 0.0) for shares in sources.values()) for path in old}
-        self._clusters = {(): self._clusters[()]}
+        old = self._clusters
+        self._clusters = {(): old[()]}
         for leaf, shares in sources.items():
-            mean = StreamingMean(self.integers)
+            mean, weight = StreamingMean(self.integers), 0.0
             for path, share in sorted(shares.items()):
-                mean.add(old[path].model, share)
+                before = old.get(path) or old[()]  # no node of the leaf has replied
+                mean.add(before.model, share)
+                weight += before.weight * share / sum(other.get(path, 0.0) for other in sources.values())
             optimizer = old[leaf].optimizer if leaf in old else self.optimizers[0]()
-            weight = sum(old[path].weight * share / shared_out[path] for path, share in shares.items())
             self._clusters[leaf] = _Cluster(mean.result(), optimizer, weight)
 
     def state(self) -> Arrays:

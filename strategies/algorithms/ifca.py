@@ -16,6 +16,7 @@ from ..aggregation import Aggregate
 from ..arrays import Arrays, Buffers, to_record
 from ..base import BaseStrategy
 from ..checks import require_integer
+from ..optimizers import SGD
 from ..profiles import Profile
 from ..records import RoundStep
 from ..replies import Reply
@@ -46,7 +47,8 @@ class IteratedClusters(BaseStrategy):
     Raises
     ------
     ValueError
-        An argument is out of range, or ``privacy``, ``aggregation`` or ``compression`` is set.
+        An argument is out of range, the server optimizer has moments, or ``privacy``, ``aggregation`` or
+        ``compression`` is set.
     """
 
     privacy_gap: ClassVar[str] = "a node tells which model fits its data, and its update is the distance from that one"
@@ -60,6 +62,10 @@ class IteratedClusters(BaseStrategy):
         require_integer("seed", seed, least=0)
         if not 0 <= spread <= 1:
             raise ValueError(f"spread = {spread}: must be in [0, 1]")
+        if clusters > 1 and not isinstance(self.server_optimizer, SGD):
+            raise ValueError(
+                f"server_optimizer = {self.server_optimizer}: must be SGD, because moments are of one model"
+            )
         self.clusters, self.spread, self.seed = clusters, spread, seed
         self.models: list[Arrays] = []
         self._aggregates: dict[int, Aggregate] = {}

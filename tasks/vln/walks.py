@@ -214,12 +214,12 @@ def navigation_metrics(
     walked, planned = (
         mask_of(*each) for each in ((trail_length, trail.shape[1]), (reference_length, reference.shape[1]))
     )
-    trail = torch.where(walked, trail, trail[:, :1])
+    trail = torch.where(walked, trail, trail[:, :1])  # the start is in the path anyway
     reference = torch.where(planned, reference, reference[:, :1])
     end = trail.gather(1, trail_length.unsqueeze(1) - 1)
     goal = reference.gather(1, reference_length.unsqueeze(1) - 1)
     error = houses.distances(end, goal).squeeze(1).double()
-    nearest = houses.distances(trail, goal.expand_as(trail)).masked_fill(~walked, torch.inf).amin(dim=1)
+    nearest = houses.distances(trail, goal.expand_as(trail)).amin(dim=1)
     success = (error < SUCCESS_RADIUS).double()
     length, planned_length = _length(houses, trail, walked), _length(houses, reference, planned)
     shortest = houses.distances(trail[:, :1], goal).squeeze(1).double()
@@ -230,7 +230,7 @@ def navigation_metrics(
         "sr": success,
         "osr": (nearest < SUCCESS_RADIUS).double(),
         "spl": success * shortest / torch.maximum(shortest, length).clamp(min=_SHORTEST),
-        "cls": _cls(between, walked, planned, length, planned_length),
+        "cls": _cls(between, planned, length, planned_length),
         "ndtw": ndtw,
         "sdtw": success * ndtw,
     }
@@ -240,10 +240,9 @@ def _length(houses: Houses, path: Tensor, used: Tensor) -> Tensor:
     return (houses.distances(path[:, :-1], path[:, 1:]).double() * used[:, 1:]).sum(dim=1)
 
 
-def _cls(between: Tensor, walked: Tensor, planned: Tensor, length: Tensor, planned_length: Tensor) -> Tensor:
+def _cls(between: Tensor, planned: Tensor, length: Tensor, planned_length: Tensor) -> Tensor:
     """Coverage of the reference times how well the length agrees with the covered part of it."""
-    apart = between.masked_fill(~walked.unsqueeze(2), torch.inf).amin(dim=1)
-    covered = (torch.exp(-apart / SUCCESS_RADIUS) * planned).sum(dim=1) / planned.sum(dim=1)
+    covered = (torch.exp(-between.amin(dim=1) / SUCCESS_RADIUS) * planned).sum(dim=1) / planned.sum(dim=1)
     expected = covered * planned_length
     total = expected + (expected - length).abs()
     return covered * torch.where(total > 0, expected / total.clamp(min=1e-12), torch.ones_like(total))

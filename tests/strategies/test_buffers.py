@@ -8,6 +8,7 @@ from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
+from fedapps.strategies.algorithms.scaffold import Scaffold
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.checks import check_values
@@ -213,6 +214,19 @@ def test_rates_follow_the_deviation_of_parameters_alone():
     strategy = AdaptiveRates()
     trained(strategy, rounds=1)
     assert strategy.rates == {"0.weight": 1.0}
+
+
+def test_a_buffer_has_no_control_variate():
+    def work(partition, received, config):
+        arrays, metrics = shrinks(partition, received, config)
+        return arrays, {**metrics, "scaffold.length": 0.5}
+
+    strategy = Scaffold()
+    trained(strategy, work=work, rounds=1)
+    # the mean of (0 − k) / 0.5 over the nodes k
+    assert {name: control.tolist() for name, control in strategy.control.items()} == {
+        "0.weight": [-2.0, -2.0], "1.running_mean": [0.0, 0.0], "1.running_var": [0.0, 0.0],
+    }  # fmt: skip
 
 
 def test_clusters_follow_the_updates_of_parameters_alone():

@@ -94,7 +94,7 @@ def test_no_round_asks_them_and_all_are_asked_afterwards(held_out, num_nodes, fr
 
     strategy = BaseStrategy(held_out=held_out, sampler=UniformFraction(fraction))
     federate(strategy, arithmetic_app(work, work), START, num_nodes=num_nodes, num_rounds=2, start=start)
-    aside = {f"part-{number}" for number in range(num_nodes) if held_out.holds(f"part-{number}")}
+    aside = {f"part-{number}" for number in range(num_nodes) if strategy.registry.held_out.holds(f"part-{number}")}
     assert {key for key, when in asked if when == "round"} & aside == set()
     assert [key for key, when in asked if when == "late"] == [node.node for node in reports[0].nodes] == sorted(aside)
     if fraction == 1:

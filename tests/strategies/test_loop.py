@@ -12,10 +12,11 @@ from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BufferedAsync, Callback, ClusteredFedAvg, Save, SpeedTiers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.callbacks import TrackedMetric
-from fedapps.strategies.optimizers import SGD, Adam
+from fedapps.strategies.optimizers import SGD, Adam, Momentum
 from fedapps.strategies.records import FailedEvaluationsError, LeftOut, Snapshot, nested
+from fedapps.strategies.registry import HeldOut
 from flwr.app import ArrayRecord, MetricRecord
-from grouped import MemoryCheckpoints, PowerCutError
+from grouped import MemoryCheckpoints, PowerCutError, grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 
@@ -62,6 +63,16 @@ def test_a_strategy_that_has_run_starts_again_only_from_a_snapshot(make):
         federate(strategy, app, elsewhere, num_rounds=1, **options)
     federate(strategy, app, START, num_rounds=2, resume=True, **options)
     assert [report.round for report in reports] == [1, 2]
+
+
+def test_strategies_that_are_given_the_same_parts_know_nothing_of_each_other():
+    optimizer, held_out, results = Momentum(), HeldOut(0.5), []
+    for name in ("car", "van"):
+        app = grouped_app(lambda k, name=name: {"key": f"{name}-{k}"}, add_partition)
+        strategy = BaseStrategy(server_optimizer=optimizer, held_out=held_out)
+        results.append(federate(strategy, app, START, num_nodes=4, num_rounds=2).arrays)
+        assert len(strategy.registry.with_examples()) == 2
+    assert same_bits(*map(arrays_of, results))
 
 
 def test_a_state_that_was_loaded_before_the_start_is_that_of_the_run():

@@ -168,12 +168,17 @@ def test_integers_by_hand():
     integers = encoding.encode(SENT, trained, Buffers(), 5, {"loss": 1.5}, Down(), Down())
     # 2 · 1.5 = 3; 2 · −2 = −4; 2 · 8 / 2 = 8, and one less; 2 · 1.5 / .5 = 6; the weight of the loss; the weight
     assert integers.tolist() == [3, -4, 7, 6, 2, 2]
+    for unknown in ({}, {"loss": np.nan}):
+        assert encoding.encode(SENT, trained, Buffers(), 5, unknown, Down(), Down()).tolist() == [3, -4, 7, 0, 0, 2]
     total = integers.astype(np.uint32)
     mean, metrics, weight = encoding.decode(total, SENT, Buffers())
     assert mean["w"].tolist() == [2.5, 0.0]
     assert mean["b.running_mean"].tolist() == [10.0]
     assert metrics == {"loss": 1.5}
     assert weight == 2
+    total[2:4] = 100
+    mean, metrics, _ = encoding.decode(total, SENT, Buffers())
+    assert (mean["b.running_mean"].tolist(), metrics) == ([3.0 + 8.0], {"loss": 2.0})
 
 
 def test_an_update_is_clipped_to_its_norm():
@@ -250,8 +255,9 @@ def test_with_noise_the_rounded_update_is_within_the_norm():
     noiseless = Encoding(clip=1.0, bits=12, noise=1e-12)
     integers = noiseless.encode(sent, trained, Buffers(), 1, {}, rng, rng)[:-1]
     assert 0.9 < np.linalg.norm(integers * 2.0**-11) <= 1.0
-    with pytest.raises(ValueError, match="bits = 6: too few for 10000 values with noise"):
-        Encoding(clip=1.0, bits=6, noise=1.0).check_arrays(sent, Buffers())
+    Encoding(bits=6, noise=1.0).check_arrays({"w": np.zeros(256)}, Buffers())  # 2^-5 · √256 is half of the norm
+    with pytest.raises(ValueError, match="bits = 6: too few for 257 values with noise"):
+        Encoding(bits=6, noise=1.0).check_arrays({"w": np.zeros(257)}, Buffers())
 
 
 def test_under_noise_an_update_that_is_not_finite_leaves_as_noise():

@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
+from fedapps.strategies.algorithms.fedvc import IndependentDraws
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
@@ -217,6 +218,20 @@ def test_large_nodes_are_drawn_in_proportion():
     np.testing.assert_allclose([counts[key] / 4000 for key in "abc"], [0.1, 0.3, 0.6], atol=0.03)
     assert counts["d"] == 0
     assert keys(ProportionalToSize(9).sample(nodes, 1, "train")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("sampler", [ProportionalToSize(1), IndependentDraws(1)], ids=repr)
+def test_further_nodes_are_drawn_in_proportion_and_independently_of_those_of_the_round(sampler):
+    nodes = [Profile(0, "a", 10), Profile(1, "b", 30), Profile(2, "c", 60), Profile(3, "d", 0)]
+    counts = Counter(keys(sampler.further(nodes, 1, r, "train"))[0] for r in range(4000))
+    np.testing.assert_allclose([counts[key] / 4000 for key in "abcd"], [0.1, 0.3, 0.6, 0.0], atol=0.03)
+    assert sampler.further(nodes, 0, 1, "train") == []
+    pairs = Counter()
+    for r in range(4000):
+        (first,) = sampler.sample(equal_fleet(3), r, "train")
+        (other,) = sampler.further([node for node in equal_fleet(3) if node != first], 1, r, "train")
+        pairs[first.key, other.key] += 1
+    np.testing.assert_allclose(np.array(list(pairs.values())) / 4000, [1 / 6] * 6, atol=0.03)
 
 
 def test_nodes_of_unknown_size_count_as_the_mean():

@@ -1,5 +1,7 @@
 """Secure aggregation: exact sums with dropouts, what the server saw, whole federations."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 from fedapps.strategies import (
@@ -32,6 +34,7 @@ from fedapps.strategies import (
     VirtualClients,
 )
 from fedapps.strategies.arrays import Buffers
+from fedapps.strategies.masking import Cohort, split_secret
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from masked_rounds import SeenGrid, masked_strategy, run_masked, updates_app
 from scipy.stats import chi2
@@ -83,6 +86,26 @@ def test_the_sum_is_that_of_the_survivors_integers(nodes, neighbours, dropouts):
     for name, array in expected(part, nodes, survivors).items():
         np.testing.assert_array_equal(arrays_of(arrays)[name], array)
     assert strategy.report.replies == len(survivors)
+
+
+def test_a_node_whose_neighbours_have_all_dropped_out_before_training_needs_no_shares():
+    """Nobody has added a mask for node 0."""
+    gone = set()
+
+    class Apart(SeenGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            for asked in (m.content["secagg"] for m in messages if m.metadata.message_type == "query.secagg"):
+                if asked["step"] == "shares":
+                    keys = tuple(asked["keys"][begin : begin + 64] for begin in range(0, 7 * 64, 64))
+                    gone.update(Cohort(asked["session"], keys, 2, 2).neighbours_of(0))
+            return super().push_messages(messages)
+
+    part, app = SecureAggregation(2, threshold=0.5, clip=4.0), updates_app(change, {"shares": gone})
+    grid = Apart(app, [{"secagg-min-threshold": 0.5}] * 7)
+    result = masked_strategy(part).start(grid, record_of(START), num_rounds=1)
+    for name, array in expected(part, 7, set(range(1, 7)) - gone).items():
+        np.testing.assert_array_equal(arrays_of(result.arrays)[name], array)
 
 
 # -- too few nodes ----------------------------------------------------------------------------------------------------
@@ -486,6 +509,17 @@ def test_a_sum_with_an_impossible_weight_ends_the_round(weight):
     grid.weight = weight if weight != -4 else -5
     with pytest.raises(TooFewRepliesError, match="a node sent a wrong update: the sum has the weight"):
         masked_strategy(SecureAggregation()).start(grid, record_of(START), num_rounds=1)
+
+
+def test_shares_of_another_key_end_the_round(monkeypatch):
+    calls = count()
+
+    def split(secret, *more):
+        return split_secret(bytes(31) + b"1" if next(calls) == 0 else secret, *more)
+
+    monkeypatch.setattr("fedapps.strategies.secure_node.split_secret", split)
+    with pytest.raises(TooFewRepliesError, match="the shares of a key are wrong"):
+        run_masked(SecureAggregation(), updates_app(change, {"masked": [0]}), START, 4)
 
 
 def test_the_sum_of_two_nodes_is_not_read_whatever_the_threshold_says():

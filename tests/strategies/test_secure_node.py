@@ -146,6 +146,8 @@ def test_unknown_missing_and_repeated_nodes_are_refused(survivors, dropped):
 
 def test_a_second_unmasking_is_refused_and_nothing_is_kept():
     server = Server().after(*MASKED)
+    kept = server.contexts[0].state["secagg.session"]
+    assert set(kept) == {"round", "attempts", "step", "session", "number", "threshold", "members", "held"}
     server.unmask(0, [0, 1, 2], [3])
     with refused("answers each once"):
         server.unmask(0, [0, 1, 3], [2])

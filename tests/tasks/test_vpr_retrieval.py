@@ -213,7 +213,7 @@ def test_mining_is_that_of_brute_force(queries, size, sequences, pool, negatives
 
 
 @settings(deadline=None, max_examples=60)
-@given(*SIZES, st.integers(1, 5), st.integers(1, 4), st.integers(0, 999), st.sampled_from([0.0, 5e5]))
+@given(*SIZES, st.integers(1, 5), st.integers(1, 4), st.integers(0, 999), st.sampled_from([0.0, 1e9]))
 def test_mining_in_the_nearest_sequences(queries, size, sequences, nearest, images, seed, offset):
     miner, asked, database = world(seed, queries, size, sequences, offset)
     drawn, found = mine_all(miner, asked, database, NearestSequences(nearest, images), seed)

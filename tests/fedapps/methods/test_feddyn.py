@@ -67,7 +67,7 @@ ONE_OF_TWO = st.dictionaries(st.integers(1, 3), st.integers(0, 1), max_size=2).m
 def test_h_is_the_mean_of_the_linear_terms(alpha, rounds, absent, refused):
     refused = {(number, node) for number, node in refused.items() if number < rounds and number not in dict(absent)}
     run = run_method(f"feddyn(alpha={alpha})", Quadratics, rounds=rounds, absent=set(absent), refused=refused)
-    assert float(run.server[-1]["_sum.theta"][0]) == pytest.approx(sum(terms(run)), abs=1e-9)
+    assert float(run.server[-1]["_sum.theta"][0]) == pytest.approx(sum(terms(run)), rel=1e-12, abs=1e-12)
 
 
 def test_what_a_false_reply_has_done_to_the_linear_terms_ends():

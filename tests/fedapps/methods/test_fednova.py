@@ -32,6 +32,8 @@ def test_two_rounds_by_hand():
     assert weighted.values() == near(-0.285625, -0.436114)
     assert run_method("fednova", SecondUneven, **ONE_PASS).values() == near(-0.142462, -0.224028)
     assert run_method("fedavg", SecondUneven, **ONE_PASS).values() == near(-0.28495, -0.434563)
+    # The second node alone moves by 3 d, d = -.219; then d = (-.2657, .075117) and τ_eff = 2.
+    assert run_method("fednova", Uneven, absent={(1, 0)}, **ONE_PASS).values() == near(-0.657, -0.466417)
 
 
 def test_momentum_and_a_proximal_term_shorten_or_lengthen_the_steps():

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms.ifca import drawn
+from fedapps.strategies.algorithms.ifca import IteratedClusters, drawn
 from fedapps.strategies.arrays import Buffers
+from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.records import nested
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -102,3 +103,11 @@ def test_a_choice_that_is_no_model_is_refused(monkeypatch):
 def test_what_several_models_do_not_allow_is_refused_before_the_run(method, keys, message):
     with pytest.raises(Exception, match=message):
         run_method(method, **keys)
+
+
+def test_moments_belong_to_one_model():
+    IteratedClusters(clusters=1, server_optimizer=Adam())
+    with pytest.raises(
+        ValueError, match=r"server_optimizer = Adam\(.*\): must be SGD, because moments are of one model"
+    ):
+        IteratedClusters(server_optimizer=Adam())

@@ -165,7 +165,9 @@ def folded(strategy, weight, replies):
     strategy._current = {"w": weight, "a": a, "b": b}
     strategy.begin_round(1, strategy._current, ConfigRecord(), None)
     for a, b in replies:
-        strategy.fold(SimpleNamespace(weight=1.0, arrays={"a": a, "b": b}), StreamingMean())
+        reply = SimpleNamespace(weight=1.0, arrays={"a": a, "b": b})
+        strategy.fold(reply, StreamingMean())
+        assert list(strategy.further_sizes(reply).values()) == pytest.approx([np.linalg.norm(b @ a)], abs=1e-6)
     mean = {"a": np.mean([a for a, _ in replies], axis=0), "b": np.mean([b for _, b in replies], axis=0)}
     return strategy.close_round(1, {"a": a, "b": b}, mean)
 

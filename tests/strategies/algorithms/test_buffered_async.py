@@ -112,7 +112,8 @@ def test_functions_of_staleness():
 
 
 def test_fedasync_mixes_each_reply_with_the_newest_version():
-    strategy = BufferedAsync(buffer=1, mixing=True, server_optimizer=SGD(0.6))
+    # two nodes must be there, but a step has one reply
+    strategy = BufferedAsync(buffer=1, mixing=True, server_optimizer=SGD(0.6), min_replies=2)
     values, _, _ = steps_of(strategy, Q, script([1.0], [1.5]), num_nodes=2, num_rounds=2)
     first = 0.4 * 0 + 0.6 * 0.38
     share = 0.6 * 2**-0.5

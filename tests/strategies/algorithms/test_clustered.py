@@ -10,7 +10,7 @@ from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Adam
 from fedapps.strategies.profiles import Profile
 from fedapps.strategies.records import nested, under
-from fedapps.strategies.samplers import FixedPerCluster, UniformFraction
+from fedapps.strategies.samplers import FixedPerCluster, PoissonSampling, UniformFraction
 from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,9 +77,11 @@ def test_two_kinds_of_nodes_by_hand():
 
 
 def test_clusters_may_be_averaged_now_and_then():
-    strategy = ClusteredFedAvg(num_clusters=2, interval=3)
+    strategy = ClusteredFedAvg(num_clusters=2, interval=3, profiles=True)
     federate(strategy, grouped_app(nothing, camps), START, num_nodes=4, num_rounds=3)
     assert models(strategy)["0"] == models(strategy)["1"]
+    # Both of these nodes move along the first axis from the model of their cluster.
+    assert strategy._vectors["part-0000"] @ strategy._vectors["part-0002"] == pytest.approx(1)
 
 
 def test_a_threshold_instead_of_a_number():
@@ -102,6 +104,14 @@ def test_numbers_in_profiles(linkage):
     # found from profiles, so for nodes too that did not train
     assert strategy.labels["part-0000"] == strategy.labels["part-0002"] != strategy.labels["part-0001"]
     assert strategy.labels["part-0001"] == strategy.labels["part-0003"]
+
+
+def test_clusters_are_found_from_profiles_before_anybody_has_trained():
+    similarity = ProfileFeatures(["x"])
+    strategy = ClusteredFedAvg(num_clusters=2, similarity=similarity, sampler=PoissonSampling(0.0))
+    federate(strategy, grouped_app(lambda k: {"group.x": str(min(k, 1))}, camps), START, num_nodes=3, num_rounds=1)
+    assert strategy.labels == {"part-0000": "1", "part-0001": "0", "part-0002": "0"}  # the larger keeps the name
+    assert models(strategy) == {"0": [0.0, 0.0], "1": [0.0, 0.0]}
 
 
 def test_a_cohort_of_each_found_cluster():

@@ -9,7 +9,7 @@ import pytest
 from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import Adam
-from fedapps.strategies.profiles import Profile
+from fedapps.strategies.profiles import ExampleLimits, Profile
 from fedapps.strategies.samplers import ProportionalToSize, UniformFraction
 from flwr.app import ConfigRecord
 from grouped import grouped_app
@@ -51,10 +51,13 @@ def test_every_node_is_told_the_same_work(work, told):
 
 
 def test_all_count_alike_by_hand():
-    strategy = VirtualClients(sampler=ProportionalToSize(3), examples=8)
-    result = federate(strategy, grouped_app(sized([1, 10, 100]), add), START, num_nodes=3, num_rounds=1)
+    """Also a node that draws the ten examples from its two, where no node may have more than its profile states."""
+    limits = ExampleLimits(may_grow=False)
+    strategy = VirtualClients(sampler=ProportionalToSize(3), examples=10, example_limits=limits)
+    result = federate(strategy, grouped_app(sized([1, 2, 100]), add), START, num_nodes=3, num_rounds=1)
     np.testing.assert_allclose(arrays_of(result.arrays)["w"], START["w"] + 2, rtol=1e-6)
     assert result.train_metrics_clientapp[1]["loss"] == 1
+    assert strategy.report.replies == 3
 
 
 def test_a_node_drawn_more_than_once_is_more_than_one_client():
