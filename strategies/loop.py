@@ -244,8 +244,8 @@ class RoundLoop(records.Stateful, Strategy):
         self.mailbox = self._new_mailbox(grid)
         self._records_seconds = has_virtual_time(grid) or self.closing.early or self.asynchronous
         if not self._loaded:
-            for part in (self.sampler, self.server_optimizer):
-                part.load_state({})  # another strategy can have used it
+            self.sampler.load_state({})  # another strategy can have used these
+            self.server_optimizer.load_state({})
         for callback in callbacks:
             callback.begin(run)
         if self._started and not self._loaded:

@@ -297,7 +297,7 @@ class _Node:
             raise SecureAggregationError(
                 f"{len(senders) + 1} nodes are left of {cohort.neighbours + 1}: {cohort.threshold} are needed"
             )
-        held = []
+        held, members = [_bytes(state, "own")], [number, *senders]
         for sender, text in zip(senders, sealed, strict=True):
             key, bound = cohort.sealing_key(_bytes(state, "sealing"), cohort.keys[sender], sender, number)
             try:
@@ -315,8 +315,8 @@ class _Node:
         encoding.check_arrays(received, buffers)
         asked = asked_digest(self.message.content, encoding, config_digest(self.context.run_config))
         # One vector leaves for these masks: from here on, a second message is refused, whatever becomes of this one.
-        facts = {"session": state["session"], "number": number, "threshold": cohort.threshold}
-        self._keep(step="masked", **facts, members=[number, *senders], held=[_bytes(state, "own"), *held])
+        session, threshold = cohort.session, cohort.threshold
+        self._keep(step="masked", session=session, number=number, threshold=threshold, members=members, held=held)
         del self.message.content[wire.SECAGG]
         reply = call_next(self.message, self.context)
         if reply.has_error():
