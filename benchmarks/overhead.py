@@ -102,7 +102,8 @@ def measured(fleet: Deployment, config: Mapping[str, Any]) -> Run:
         with np.load(Path(output, "arrays.npz")) as saved:
             arrays = [saved[name] for name in saved.files]
     later = fmean(facts["seconds"][1:])
-    print(f"{config['strategy']}: {later:.2f} s per round", flush=True)
+    whose = "our" if config["as-fedapps"] else "Flower's"
+    print(f"{config['strategy']} on {whose} SuperNodes: {later:.2f} s per round", flush=True)
     return Run(later, facts["peak_megabytes"], arrays)
 
 

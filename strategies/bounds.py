@@ -1,10 +1,9 @@
 """Bounds on the size of what one node sends, relative to what the nodes of recent rounds have sent.
 
 A mean takes over any finite value, so one reply that is large enough moves the shared parameters anywhere. Honest
-updates are of similar size, at most five medians in runs of nine recipes and methods: Sun et al., Can You Really
-Backdoor Federated Learning?, 2019 (https://arxiv.org/abs/1911.07963), bound their norms for this reason. Here a larger
-reply is refused, because a reply that is scaled down still counts, and methods with state on the nodes need to know
-what was counted.
+updates are of similar size: Sun et al., Can You Really Backdoor Federated Learning?, 2019
+(https://arxiv.org/abs/1911.07963), bound their norms for this reason. Here a larger reply is refused, because a reply
+that is scaled down still counts, and methods with state on the nodes need to know what was counted.
 """
 
 from collections.abc import Mapping
