@@ -1,4 +1,4 @@
-"""Peak memory of work in a process of its own."""
+"""Ratios within pairs, the order of the sides, and peak memory of work in a process of its own."""
 
 import sys
 from collections.abc import Callable
@@ -7,9 +7,25 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.sides import peak_megabytes, resident_megabytes
+from benchmarks.sides import alternate, compare, peak_megabytes, resident_megabytes
 
 pytestmark = [pytest.mark.subprocesses, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+
+def test_ratios_are_those_of_pairs_not_of_medians() -> None:
+    """Pairs 1/2, 4/2 and 6/10: the ratios are .5, 2 and .6, and 4/2 that of the medians."""
+    (row,) = compare(
+        "run [s]", {"fedapps": [1, 4, 6], "peer": [2, 2, 10]}, "fedapps", "", {"fedapps": 1.0, "peer": 2.0}
+    )
+    assert (row.side, row.ours, row.reference) == ("peer", 4, 2)
+    assert (row.ratio, row.least, row.most) == pytest.approx((0.6, 0.5, 2))
+
+
+def test_the_order_of_the_sides_alternates() -> None:
+    order: list[str] = []
+    sides = {name: partial(order.append, name) for name in ("a", "b")}
+    assert {name: len(values) for name, values in alternate(sides, 3).items()} == {"a": 3, "b": 3}
+    assert "".join(order) == "abbaab"
 
 
 def filled(before: int, during: int) -> Callable[[], object]:
