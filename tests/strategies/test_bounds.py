@@ -18,8 +18,9 @@ from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.bounds import SizeBound, norms_of
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from grouped import assert_resumes_alike
 from rogue_fleet import ROGUE, START, Fleet
-from toys import arrays_of, record_of, same_bits
+from toys import arithmetic_app, arrays_of, record_of, same_bits
 
 NUMBERS = {"fednova.norm": 4.0, "scaffold.length": 0.5, "ifca.choice": 0.0, "q-ffl.loss": 1.0}
 
@@ -175,6 +176,19 @@ def test_a_loss_of_zero_does_not_stop_q_ffl():
         steps[bound] = strategy.round_info()["q-ffl"]["step"]
     assert steps[5.0] > 0.5
     assert steps[0.0] < 1e-6
+
+
+@pytest.mark.parametrize("cut", [2, 4])
+def test_losses_of_earlier_rounds_bound_those_of_a_resumed_run_of_q_ffl(cut):
+    """The first reply of a round is bounded by the rounds before it."""
+
+    def train(partition, arrays, config):
+        loss = 50.0 if partition == 0 else 1.0 + partition
+        return {"w": arrays["w"] + partition + 1}, {"num-examples": 1, "q-ffl.loss": loss, "loss": loss}
+
+    assert_resumes_alike(
+        lambda: QFedAvg(weight_bound=2.0), arithmetic_app(train), {"w": np.zeros(2)}, num_nodes=4, num_rounds=5, cut=cut
+    )
 
 
 def test_arrays_that_are_trained_in_turn_are_compared_with_those_of_their_turn():

@@ -1,8 +1,11 @@
 """Recall on common and on own images, and the caches that evaluation uses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.vpr.evaluation import CommonSet
 from fedapps.tasks.vpr.training_set import FeatureMapCache, map_bytes
 from striped_places import SIZE, SPACING
 from striped_tasks import SPOTS, evaluated, model_of, task_with
@@ -42,6 +45,24 @@ def test_held_out_queries_give_a_local_recall(striped):
     assert metrics["local.recall_at_5.count"] == SPOTS
     assert "train.recall_at_5" not in metrics
     assert metrics["train.loss.count"] == SPOTS
+
+
+def test_negatives_beyond_the_margin_have_no_loss(striped):
+    margins = {0.0: 0, 1000.0: 0}  # distances of unit vectors are at most 2
+    for margin in margins:
+        task = task_with(margin=margin, refresh=5)
+        metrics = evaluated(task, model_of(task), task.load_node(striped, 0, 2))
+        margins[margin] = metrics["train.zero_loss"]
+        assert metrics["train.zero_loss.count"] == metrics["train.loss.count"] == 5
+    assert margins[1000.0] == 0 < margins[0.0] < 1
+
+
+def test_recalls_of_a_random_order_by_hand():
+    """Of 5 images, 2 and 1 are correct; the query without a correct one does not count."""
+    places = SimpleNamespace(database=np.arange(5))
+    common = CommonSet(SimpleNamespace(places=places), [np.array([0, 3]), np.array([], int), np.array([4])])
+    assert common.random_recalls() == pytest.approx({"recall_at_1": 0.3, "recall_at_5": 1.0, "recall_at_10": 1.0})
+    assert CommonSet(SimpleNamespace(places=places), [np.array([], int)]).random_recalls() == {}
 
 
 def test_a_drawn_test_keeps_what_its_queries_show(striped):

@@ -292,6 +292,7 @@ def run_until(cut, make, grid, kept, reports, **options):
     "make",
     [
         lambda: BufferedAsync(buffer=2, concurrency=3),
+        lambda: BufferedAsync(profiles=True, buffer=2, concurrency=3, share=0.1),
         lambda: BaseStrategy(closing=Closing(deadline=1.5, late="fold"), min_replies=2),
         lambda: BaseStrategy(closing=Closing(over_selection=1.5), sampler=UniformFraction(0.5)),
     ],
