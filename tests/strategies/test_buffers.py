@@ -153,10 +153,11 @@ def test_one_node_with_plausible_parameters_and_a_wild_variance_moves_no_varianc
     assert min(honest) <= aggregate.result()["n.running_var"][0] <= max(honest)
 
 
-def test_krum_measures_no_distance_between_buffers():
+@pytest.mark.parametrize("aggregation", [Krum(0), MultiKrum(0, 1)])
+def test_krum_measures_no_distance_between_buffers(aggregation):
     # by the variances, node 0 would be alone; by the parameters, it is nearest to both others
     replies = [{"w": np.array([w]), "n.running_var": np.array([v])} for w, v in ((1.0, 900.0), (0.0, 1.0), (2.0, 2.0))]
-    aggregate = Krum(0).start()
+    aggregate = aggregation.start()
     for reply in replies:
         aggregate.add(reply, 1.0)
     assert aggregate.result()["w"] == 1.0

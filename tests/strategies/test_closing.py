@@ -103,7 +103,7 @@ def test_a_round_that_lacks_replies_fails_as_ever():
         run(BaseStrategy(closing=Closing(deadline=1.0)), script([1.0]), num_nodes=1, num_rounds=1, train=train)
 
 
-@pytest.mark.parametrize(("over_selection", "asked"), [(1.0, 10), (1.3, 13), (1.31, 14), (2.0, 20), (9.0, 30)])
+@pytest.mark.parametrize(("over_selection", "asked"), [(1.0, 10), (1.1, 11), (1.3, 13), (1.31, 14), (2.0, 20), (9.0, 30)])
 def test_how_many_are_asked(over_selection, asked):
     strategy = BaseStrategy(sampler=UniformFraction(1 / 3), closing=Closing(over_selection=over_selection))
     _, _, grid = run(strategy, lambda partition, training: 1.0, num_nodes=30, num_rounds=1)
@@ -151,6 +151,8 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, over_sel
 def test_what_does_not_go_together_is_refused(keywords, message):
     with pytest.raises(ValueError, match=message):
         BaseStrategy(**keywords)
+    # a deadline alone replaces no node
+    BaseStrategy(closing=Closing(deadline=5.0), sampler=PoissonSampling(0.5), aggregation=Median())
 
 
 def test_an_algorithm_of_one_version_takes_no_late_updates():
