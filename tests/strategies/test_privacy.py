@@ -89,11 +89,12 @@ def test_an_infinite_clip_without_noise_is_fedavg_bit_for_bit_if_all_replies_arr
     assert same_bits(arrays_of(plain.arrays), arrays_of(guarded.arrays))
 
 
-def test_by_hand_the_sum_is_divided_by_the_expected_weight_and_weights_are_capped():
-    # updates 1, 2, 3 with weights 4, 4, 4, capped at 2; expected 8: (2 + 4 + 6) / 8
-    privacy = CentralPrivacy(inf, 0.0, expected_weight=8, max_weight=2.0)
+@pytest.mark.parametrize(("expected", "step"), [(8, 1.5), (4, 3.0)])
+def test_by_hand_the_sum_is_divided_by_the_expected_weight_and_weights_are_capped(expected, step):
+    # updates 1, 2, 3 with weights 4, 4, 4, capped at 2: (2 + 4 + 6) / 8, and / 4 if more replied than expected
+    privacy = CentralPrivacy(inf, 0.0, expected_weight=expected, max_weight=2.0)
     result = federate(BaseStrategy(privacy=privacy), arithmetic_app(moves), START, num_nodes=3, num_rounds=1)
-    np.testing.assert_allclose(result.arrays["w"].numpy(), START["w"] + 1.5, rtol=1e-6)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), START["w"] + step, rtol=1e-6)
 
 
 def test_a_node_that_fails_counts_as_an_update_of_zero():
@@ -223,7 +224,10 @@ def test_noise_repeats_with_a_seed_and_never_without():
 
 def test_each_round_has_other_noise():
     privacy = CentralPrivacy(1.0, 1.0, 3, seed=1)
-    assert len({float(privacy.generator(server_round).normal()) for server_round in (1, 2, 3)}) == 3
+    drawn = [float(privacy.generator(server_round).normal()) for server_round in (1, 2, 3)]
+    assert len({*drawn, float(np.random.default_rng([1, 1]).normal())}) == 4, "other draws of the seed and round differ"
+    first = replace(privacy, seed=0)
+    assert first.generator(1).normal() == first.generator(1).normal()
 
 
 def test_a_round_without_replies_adds_noise_alone():

@@ -268,14 +268,14 @@ def read(observation, body, table):
 def test_two_words_of_a_small_table_by_hand():
     # Inputs a and b with the derivatives (1, 0) and (0, 2): rows (1, 0, 0, 0) and (2, 2, 0, 0).
     gradient = torch.tensor([[1.0, 0, 0, 0], [2, 2, 0, 0]])
-    vectors = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [2, 1, 1, 0], [0, 0, 0, 0]])
+    vectors = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [2, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]])
     basis = span_of_inputs(gradient, 2)
     assert basis.shape == (2, 4)
     # The last two coordinates are outside. A random direction has half of its squared norm outside: divide by √½.
     assert residual(basis, vectors[:5]).tolist() == pytest.approx(
         [0, 0, 1, 2**0.5, (1 / 6) ** 0.5 / 0.5**0.5], abs=1e-7
     )
-    table = TokenTable(("a", "b", "c", "d", "e", "<pad>"), vectors, "<pad>")
+    table = TokenTable(("a", "b", "c", "d", "e", "zero", "<pad>"), vectors, "<pad>")
     assert set(read(seen(gradient, 2), PLAIN, table)) == {"a", "b"}
     without_b = TokenTable(("a", "c", "d", "e"), vectors[[0, 2, 3, 4]])
     assert read(seen(gradient, 2), PLAIN, without_b) == ["a"]

@@ -117,6 +117,7 @@ def test_more_words_than_a_vector_has_numbers_are_read(seed):
 def test_what_hides_the_row_space_does_not_hide_the_words(steps, defence):
     victim = replace(updated_victim(torch.optim.Adam, steps), **defence)
     update = victim.share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+    assert not update.errors, "no gradient follows from it"
     hits = {
         attack.name: len(WRITTEN.intersection(attack.run(update, victim.body).read(victim.table)[0]))
         for attack in (subspace, sparse)
