@@ -83,9 +83,14 @@ def test_on_the_same_draws_the_model_is_that_of_flowers_wrapper(monkeypatch):
 
 @pytest.mark.parametrize("weighting", ["uniform", "num-examples"])
 def test_an_infinite_clip_without_noise_is_fedavg_bit_for_bit_if_all_replies_arrive(weighting):
-    plain = federate(uniform(), arithmetic_app(moves), START, num_nodes=3, num_rounds=3)
+    def far(partition, received, config):
+        arrays, metrics = moves(partition, received, config)
+        return {**arrays, "v": np.array([0.1 * (partition + 1)])}, metrics  # 1e8 + (0.2 - 1e8) is rounded
+
+    start = {**START, "v": np.array([1e8])}
+    plain = federate(uniform(), arithmetic_app(far), start, num_nodes=3, num_rounds=1)
     strategy = BaseStrategy(weighting=weighting, privacy=CentralPrivacy(inf, 0.0, 3))
-    guarded = federate(strategy, arithmetic_app(moves), START, num_nodes=3, num_rounds=3)
+    guarded = federate(strategy, arithmetic_app(far), start, num_nodes=3, num_rounds=1)
     assert same_bits(arrays_of(plain.arrays), arrays_of(guarded.arrays))
 
 
@@ -177,6 +182,7 @@ def test_the_noise_has_the_deviation_it_should_have_whatever_the_number_of_repli
     assert drawn["w"].std() == pytest.approx(deviation, rel=5 / sqrt(40_000))
     assert abs(drawn["w"].mean()) < 5 * deviation / sqrt(20_000)
     assert not drawn["n"].any()
+    assert not np.shares_memory(drawn["n"], like["n"])
 
 
 # -- noise ---------------------------------------------------------------------------------------------------
@@ -188,16 +194,19 @@ def noisy(seed, **parts):
 
 
 @pytest.mark.parametrize(
-    ("noise", "level", "ratio"),
-    # the mean update of 10,000 ones has norm 100; noise of z 100 / 2 on each number has norm 5,000 z
-    [(0.01, "INFO", 0.5), (1.0, "WARNING", 50)],
+    ("clip", "noise", "expected", "level", "ratio"),
+    # two updates of 10,000 ones have norm 100, and their estimated mean 200 / W; noise of z S / W on each number has
+    # norm 100 z S / W
+    [(100.0, 0.01, 2, "INFO", 0.5), (100.0, 1.0, 4, "WARNING", 50), (400.0, 0.01, 2, "INFO", 2)],
 )
-def test_the_log_has_epsilon_and_the_norm_of_the_noise_beside_that_of_the_mean(noise, level, ratio, caplog):
+def test_the_log_has_epsilon_and_the_norm_of_the_noise_beside_that_of_the_mean(
+    clip, noise, expected, level, ratio, caplog
+):
     def one(partition, received, config):
         return {"w": received["w"] + 1}, {"num-examples": 1}
 
     caplog.set_level("INFO", "flwr")
-    strategy = uniform(privacy=CentralPrivacy(100.0, noise, 2, seed=0))
+    strategy = uniform(privacy=CentralPrivacy(clip, noise, expected, seed=0))
     federate(strategy, arithmetic_app(one), {"w": np.zeros(10_000)}, num_nodes=2, num_rounds=2)
     lines = [record for record in caplog.records if record.getMessage().startswith("central privacy: ")]
     assert [record.levelname for record in lines] == [level] * 2
