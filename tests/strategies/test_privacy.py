@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
+from scipy.special import log_ndtr, logsumexp
 from toys import arithmetic_app, arrays_of, federate, same_bits
 
 START = {"w": np.array([1.0, 2.0], np.float32), "scale": np.array(3.0, np.float32)}
@@ -339,7 +339,13 @@ def test_delta_is_the_integral_that_defines_it(mu, eps):
     assert delta_of(mu, eps) == pytest.approx(expected, abs=1e-7)
 
 
+def test_delta_is_exact_to_six_digits_and_an_upper_bound_where_a_probability_underflows():
+    exact = 0.5 - exp(800 + log_ndtr(-40.0))
+    assert exact <= delta_of(40.0, 800.0) == pytest.approx(exact, rel=1e-7)
+
+
 @given(noise=st.floats(0.05, 50), rounds=st.integers(1, 2000), delta=st.floats(1e-9, 0.1))
+@example(50.0, 1, 0.1)  # δ is below 0.1 for ε = 0
 def test_epsilon_is_the_smallest_and_below_the_renyi_bound(noise, rounds, delta):
     found, mu = epsilon(noise, rounds, delta), sqrt(rounds) / noise
     assert 0 <= found <= mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
@@ -352,7 +358,7 @@ def test_no_noise_is_no_privacy_and_no_round_costs_nothing():
     assert epsilon(0.0, 1, 1e-5) == inf
     assert epsilon(5e-324, 1, 1e-5) == inf
     assert epsilon(1e-10, 1, 1e-5) == pytest.approx(0.5e20)
-    assert epsilon(1.0, 0, 1e-5) == 0.0
+    assert epsilon(1.0, 0, 1e-5) == epsilon(0.0, 0, 1e-5) == 0.0
     assert epsilon(1.0, 4, 1e-5) == epsilon(0.5, 1, 1e-5) == epsilon(1.0, 1, 1e-5, sensitivity=2.0)
     with pytest.raises(ValueError, match="delta = 0"):
         epsilon(1.0, 1, 0)
