@@ -21,10 +21,11 @@ from fedapps.strategies.compression import (
     compress_reply,
     compression_by_name,
     compression_mod,
+    declared_buffers,
     requested,
 )
 from fedapps.strategies.replies import shared_arrays
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +93,8 @@ def test_int8_by_hand():
     assert restored["w"].tolist() == [[-254, 4], [0, 6]]
     assert restored["still"].tolist() == [0, 0]
     assert restored["none"].shape == (0, 3)
+    # the step of 2e-43 / 127 is rounded down to the least float32, 1.4e-45, of which there are 143
+    assert Int8().encode({"w": np.array([2e-43])})["compressed.values"]["w"].tolist() == [127]
 
 
 @given(updates("float64"))
@@ -304,6 +307,15 @@ def test_without_arrays_in_the_message_there_is_nothing_to_compress():
     message = Message(RecordDict({"config": config}), 1, "train")
     with pytest.raises(ValueError, match="the message has no ArrayRecord 'arrays', only: config"):
         compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: pytest.fail("it trains"))
+    message.content["arrays"] = record_of({"w": np.zeros(1)})
+    failed = Message(Error(0, "out of memory"), reply_to=message)
+    assert compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: failed) is failed
+
+
+def test_declared_buffers_are_names_and_no_patterns():
+    config = ConfigRecord({"buffers": ["ema*"]})
+    declared = declared_buffers(Message(RecordDict({"config": config}), 1, "train"))
+    assert ["ema*" in declared, "ema.w" in declared, "n.running_var" in declared] == [True, False, True]
 
 
 # -- hostile replies -----------------------------------------------------------------------------------------

@@ -85,6 +85,10 @@ def test_label_counts_sum_to_the_examples_whatever_the_gradient():
     assert answers.tolist() == [[pytest.approx(1 / 3)] * 3] * 3
     assert int(label_counts(torch.zeros(3), answers, 4, scaled=True).sum()) == 4
     assert right_share(torch.tensor([2, 0, 1]), torch.tensor([1, 1, 1])) == pytest.approx(2 / 3)
+    assert right_share(torch.tensor([3, 0, 1]), torch.tensor([1, 1, 0])) == 1 / 2  # of another node with two examples
+    # probabilities of 3/4 and 1/2; the class 1 has no example, and the mean of all examples
+    one_class = mean_answers(torch.tensor([[math.log(3), 0], [0, 0]]), torch.tensor([0, 0]))
+    torch.testing.assert_close(one_class, torch.tensor([[0.625, 0.375]] * 2).double())
 
 
 def test_matching_finds_an_image_and_not_that_of_another_node():
