@@ -74,6 +74,10 @@ def test_bf16_by_hand():
     restored = BFloat16().decode(BFloat16().encode(update), update)["w"]
     assert restored.tolist() == [1, 1 + 2**-6, 1 + 2**-7, -2.5, 0, 0]
     assert BFloat16().encode({"w": np.array([1.0, -1.0])})["compressed.values"]["w"].tolist() == [0x3F80, 0xBF80]
+    memory = Memory()
+    sent, trained = ({"w": np.array([value], np.float32)} for value in (0.0, 1 + 2**-8))
+    assert round_trip(BFloat16(), sent, trained, memory)["w"].tolist() == [1]
+    assert memory.error == {}
 
 
 @given(updates())

@@ -24,7 +24,7 @@ from torch import nn
 from toys import ToyTask
 
 import fedapps.audit.leakage
-from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
+from fedapps.audit.counts import head_layer, input_errors, label_counts, linear_inputs, mean_answers, right_share
 from fedapps.audit.leakage import CANDIDATES, attack
 from fedapps.audit.matching import Search, decibels, errors, matched, vector
 from fedapps.audit.membership import (
@@ -70,6 +70,15 @@ def test_one_example_of_a_linear_layer_is_read_exactly():
     torch.testing.assert_close(read, inputs.expand(3, 4))
     assert input_errors(inputs, read) < 1e-12
     assert input_errors(torch.rand(1, 4), read) > 0.1  # another node's
+    near = torch.tensor([[9.0, 9], [3, 4.5]])
+    assert input_errors(torch.tensor([[3.0, 4]]), near).tolist() == [pytest.approx(0.1)]  # 0.5 of a length of 5
+
+
+def test_the_head_layer_is_the_last_linear_one_with_a_bias():
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2, bias=False)]
+    assert head_layer(nn.Sequential(*layers), ["*"]) == "1"
+    assert head_layer(nn.Sequential(*layers), ["0.*"]) == "0"
+    assert head_layer(nn.Sequential(*layers), ["2.*"]) == ""
 
 
 def test_label_counts_of_a_worked_case():
