@@ -97,6 +97,8 @@ def test_int8_by_hand():
     assert restored["w"].tolist() == [[-254, 4], [0, 6]]
     assert restored["still"].tolist() == [0, 0]
     assert restored["none"].shape == (0, 3)
+    with pytest.raises(ValueError, match="compressed.values: the names differ from those sent: none, still"):
+        Int8().decode(records, {"w": np.zeros((2, 2))})
     # the step of 2e-43 / 127 is rounded down to the least float32, 1.4e-45, of which there are 143
     assert Int8().encode({"w": np.array([2e-43])})["compressed.values"]["w"].tolist() == [127]
 
@@ -130,6 +132,10 @@ def test_error_feedback_by_hand():
     second = round_trip(TopK(0.5), sent, {"w": np.array([11.0, 20.5], np.float32)}, memory)
     assert second["w"].tolist() == [10, 22.5]
     assert memory.error["w"].tolist() == [1, 0]
+    # 2⁻³⁰ − 1 is rounded to −1 in the values that are sent, and not before
+    rounded = Memory()
+    round_trip(TopK(1.0), {"w": np.ones(1, np.float32)}, {"w": np.array([2**-30], np.float32)}, rounded)
+    assert rounded.error["w"].tolist() == [2**-30]
 
 
 def test_an_error_of_another_form_is_ignored():

@@ -26,7 +26,7 @@ from toys import ToyTask
 import fedapps.audit.leakage
 from fedapps.audit.counts import head_layer, input_errors, label_counts, linear_inputs, mean_answers, right_share
 from fedapps.audit.leakage import CANDIDATES, attack
-from fedapps.audit.matching import Search, decibels, errors, matched, vector
+from fedapps.audit.matching import Search, decibels, errors, matched, total_variation, vector
 from fedapps.audit.membership import (
     MODELS,
     auc,
@@ -115,6 +115,23 @@ def test_matching_finds_an_image_and_not_that_of_another_node():
     assert distance < 1e-8
     assert decibels(float(errors(secret, image[None], read["image"]))) > 60
     assert float(errors(secret, other[None], read["image"])) > secret.near
+    most = torch.where(target.abs() > target.abs().median(), target, 0.0)  # what top-k leaves
+    distances = [
+        matched(simulate, most, [{"image": image[None]}], [secret], Search(60, 50), generator, parts=left_out)[1]
+        for left_out in (True, False)
+    ]
+    assert distances[0] < 1e-6
+    assert distances[1] > 1e-3
+
+
+def test_the_total_variation_of_four_pixels():
+    assert total_variation(torch.tensor([[[0.0, 1], [0, 3]]])) == 3  # (1 + 3) / 2 across, (0 + 2) / 2 down
+
+
+def test_the_nearest_of_all_starts_counts(monkeypatch):
+    found = iter([(["first"], 3.0), (["second"], 1.0), (["third"], 2.0)])
+    monkeypatch.setattr("fedapps.audit.matching._descend", lambda *_: next(found))
+    assert matched(None, torch.ones(1), [], [], Search(restarts=3), None) == (["second"], 1.0)
 
 
 def test_errors_assign_what_was_read_to_the_examples():
