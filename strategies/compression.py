@@ -203,7 +203,9 @@ class TopK(Compression):
         positions = _record(records, wire.COMPRESSED_PLACES, sent)
         for name, array in sent.items():
             _check_positions(name, values[name], positions[name], array)
-        return {name: partial(_from_positions, values[name], positions[name], array.size) for name, array in sent.items()}
+        return {
+            name: partial(_from_positions, values[name], positions[name], array.size) for name, array in sent.items()
+        }
 
     def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
         """As :meth:`Compression.restore`; computes with the values that were sent alone."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.aggregation import StreamingMean, stretched
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
@@ -136,6 +136,16 @@ def test_a_batch_normalisation_under_adam_keeps_its_variance_and_its_evaluations
         num_rounds=12,
     )
     assert min(array.min() for name, array in arrays_of(result.arrays).items() if name.endswith("running_var")) >= 0
+
+
+def test_a_mean_at_twice_its_distance_keeps_its_buffers_and_integers():
+    names = ("w", "n.running_var", "n")
+    current, mean = (dict(zip(names, map(np.array, values), strict=True)) for values in ((1.0, 1.0, 1), (3.0, 0.2, 5)))
+    found = stretched(current, mean, 2.0, Buffers())
+    assert {name: float(array) for name, array in found.items()} == {"w": 5.0, "n.running_var": 0.2, "n": 5.0}
+    # 2⁻²⁵ − 1/2 − (−1) has no float32
+    one, other = ({"w": np.array(value, np.float32)} for value in (-1.0, 2**-25 - 0.5))
+    assert stretched(one, other, 2.0, Buffers())["w"] == 2**-24
 
 
 # -- robust aggregation --------------------------------------------------------------------------------------

@@ -111,7 +111,9 @@ def test_a_round_that_lacks_replies_fails_as_ever():
         run(BaseStrategy(closing=Closing(deadline=1.0)), script([1.0]), num_nodes=1, num_rounds=1, train=train)
 
 
-@pytest.mark.parametrize(("over_selection", "asked"), [(1.0, 10), (1.1, 11), (1.3, 13), (1.31, 14), (2.0, 20), (9.0, 30)])
+@pytest.mark.parametrize(
+    ("over_selection", "asked"), [(1.0, 10), (1.1, 11), (1.3, 13), (1.31, 14), (2.0, 20), (9.0, 30)]
+)
 def test_how_many_are_asked(over_selection, asked):
     strategy = BaseStrategy(sampler=UniformFraction(1 / 3), closing=Closing(over_selection=over_selection))
     _, _, grid = run(strategy, lambda partition, training: 1.0, num_nodes=30, num_rounds=1)
@@ -169,7 +171,9 @@ def test_an_algorithm_of_one_version_takes_no_late_updates():
     AdaptiveRates(closing=Closing(1.3))
 
 
-@pytest.mark.parametrize("wrong", [{"over_selection": 0.9}, {"over_selection": inf}, {"deadline": 0.0}, {"late": "keep"}])
+@pytest.mark.parametrize(
+    "wrong", [{"over_selection": 0.9}, {"over_selection": inf}, {"deadline": 0.0}, {"late": "keep"}]
+)
 def test_ranges(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Closing(**wrong)

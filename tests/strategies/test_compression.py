@@ -97,7 +97,7 @@ def test_int8_by_hand():
     assert restored["w"].tolist() == [[-254, 4], [0, 6]]
     assert restored["still"].tolist() == [0, 0]
     assert restored["none"].shape == (0, 3)
-    with pytest.raises(ValueError, match="compressed.values: the names differ from those sent: none, still"):
+    with pytest.raises(ValueError, match=r"compressed\.values: the names differ from those sent: none, still"):
         Int8().decode(records, {"w": np.zeros((2, 2))})
     # the step of 2e-43 / 127 is rounded down to the least float32, 1.4e-45, of which there are 143
     assert Int8().encode({"w": np.array([2e-43])})["compressed.values"]["w"].tolist() == [127]
@@ -294,6 +294,8 @@ def test_nodes_send_few_bytes_and_get_there_by_error_feedback():
 def test_nodes_compress_only_where_the_server_asks():
     asked = Message(RecordDict({"config": ConfigRecord({"lr": 0.1})}), dst_node_id=1, message_type="train")
     assert requested(asked) is None
+    plain = Message(RecordDict({"config": ConfigRecord({"compression": "top-k"})}), 1, "train")
+    assert requested(plain) == TopK(1.0), "without a share, all values"
     for name in COMPRESSION_NAMES:
         config = ConfigRecord(compression_by_name(name, 0.5).train_config())
         assert requested(Message(RecordDict({"config": config}), 1, "train")) == compression_by_name(name, 0.5)
@@ -320,6 +322,15 @@ def test_without_arrays_in_the_message_there_is_nothing_to_compress():
     message.content["arrays"] = record_of({"w": np.zeros(1)})
     failed = Message(Error(0, "out of memory"), reply_to=message)
     assert compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: failed) is failed
+
+
+def test_arrays_that_are_not_trained_are_not_missed():
+    config = ConfigRecord({"compression": "bf16", "untrained": ["frozen"]})
+    arrays = record_of({"w": np.zeros(1, np.float32), "frozen": np.zeros(1, np.float32)})
+    message = Message(RecordDict({"config": config, "arrays": arrays}), 1, "train")
+    content = RecordDict({"arrays": record_of({"w": np.ones(1, np.float32)})})
+    reply = compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: Message(content, reply_to=message))
+    assert list(reply.content["compressed.values"]) == ["w"]
 
 
 def test_declared_buffers_are_names_and_no_patterns():

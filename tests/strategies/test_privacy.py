@@ -509,7 +509,7 @@ def test_the_noise_counts_in_units_of_the_sensitivity():
 
 
 def test_sampling_counts_for_nothing_where_noise_is_negligible():
-    assert sampled_epsilon(0.01, {1: 1}, 1e-5, 0.1) == inf
+    assert sampled_epsilon(0.01, {1: 1}, 1e-5, 0.1) == sampled_epsilon(0.03, {1: 1, 4: 1}, 1e-5, 0.1) == inf
     assert epsilon(0.01, 1, 1e-5, sampling_probability=0.1) == epsilon(0.01, 1, 1e-5)
 
 

@@ -114,7 +114,17 @@ def test_krum_trims_integers_and_buffers_which_its_distance_does_not_see(aggrega
 
 @pytest.mark.parametrize(
     ("byzantine", "replies", "f"),
-    [(0, 9, 0), (2, 50, 2), (0.1, 30, 3), (0.29, 100, 29), (0.2, 6, 1), (0.2, 9, 1), (0.1, 5, 1), (0.0, 5, 0), (0.45, 20, 9)],
+    [
+        (0, 9, 0),
+        (2, 50, 2),
+        (0.1, 30, 3),
+        (0.29, 100, 29),
+        (0.2, 6, 1),
+        (0.2, 9, 1),
+        (0.1, 5, 1),
+        (0.0, 5, 0),
+        (0.45, 20, 9),
+    ],
 )
 def test_a_fraction_is_rounded_down_to_at_least_one(byzantine, replies, f):
     assert TrimmedMean(byzantine).count_byzantine(replies) == f

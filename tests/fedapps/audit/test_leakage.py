@@ -33,6 +33,7 @@ from fedapps.audit.membership import (
     calibrated,
     confidence,
     explaining,
+    federated,
     halves,
     membership_rows,
     recognised,
@@ -150,6 +151,8 @@ def test_errors_of_sets_signs_and_values_that_do_not_count():
     read = torch.tensor([[[5.0], [1.0], [9.0]]])
     assert float(errors(secret, true, read)) == pytest.approx(math.sqrt((25 + 9) / 2))
     assert float(errors(replace(secret, unordered=True), true, read)) == pytest.approx(1.0)
+    unread = torch.tensor([[[math.nan], [8.0]]])  # of the row that was not read nothing is assigned
+    assert float(errors(replace(secret, unordered=True), true[:, 1:], unread)) == 4
     assert float(errors(replace(secret, either_sign=True), true, -true)) == 0
     assert errors(secret, torch.full((1, 1), math.nan), read[:, 0]).isnan().all()
 
@@ -359,6 +362,7 @@ def test_the_area_under_the_curve_of_a_worked_case():
     assert recognised(members, others) == 0.5
     assert auc(torch.ones(3), torch.ones(2)) == 0.5
     assert recognised(torch.ones(3), torch.ones(2)) == 0
+    assert recognised(torch.tensor([198.0, 197.0]), torch.arange(200.0)) == 0.5  # 198 and 199 are 1 % of the others
 
 
 @settings(max_examples=20)
@@ -374,6 +378,34 @@ def test_scores_that_know_nothing_have_an_area_near_a_half(seed):
 @given(st.integers(1, 200), st.integers(0, 2**31))
 def test_each_example_trains_half_of_the_models(count, seed):
     assert (halves(count, seed).sum(0) == MODELS // 2).all()
+
+
+def test_examples_that_follow_each_other_train_the_same_models():
+    held = halves(65, seed=0)  # two in each of 32 runs, and one more
+    assert torch.equal(held[:, :64:2], held[:, 1::2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"weighting": "num-examples"}, [4.0]),  # (1 + 3 * 5) / 4
+        ({"weighting": "uniform"}, [3.0]),
+        ({"fraction_train": 0.5}, [1.0, 5.0]),  # one of the two nodes
+    ],
+)
+def test_two_rounds_of_fedavg_by_hand(settings, found, monkeypatch):
+    draws = []
+
+    def train(local, phases, epoch, loss):
+        draws.append(float(torch.rand(())))
+        with torch.no_grad():
+            local.weight.fill_({"one": 1.0, "three": 5.0}[epoch.args[1].key])
+
+    monkeypatch.setattr("fedapps.audit.membership.run_plan", train)
+    nodes = [NodeData(key, {"train": {"x": torch.zeros(count, 1)}}) for key, count in (("one", 1), ("three", 3))]
+    model = federated(ToyTask(), nn.Linear(1, 1, bias=False), nodes, replace(PLAIN, rounds=2, **settings))
+    assert round(float(model.weight), 4) in found
+    assert len(set(draws)) == len(draws), "each node draws anew in each round"
 
 
 def test_calibration_removes_what_all_models_find_hard():
