@@ -399,12 +399,14 @@ def test_two_rounds_of_fedavg_by_hand(settings, found, monkeypatch):
     def train(local, phases, epoch, loss):
         draws.append(float(torch.rand(())))
         with torch.no_grad():
-            local.weight.fill_({"one": 1.0, "three": 5.0}[epoch.args[1].key])
+            for tensor in (local.weight, local.running_mean):
+                tensor.fill_({"one": 1.0, "three": 5.0}[epoch.args[1].key])
 
     monkeypatch.setattr("fedapps.audit.membership.run_plan", train)
     nodes = [NodeData(key, {"train": {"x": torch.zeros(count, 1)}}) for key, count in (("one", 1), ("three", 3))]
-    model = federated(ToyTask(), nn.Linear(1, 1, bias=False), nodes, replace(PLAIN, rounds=2, **settings))
+    model = federated(ToyTask(), nn.BatchNorm1d(1), nodes, replace(PLAIN, rounds=2, **settings))
     assert round(float(model.weight), 4) in found
+    assert round(float(model.running_mean), 4) in found
     assert len(set(draws)) == len(draws), "each node draws anew in each round"
 
 
