@@ -281,6 +281,12 @@ def test_the_attacker_does_not_know_the_noise_and_each_node_draws_its_own(monkey
     assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.1
 
 
+def test_the_server_sees_what_a_compression_leaves():
+    known = Known(DRIVERS, [driver(0, 8)], replace(PLAIN, compression="top-k", compression_share=0.1))
+    seen = vector(observed(DRIVERS, known.model, known.batches(SITUATIONS[0], 0), known.run, fisher=False))
+    assert 0.08 < float((seen != 0).double().mean()) < 0.12
+
+
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_a_batch_is_the_mean_of_its_images_unless_they_are_normalised_together(norm):
     task = ImagesTask(ImageOptions(dataset="mine", classes=4, height=16, model="resnet8", norm=norm))
