@@ -218,7 +218,7 @@ def test_a_search_tells_its_progress_and_stops_when_it_is_close():
     assert [step for step, _ in told] == [3, 6, 7]
     for seed in range(3):  # steps that are far too long
         told.clear()
-        rough = replace(settings, learning_rate=5.0, check_every=1, seed=seed)
+        rough = replace(settings, learning_rate=5.0, check_every=1, restarts=4, seed=seed)
         found = invert(seen, victim.body, victim.table, rough, tell)
         least = torch.tensor([distance for _, distance in told])
         assert (least.diff(dim=0) <= 0).all(), "an earlier guess that is nearer is kept"

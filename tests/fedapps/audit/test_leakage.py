@@ -151,8 +151,8 @@ def test_errors_of_sets_signs_and_values_that_do_not_count():
     read = torch.tensor([[[5.0], [1.0], [9.0]]])
     assert float(errors(secret, true, read)) == pytest.approx(math.sqrt((25 + 9) / 2))
     assert float(errors(replace(secret, unordered=True), true, read)) == pytest.approx(1.0)
-    unread = torch.tensor([[[math.nan], [8.0]]])  # of the row that was not read nothing is assigned
-    assert float(errors(replace(secret, unordered=True), true[:, 1:], unread)) == 4
+    unread = torch.tensor([[[math.nan], [9.0]]])  # of the row that was not read nothing is assigned
+    assert float(errors(replace(secret, unordered=True), true[:, 1:], unread)) == 5
     assert float(errors(replace(secret, either_sign=True), true, -true)) == 0
     assert errors(secret, torch.full((1, 1), math.nan), read[:, 0]).isnan().all()
 
