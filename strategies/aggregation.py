@@ -377,7 +377,7 @@ class MetricMean:
             if isinstance(value, list):
                 if name.endswith(wire.STATISTICS_SUFFIX) and not all(map(math.isfinite, value)):
                     wild.setdefault(name.removesuffix(wire.STATISTICS_SUFFIX), math.nan)
-            elif name != wire.NUM_EXAMPLES and not _can_be_averaged(value, (rules or {}).get(name)):
+            elif not _can_be_averaged(value, (rules or {}).get(name)):
                 wild[name.removesuffix(wire.COUNT_SUFFIX)] = float(value)
         if not wild:
             return metrics, {}

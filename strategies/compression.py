@@ -203,7 +203,9 @@ class TopK(Compression):
         positions = _record(records, wire.COMPRESSED_PLACES, sent)
         for name, array in sent.items():
             _check_positions(name, values[name], positions[name], array)
-        return {name: partial(_from_positions, values[name], positions[name]) for name in sent}
+        return {
+            name: partial(_from_positions, values[name], positions[name], array.size) for name, array in sent.items()
+        }
 
     def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
         """As :meth:`Compression.restore`; computes with the values that were sent alone."""
@@ -270,12 +272,12 @@ def _from_multiples(values: NDArray[Any], step: float, part: slice, dtype: np.dt
     return change
 
 
-def _from_positions(values: NDArray[Any], positions: NDArray[Any], part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
-    change = np.zeros(part.stop - part.start, dtype)
-    ends = np.array([part.start, part.stop], positions.dtype)  # NumPy would convert all positions to another dtype
-    first, last = np.searchsorted(positions, ends)
-    change[positions[first:last].astype(np.intp) - part.start] = values[first:last]
-    return change
+def _from_positions(
+    values: NDArray[Any], positions: NDArray[Any], size: int, part: slice, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    change = np.zeros(size, dtype)
+    change[positions.astype(np.intp)] = values
+    return change[part]
 
 
 def _largest(array: NDArray[Any], count: int) -> NDArray[np.uint32]:

@@ -317,7 +317,7 @@ class _NoisyMean(StreamingMean):
         replied = self.total_weight / self._privacy.expected_weight
         # Algorithm 1: θ + Σ w_k Δ_k / (q W) + N(0, σ²), with the expected total weight q W.
         # sent + 1 · (mean − sent) would round; FedAvg does not.
-        estimate = mean if replied == 1 else sent.astype(np.float64) + replied * (mean - sent)
+        estimate = mean if replied == 1 else sent + replied * (mean - sent)
         if deviation := self._privacy.deviation:
             estimate = estimate + self._generator.normal(0.0, deviation, sent.shape)
         return np.asarray(estimate).astype(sent.dtype)

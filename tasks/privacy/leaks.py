@@ -211,10 +211,10 @@ def leaked_tokens(observation: Observation, table: TokenTable) -> list[list[str]
 
 
 def longest_noise(observation: Observation) -> float:
-    """Return the norm that the longest of R rows of Gaussian noise of the observation's deviation has.
+    """Return the norm that half a row of R rows of Gaussian noise of the observation's deviation exceeds on average.
 
-    In half of all observations, one row of pure noise is longer: the squared norm of a row [d], divided by the
-    variance, has a χ² distribution with d degrees of freedom, and the result is its quantile 1 - 1/(2R).
+    The squared norm of a row [d], divided by the variance, has a χ² distribution with d degrees of freedom, and the
+    result is its quantile 1 - 1/(2R).
     """
     rows, width = observation.rows.shape
     if not rows or not observation.noise:

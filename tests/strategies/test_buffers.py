@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.aggregation import StreamingMean, stretched
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
@@ -138,6 +138,16 @@ def test_a_batch_normalisation_under_adam_keeps_its_variance_and_its_evaluations
     assert min(array.min() for name, array in arrays_of(result.arrays).items() if name.endswith("running_var")) >= 0
 
 
+def test_a_mean_at_twice_its_distance_keeps_its_buffers_and_integers():
+    names = ("w", "n.running_var", "n")
+    current, mean = (dict(zip(names, map(np.array, values), strict=True)) for values in ((1.0, 1.0, 1), (3.0, 0.2, 5)))
+    found = stretched(current, mean, 2.0, Buffers())
+    assert {name: float(array) for name, array in found.items()} == {"w": 5.0, "n.running_var": 0.2, "n": 5.0}
+    # 2⁻²⁵ − 1/2 − (−1) has no float32
+    one, other = ({"w": np.array(value, np.float32)} for value in (-1.0, 2**-25 - 0.5))
+    assert stretched(one, other, 2.0, Buffers())["w"] == 2**-24
+
+
 # -- robust aggregation --------------------------------------------------------------------------------------
 
 
@@ -153,10 +163,11 @@ def test_one_node_with_plausible_parameters_and_a_wild_variance_moves_no_varianc
     assert min(honest) <= aggregate.result()["n.running_var"][0] <= max(honest)
 
 
-def test_krum_measures_no_distance_between_buffers():
+@pytest.mark.parametrize("aggregation", [Krum(0), MultiKrum(0, 1)])
+def test_krum_measures_no_distance_between_buffers(aggregation):
     # by the variances, node 0 would be alone; by the parameters, it is nearest to both others
     replies = [{"w": np.array([w]), "n.running_var": np.array([v])} for w, v in ((1.0, 900.0), (0.0, 1.0), (2.0, 2.0))]
-    aggregate = Krum(0).start()
+    aggregate = aggregation.start()
     for reply in replies:
         aggregate.add(reply, 1.0)
     assert aggregate.result()["w"] == 1.0

@@ -8,7 +8,7 @@ import pytest
 from between_rounds import between
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.closing import Closing, Staleness
+from fedapps.strategies.closing import Closing, Staleness, brought_forward
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.records import LateReply, TooFewRepliesError
 from fedapps.strategies.robust import Median
@@ -62,6 +62,14 @@ def test_a_late_reply_enters_the_next_step_with_the_weight_of_its_staleness():
     assert value == pytest.approx((1 + 4 + 3) / 3 + (1 + 2 / 2 + 4 + 3) / 4)
 
 
+def test_an_update_is_brought_forward_in_float64_and_integers_are_those_of_the_node():
+    """−1/2 + 1/2 (1 − 2⁻³⁰) is −2⁻³¹, where float32 rounds 1 − 2⁻³⁰ to 1."""
+    values = {"start": (2**-30, 1), "trained": (1.0, 5), "current": (-0.5, 3)}
+    arrays = {key: {"w": np.array([w], np.float32), "n": np.array(n)} for key, (w, n) in values.items()}
+    found = brought_forward(**arrays, weight=0.5)
+    assert (found["w"].dtype, found["w"].tolist(), found["n"]) == (np.float32, [-(2.0**-31)], 5)
+
+
 def test_a_round_closes_at_its_deadline_once_there_are_enough_replies():
     strategy = BaseStrategy(profiles=True, closing=Closing(deadline=2.5), min_replies=2)
     value, reports, _ = run(strategy, script([1.0], [2.5, 3.0], [9.0]), num_nodes=3, num_rounds=2)
@@ -108,6 +116,7 @@ def test_how_many_are_asked(over_selection, asked):
     strategy = BaseStrategy(sampler=UniformFraction(1 / 3), closing=Closing(over_selection=over_selection))
     _, _, grid = run(strategy, lambda partition, training: 1.0, num_nodes=30, num_rounds=1)
     assert len(grid.sent) == asked
+    assert Closing(over_selection=2.2).asked(25) == 55  # 2.2 · 25 is above 55 in float64
 
 
 @given(
@@ -151,6 +160,8 @@ def test_no_update_is_counted_twice_or_lost_without_a_record(durations, over_sel
 def test_what_does_not_go_together_is_refused(keywords, message):
     with pytest.raises(ValueError, match=message):
         BaseStrategy(**keywords)
+    # a deadline alone replaces no node
+    BaseStrategy(closing=Closing(deadline=5.0), sampler=PoissonSampling(0.5), aggregation=Median())
 
 
 def test_an_algorithm_of_one_version_takes_no_late_updates():
@@ -159,7 +170,9 @@ def test_an_algorithm_of_one_version_takes_no_late_updates():
     AdaptiveRates(closing=Closing(1.3))
 
 
-@pytest.mark.parametrize("wrong", [{"over_selection": 0.9}, {"deadline": 0.0}, {"late": "keep"}])
+@pytest.mark.parametrize(
+    "wrong", [{"over_selection": 0.9}, {"over_selection": inf}, {"deadline": 0.0}, {"late": "keep"}]
+)
 def test_ranges(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Closing(**wrong)

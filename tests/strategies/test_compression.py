@@ -21,10 +21,11 @@ from fedapps.strategies.compression import (
     compress_reply,
     compression_by_name,
     compression_mod,
+    declared_buffers,
     requested,
 )
 from fedapps.strategies.replies import shared_arrays
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,10 @@ def test_bf16_by_hand():
     restored = BFloat16().decode(BFloat16().encode(update), update)["w"]
     assert restored.tolist() == [1, 1 + 2**-6, 1 + 2**-7, -2.5, 0, 0]
     assert BFloat16().encode({"w": np.array([1.0, -1.0])})["compressed.values"]["w"].tolist() == [0x3F80, 0xBF80]
+    memory = Memory()
+    sent, trained = ({"w": np.array([value], np.float32)} for value in (0.0, 1 + 2**-8))
+    assert round_trip(BFloat16(), sent, trained, memory)["w"].tolist() == [1]
+    assert memory.error == {}
 
 
 @given(updates())
@@ -92,6 +97,10 @@ def test_int8_by_hand():
     assert restored["w"].tolist() == [[-254, 4], [0, 6]]
     assert restored["still"].tolist() == [0, 0]
     assert restored["none"].shape == (0, 3)
+    with pytest.raises(ValueError, match=r"compressed\.values: the names differ from those sent: none, still"):
+        Int8().decode(records, {"w": np.zeros((2, 2))})
+    # the step of 2e-43 / 127 is rounded down to the least float32, 1.4e-45, of which there are 143
+    assert Int8().encode({"w": np.array([2e-43])})["compressed.values"]["w"].tolist() == [127]
 
 
 @given(updates("float64"))
@@ -123,6 +132,10 @@ def test_error_feedback_by_hand():
     second = round_trip(TopK(0.5), sent, {"w": np.array([11.0, 20.5], np.float32)}, memory)
     assert second["w"].tolist() == [10, 22.5]
     assert memory.error["w"].tolist() == [1, 0]
+    # 2⁻³⁰ − 1 is rounded to −1 in the values that are sent, and not before
+    rounded = Memory()
+    round_trip(TopK(1.0), {"w": np.ones(1, np.float32)}, {"w": np.array([2**-30], np.float32)}, rounded)
+    assert rounded.error["w"].tolist() == [2**-30]
 
 
 def test_an_error_of_another_form_is_ignored():
@@ -281,6 +294,8 @@ def test_nodes_send_few_bytes_and_get_there_by_error_feedback():
 def test_nodes_compress_only_where_the_server_asks():
     asked = Message(RecordDict({"config": ConfigRecord({"lr": 0.1})}), dst_node_id=1, message_type="train")
     assert requested(asked) is None
+    plain = Message(RecordDict({"config": ConfigRecord({"compression": "top-k"})}), 1, "train")
+    assert requested(plain) == TopK(1.0), "without a share, all values"
     for name in COMPRESSION_NAMES:
         config = ConfigRecord(compression_by_name(name, 0.5).train_config())
         assert requested(Message(RecordDict({"config": config}), 1, "train")) == compression_by_name(name, 0.5)
@@ -304,6 +319,24 @@ def test_without_arrays_in_the_message_there_is_nothing_to_compress():
     message = Message(RecordDict({"config": config}), 1, "train")
     with pytest.raises(ValueError, match="the message has no ArrayRecord 'arrays', only: config"):
         compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: pytest.fail("it trains"))
+    message.content["arrays"] = record_of({"w": np.zeros(1)})
+    failed = Message(Error(0, "out of memory"), reply_to=message)
+    assert compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: failed) is failed
+
+
+def test_arrays_that_are_not_trained_are_not_missed():
+    config = ConfigRecord({"compression": "bf16", "untrained": ["frozen"]})
+    arrays = record_of({"w": np.zeros(1, np.float32), "frozen": np.zeros(1, np.float32)})
+    message = Message(RecordDict({"config": config, "arrays": arrays}), 1, "train")
+    content = RecordDict({"arrays": record_of({"w": np.ones(1, np.float32)})})
+    reply = compression_mod(message, Context(1, 1, {}, RecordDict(), {}), lambda *_: Message(content, reply_to=message))
+    assert list(reply.content["compressed.values"]) == ["w"]
+
+
+def test_declared_buffers_are_names_and_no_patterns():
+    config = ConfigRecord({"buffers": ["ema*"]})
+    declared = declared_buffers(Message(RecordDict({"config": config}), 1, "train"))
+    assert ["ema*" in declared, "ema.w" in declared, "n.running_var" in declared] == [True, False, True]
 
 
 # -- hostile replies -----------------------------------------------------------------------------------------

@@ -86,6 +86,13 @@ def test_groups_are_exact_where_float32_is():
     assert result.tolist() == [np.average(values, weights=weights)]
 
 
+def test_steps_of_less_than_half_a_unit_of_float32_add_up_over_groups():
+    """After 100 groups of 1, each of 100 others moves the mean by 0.25 to 0.5 units in the last place."""
+    values = [1.0] * (100 * GROUP) + [1 + 50 * 2.0**-23] * (100 * GROUP)
+    result = mean_of([{"w": np.array([value], np.float32)} for value in values], [1.0] * len(values))["w"]
+    assert result.tolist() == [1 + 25 * 2.0**-23]
+
+
 def test_replies_are_neither_kept_nor_changed():
     reply = {"w": np.array([1.0, 2.0]), "n": np.array(3)}
     mean = StreamingMean()
@@ -94,8 +101,9 @@ def test_replies_are_neither_kept_nor_changed():
     result = mean.result()
     assert result["w"].tolist() == [1.0, 2.0]
     assert result["n"] == 3
-    result["w"][:] = 50
+    result["w"][:], result["n"][...] = 50, 50
     assert mean.result()["w"].tolist() == [1.0, 2.0]
+    assert mean.result()["n"] == 3
     assert (mean.count, mean.total_weight) == (1, 2.0)
 
 

@@ -208,6 +208,8 @@ def test_what_just_can():
     assert MetricMean.refusal_reason(MetricRecord(taken)) is None
     mean = mean_of(*[(taken, 2.0**53)] * 1000)
     assert all(math.isfinite(value) for value in mean.values())
+    most = {**dict.fromkeys(map(str, range(999)), 1.0), "losses": [0.0] * 99_001}  # 1000 metrics, 100,000 numbers
+    assert MetricMean.refusal_reason(MetricRecord(most)) is None
 
 
 # -- pooled metrics ----------------------------------------------------------------------------------------------
@@ -271,6 +273,10 @@ def test_by_hand_the_middle_of_a_metric():
     assert TrimmedMean(1).middle(values) == 3.0
     assert TrimmedMean(0).middle([4.0, 1.0, 2.0]) == 7 / 3
     assert Krum(2).middle([1.0, 5.0]) == 3.0  # too few replies for f = 2: the median
+    mean = MetricMean(middle=Median().middle)
+    for value, count in ((9.0, 0), (2.0, 1), (4.0, 100)):  # the first has no items
+        mean.add(MetricRecord({"x": value, "x.count": count}), 1.0)
+    assert dict(mean.result()) == {"x": 3.0, "x.count": 101}
 
 
 @pytest.mark.parametrize(
@@ -280,4 +286,4 @@ def test_a_pooled_metric_needs_its_statistics(statistics):
     metrics = {"ratio": 0.5} | ({} if statistics is None else {"ratio.statistics": statistics})
     reason = MetricMean.refusal_reason(MetricRecord(metrics), POOLED)
     assert reason == "metric 'ratio.statistics': must be a list of 2 numbers from 0 to 1e+200"
-    assert MetricMean.refusal_reason(MetricRecord(ratio_reply(1.0, 2.0)), POOLED) is None
+    assert MetricMean.refusal_reason(MetricRecord(ratio_reply(0.0, 2.0)), POOLED) is None

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
+from scipy.special import log_ndtr, logsumexp
 from toys import arithmetic_app, arrays_of, federate, same_bits
 
 START = {"w": np.array([1.0, 2.0], np.float32), "scale": np.array(3.0, np.float32)}
@@ -83,17 +83,23 @@ def test_on_the_same_draws_the_model_is_that_of_flowers_wrapper(monkeypatch):
 
 @pytest.mark.parametrize("weighting", ["uniform", "num-examples"])
 def test_an_infinite_clip_without_noise_is_fedavg_bit_for_bit_if_all_replies_arrive(weighting):
-    plain = federate(uniform(), arithmetic_app(moves), START, num_nodes=3, num_rounds=3)
+    def far(partition, received, config):
+        arrays, metrics = moves(partition, received, config)
+        return {**arrays, "v": np.array([0.1 * (partition + 1)])}, metrics  # 1e8 + (0.2 - 1e8) is rounded
+
+    start = {**START, "v": np.array([1e8])}
+    plain = federate(uniform(), arithmetic_app(far), start, num_nodes=3, num_rounds=1)
     strategy = BaseStrategy(weighting=weighting, privacy=CentralPrivacy(inf, 0.0, 3))
-    guarded = federate(strategy, arithmetic_app(moves), START, num_nodes=3, num_rounds=3)
+    guarded = federate(strategy, arithmetic_app(far), start, num_nodes=3, num_rounds=1)
     assert same_bits(arrays_of(plain.arrays), arrays_of(guarded.arrays))
 
 
-def test_by_hand_the_sum_is_divided_by_the_expected_weight_and_weights_are_capped():
-    # updates 1, 2, 3 with weights 4, 4, 4, capped at 2; expected 8: (2 + 4 + 6) / 8
-    privacy = CentralPrivacy(inf, 0.0, expected_weight=8, max_weight=2.0)
+@pytest.mark.parametrize(("expected", "step"), [(8, 1.5), (4, 3.0)])
+def test_by_hand_the_sum_is_divided_by_the_expected_weight_and_weights_are_capped(expected, step):
+    # updates 1, 2, 3 with weights 4, 4, 4, capped at 2: (2 + 4 + 6) / 8, and / 4 if more replied than expected
+    privacy = CentralPrivacy(inf, 0.0, expected_weight=expected, max_weight=2.0)
     result = federate(BaseStrategy(privacy=privacy), arithmetic_app(moves), START, num_nodes=3, num_rounds=1)
-    np.testing.assert_allclose(result.arrays["w"].numpy(), START["w"] + 1.5, rtol=1e-6)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), START["w"] + step, rtol=1e-6)
 
 
 def test_a_node_that_fails_counts_as_an_update_of_zero():
@@ -176,6 +182,7 @@ def test_the_noise_has_the_deviation_it_should_have_whatever_the_number_of_repli
     assert drawn["w"].std() == pytest.approx(deviation, rel=5 / sqrt(40_000))
     assert abs(drawn["w"].mean()) < 5 * deviation / sqrt(20_000)
     assert not drawn["n"].any()
+    assert not np.shares_memory(drawn["n"], like["n"])
 
 
 # -- noise ---------------------------------------------------------------------------------------------------
@@ -187,16 +194,19 @@ def noisy(seed, **parts):
 
 
 @pytest.mark.parametrize(
-    ("noise", "level", "ratio"),
-    # the mean update of 10,000 ones has norm 100; noise of z 100 / 2 on each number has norm 5,000 z
-    [(0.01, "INFO", 0.5), (1.0, "WARNING", 50)],
+    ("clip", "noise", "expected", "level", "ratio"),
+    # two updates of 10,000 ones have norm 100, and their estimated mean 200 / W; noise of z S / W on each number has
+    # norm 100 z S / W
+    [(100.0, 0.01, 2, "INFO", 0.5), (100.0, 1.0, 4, "WARNING", 50), (400.0, 0.01, 2, "INFO", 2)],
 )
-def test_the_log_has_epsilon_and_the_norm_of_the_noise_beside_that_of_the_mean(noise, level, ratio, caplog):
+def test_the_log_has_epsilon_and_the_norm_of_the_noise_beside_that_of_the_mean(
+    clip, noise, expected, level, ratio, caplog
+):
     def one(partition, received, config):
         return {"w": received["w"] + 1}, {"num-examples": 1}
 
     caplog.set_level("INFO", "flwr")
-    strategy = uniform(privacy=CentralPrivacy(100.0, noise, 2, seed=0))
+    strategy = uniform(privacy=CentralPrivacy(clip, noise, expected, seed=0))
     federate(strategy, arithmetic_app(one), {"w": np.zeros(10_000)}, num_nodes=2, num_rounds=2)
     lines = [record for record in caplog.records if record.getMessage().startswith("central privacy: ")]
     assert [record.levelname for record in lines] == [level] * 2
@@ -223,7 +233,10 @@ def test_noise_repeats_with_a_seed_and_never_without():
 
 def test_each_round_has_other_noise():
     privacy = CentralPrivacy(1.0, 1.0, 3, seed=1)
-    assert len({float(privacy.generator(server_round).normal()) for server_round in (1, 2, 3)}) == 3
+    drawn = [float(privacy.generator(server_round).normal()) for server_round in (1, 2, 3)]
+    assert len({*drawn, float(np.random.default_rng([1, 1]).normal())}) == 4, "other draws of the seed and round differ"
+    first = replace(privacy, seed=0)
+    assert first.generator(1).normal() == first.generator(1).normal()
 
 
 def test_a_round_without_replies_adds_noise_alone():
@@ -326,7 +339,13 @@ def test_delta_is_the_integral_that_defines_it(mu, eps):
     assert delta_of(mu, eps) == pytest.approx(expected, abs=1e-7)
 
 
+def test_delta_is_exact_to_six_digits_and_an_upper_bound_where_a_probability_underflows():
+    exact = 0.5 - exp(800 + log_ndtr(-40.0))
+    assert exact <= delta_of(40.0, 800.0) == pytest.approx(exact, rel=1e-7)
+
+
 @given(noise=st.floats(0.05, 50), rounds=st.integers(1, 2000), delta=st.floats(1e-9, 0.1))
+@example(50.0, 1, 0.1)  # δ is below 0.1 for ε = 0
 def test_epsilon_is_the_smallest_and_below_the_renyi_bound(noise, rounds, delta):
     found, mu = epsilon(noise, rounds, delta), sqrt(rounds) / noise
     assert 0 <= found <= mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
@@ -339,7 +358,7 @@ def test_no_noise_is_no_privacy_and_no_round_costs_nothing():
     assert epsilon(0.0, 1, 1e-5) == inf
     assert epsilon(5e-324, 1, 1e-5) == inf
     assert epsilon(1e-10, 1, 1e-5) == pytest.approx(0.5e20)
-    assert epsilon(1.0, 0, 1e-5) == 0.0
+    assert epsilon(1.0, 0, 1e-5) == epsilon(0.0, 0, 1e-5) == 0.0
     assert epsilon(1.0, 4, 1e-5) == epsilon(0.5, 1, 1e-5) == epsilon(1.0, 1, 1e-5, sensitivity=2.0)
     with pytest.raises(ValueError, match="delta = 0"):
         epsilon(1.0, 1, 0)
@@ -490,7 +509,7 @@ def test_the_noise_counts_in_units_of_the_sensitivity():
 
 
 def test_sampling_counts_for_nothing_where_noise_is_negligible():
-    assert sampled_epsilon(0.01, {1: 1}, 1e-5, 0.1) == inf
+    assert sampled_epsilon(0.01, {1: 1}, 1e-5, 0.1) == sampled_epsilon(0.03, {1: 1, 4: 1}, 1e-5, 0.1) == inf
     assert epsilon(0.01, 1, 1e-5, sampling_probability=0.1) == epsilon(0.01, 1, 1e-5)
 
 

@@ -52,6 +52,9 @@ def test_what_is_restored_is_the_sum_bit_for_bit(name, size, dtype, seed, column
     records = records_of(values, COMPRESSIONS[name], seed)
     restored = COMPRESSIONS[name].restore(records, {"w": values})
     assert same_bits(restored, {"w": whole_sum(values, records)})
+    change, middle = COMPRESSIONS[name].read(records, {"w": values})["w"], size // 2
+    whole, half = (change(slice(begin, size), np.dtype(np.float64)) for begin in (0, middle))
+    assert half.tobytes() == whole[middle:].tobytes()
     assert restored["w"].flags.f_contiguous == values.flags.f_contiguous
 
 

@@ -71,6 +71,14 @@ def test_krum_by_hand():
     assert aggregated(MultiKrum(1), replies)["w"].tolist() == [np.float32(14 / 5)]  # all but the last
 
 
+def test_multi_krum_selects_the_first_of_equal_scores():
+    # n = 10, f = 0: the 8 nearest others. Five zeros: 4 times 0 and 4 times 1; the unit vectors between them: 5 times 1
+    # and 3 times 2. Seven are selected: the zeros, and the first two unit vectors.
+    replies = column(*(row for unit in np.eye(5) for row in (unit, np.zeros(5))), dtype=np.float64)
+    assert krum_scores(replies, 0).tolist() == [11, 4] * 5
+    np.testing.assert_allclose(aggregated(MultiKrum(0, 7), replies)["w"], [1 / 7, 1 / 7, 0, 0, 0])
+
+
 def test_distances_are_over_all_floating_point_arrays():
     replies = [
         {"w": np.array([w]), "b": np.array([[b]]), "steps": np.array(s)}
@@ -94,16 +102,29 @@ def test_integers_and_booleans_have_the_lower_median(aggregation):
 
 
 @pytest.mark.parametrize("aggregation", [Krum(1), MultiKrum(1)])
-def test_krum_has_the_lower_median_of_integers_which_its_distance_does_not_see(aggregation):
+def test_krum_trims_integers_and_buffers_which_its_distance_does_not_see(aggregation):
     replies = [
-        {"w": np.array([w]), "steps": np.array(s)} for w, s in [(0.0, 2**62), (0.0, 4), (0.0, 5), (1.0, 7), (90.0, 99)]
+        {"w": np.array([w]), "steps": np.array(steps), "running_var": np.array([variance])}
+        for w, steps, variance in [(0.0, 2**62, 1.0), (0.0, 4, 0.0), (0.0, 5, 2.0), (1.0, 7, 99.0), (90.0, 99, 6.0)]
     ]
-    assert aggregated(aggregation, replies, "newest")["steps"] == 7
+    result = aggregated(aggregation, replies, "newest")
+    assert result["steps"] == 7  # the lower median
+    assert result["running_var"].tolist() == [3.0]  # (1 + 2 + 6) / 3
 
 
 @pytest.mark.parametrize(
     ("byzantine", "replies", "f"),
-    [(0, 9, 0), (2, 50, 2), (0.1, 30, 3), (0.29, 100, 29), (0.2, 6, 1), (0.1, 5, 1), (0.0, 5, 0), (0.45, 20, 9)],
+    [
+        (0, 9, 0),
+        (2, 50, 2),
+        (0.1, 30, 3),
+        (0.29, 100, 29),
+        (0.2, 6, 1),
+        (0.2, 9, 1),
+        (0.1, 5, 1),
+        (0.0, 5, 0),
+        (0.45, 20, 9),
+    ],
 )
 def test_a_fraction_is_rounded_down_to_at_least_one(byzantine, replies, f):
     assert TrimmedMean(byzantine).count_byzantine(replies) == f
@@ -234,8 +255,9 @@ def test_replies_are_neither_changed_nor_referred_to():
         for _ in range(3):
             aggregate.add(reply, 2.0)
         reply["w"][:] = 99
-        aggregate.result()["w"][:] = 50
-        assert aggregate.result()["w"].tolist() == [1.0, 2.0]
+        result, again = aggregate.result(), aggregate.result()
+        assert again["w"].tolist() == [1.0, 2.0]
+        assert not any(np.shares_memory(result[name], again[name]) for name in result)
         assert (aggregate.count, aggregate.total_weight) == (3, 6.0)
         reply["w"][:] = [1.0, 2.0]
 

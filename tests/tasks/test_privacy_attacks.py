@@ -1,5 +1,6 @@
 """Attacks on a small model: what leaks, what does not, and that the objective is what it says."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -212,13 +213,19 @@ def test_a_search_tells_its_progress_and_stops_when_it_is_close():
     seen = victim.share([TARGET], [2], FEDVOCAB)
     told = []
     settings = Inversion(optimizer="adam", learning_rate=0.05, steps=7, restarts=2, check_every=3)
-    invert(seen, victim.body, victim.table, settings, lambda step, distance: told.append((step, distance.tolist())))
+    tell = lambda step, distance: told.append((step, distance.tolist()))  # noqa: E731
+    invert(seen, victim.body, victim.table, settings, tell)
     assert [step for step, _ in told] == [3, 6, 7]
-    least = torch.tensor([distance for _, distance in told])
-    assert (least.diff(dim=0) <= 0).all()
+    for seed in range(3):  # steps that are far too long
+        told.clear()
+        rough = replace(settings, learning_rate=5.0, check_every=1, restarts=4, seed=seed)
+        found = invert(seen, victim.body, victim.table, rough, tell)
+        least = torch.tensor([distance for _, distance in told])
+        assert (least.diff(dim=0) <= 0).all(), "an earlier guess that is nearer is kept"
+        assert found.distance == pytest.approx(least[-1].min().item()), "that of the best restart"
     told.clear()
     easy = Inversion(optimizer="adam", steps=7, restarts=2, check_every=3, tolerance=1e9)
-    invert(seen, victim.body, victim.table, easy, lambda step, distance: told.append((step, distance.tolist())))
+    invert(seen, victim.body, victim.table, easy, tell)
     assert [step for step, _ in told] == [3]
 
 
@@ -268,14 +275,16 @@ def read(observation, body, table):
 def test_two_words_of_a_small_table_by_hand():
     # Inputs a and b with the derivatives (1, 0) and (0, 2): rows (1, 0, 0, 0) and (2, 2, 0, 0).
     gradient = torch.tensor([[1.0, 0, 0, 0], [2, 2, 0, 0]])
-    vectors = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [2, 1, 1, 0], [0, 0, 0, 0]])
+    vectors = torch.tensor(
+        [[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [2, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    )
     basis = span_of_inputs(gradient, 2)
     assert basis.shape == (2, 4)
     # The last two coordinates are outside. A random direction has half of its squared norm outside: divide by √½.
-    assert residual(basis, vectors[:5]).tolist() == pytest.approx(
-        [0, 0, 1, 2**0.5, (1 / 6) ** 0.5 / 0.5**0.5], abs=1e-7
+    assert residual(basis, vectors[:6]).tolist() == pytest.approx(
+        [0, 0, 1, 2**0.5, (1 / 6) ** 0.5 / 0.5**0.5, torch.inf], abs=1e-7
     )
-    table = TokenTable(("a", "b", "c", "d", "e", "<pad>"), vectors, "<pad>")
+    table = TokenTable(("a", "b", "c", "d", "e", "zero", "<pad>"), vectors, "<pad>")
     assert set(read(seen(gradient, 2), PLAIN, table)) == {"a", "b"}
     without_b = TokenTable(("a", "c", "d", "e"), vectors[[0, 2, 3, 4]])
     assert read(seen(gradient, 2), PLAIN, without_b) == ["a"]
@@ -296,8 +305,17 @@ def test_a_gradient_of_full_rank_still_tells_the_words_with_large_influence():
     assert read(seen(gradient, 5), PLAIN, table) == list("abcd")
     more = TokenTable(tuple("abcdef"), torch.cat([torch.eye(5), torch.tensor([[1.0, 1, 0, 0, 0]])]))
     assert set(read(seen(gradient, 6), PLAIN, more)) == set("abcdf"), "more words than directions, one per token"
+    # A rank of 9 in 10 dimensions is full, because normalised inputs span no more.
+    ranks = [len(span_of_inputs(torch.diag(torch.arange(10.0).clamp(min=least) - least), 10)) for least in (0, 2)]
+    assert ranks == [8, 7]
     # At most as many directions as tokens, which the attacker knows.
     assert span_of_inputs(gradient, 2).abs().tolist() == [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]]
+
+
+def test_directions_that_noise_alone_can_have_do_not_count():
+    gradient = torch.tensor([[5.0, 0, 0, 0], [0, 1, 0, 0]])
+    # σ (√2 + √4) is 0.68 and 1.71
+    assert [len(span_of_inputs(gradient, 2, noise)) for noise in (0.2, 0.5)] == [2, 1]
 
 
 def test_residuals_are_relative_to_a_random_direction():

@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import count
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedapps.tasks.privacy.audit import (
     gradient_matching,
     permuted,
     row_reading,
+    subspace,
 )
 from fedapps.tasks.privacy.inversion import Inversion, gradient_distance
 from fedapps.tasks.privacy.leaks import FIRST_LAYERS
@@ -127,6 +129,7 @@ def test_what_attackers_hold(victim, start):
     for method in SHARINGS:
         assert torch.equal(held[method, "public"], start.table.vectors)
         assert not torch.equal(held[method, "foreign"], start.table.vectors)
+        assert torch.equal(held[method, "foreign"].sort(0).values, start.table.vectors.sort(0).values)
     assert torch.equal(held["fedavg", "known"], victim.table.vectors)
     assert torch.equal(held["fedvocab", "known"], victim.table.vectors)
     made_up = (held["fedrecon", "known"] != victim.table.vectors).any(1).tolist()
@@ -247,6 +250,14 @@ def test_a_batch_is_shared_once_for_all_attackers(victim, start):
     audit(Counting(victim.body, victim.table), SENTENCES, LABELS, views=views, attack=attack, batch_size=3)
     assert shared == ["fedavg", "fedrecon"]
     assert len(searches) == 4
+
+
+def test_each_method_is_charged_with_the_search_and_its_own_reading_of_all_batches(victim, monkeypatch):
+    """A clock that moves by 1 whenever it is read: 1 for the search of each of two batches, and 1 for each reading."""
+    monkeypatch.setattr("fedapps.tasks.privacy.audit.process_time", partial(next, count()))
+    views = [(SHARINGS[method], anybody(victim)) for method in ("fedavg", "fedvocab")]
+    results = audit(victim, SENTENCES, LABELS, views=views, attack=subspace, batch_size=2)
+    assert [result.seconds for result in results] == [4, 4]
 
 
 def test_audits_refuse_what_does_not_fit(victim):

@@ -20,9 +20,9 @@ def test_precision_and_recall_count_occurrences():
 
 
 def test_f1_is_of_the_averages_and_ptlr_is_pooled():
-    recoveries = [Recovery(("a", "1", "2", "3"), ("a", "1", "2", "3")), Recovery(("b", "4"), ("c", "d", "e", "b"))]
+    recoveries = [Recovery(("a", "1", "2", "3"), ("a", "1", "2", "3", "3")), Recovery(("b", "4"), ("c", "d", "e", "b"))]
     scores = score(recoveries, is_digits)
-    # precision (1 + 1/4)/2, recall (1 + 1/2)/2; digit tokens 1, 2, 3 of 1, 2, 3, 4
+    # precision (1 + 1/4)/2, recall (1 + 1/2)/2; digit tokens 1, 2, 3 of 1, 2, 3, 4, although 3 came twice
     assert scores.precision == 5 / 8
     assert scores.recall == 3 / 4
     assert scores.f1 == pytest.approx(2 * (5 / 8) * (3 / 4) / (5 / 8 + 3 / 4))
@@ -54,6 +54,17 @@ def test_the_order_of_a_batch_does_not_matter(texts):
     assert all(one.target == one.recovered for one in pair(targets, texts))
 
 
+@pytest.mark.parametrize(
+    ("targets", "recovered"),
+    [
+        ([("a", "b"), ("a", "b", "b", "b")], [("b",), ("a",)]),  # precision 1 either way, recall 1/2 + 1/4 or 1/2 + 3/4
+        ([("a",), ("b",)], [("a", "b", "b", "b"), ("a", "b")]),  # recall 1 either way, precision 1/4 + 1/2 or 1/2 + 3/4
+    ],
+)
+def test_precision_and_recall_both_count_in_a_pair(targets, recovered):
+    assert [one.recovered for one in pair(targets, recovered)] == recovered[::-1]
+
+
 def test_one_text_stands_for_the_whole_batch():
     assert pair([("a", "b"), ("b", "c")], [["b", "c"]]) == [Recovery(("a", "b", "b", "c"), ("b", "c"))]
     with pytest.raises(ValueError, match="2 recovered texts for 3 targets"):
@@ -69,13 +80,17 @@ def test_sentences_of_three_digit_tokens_and_thirty_tokens_are_chosen():
 
 
 def test_a_table_encodes_and_finds_the_nearest_words():
-    table = TokenTable(("<pad>", "a", "b"), torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0]]), "<pad>")
+    table = TokenTable(("a", "<pad>", "b"), torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0]]), "<pad>")
     rows, lengths = table.encode([["a", "b"], ["b"]])
-    assert rows.tolist() == [[1, 2], [2, 0]]
+    assert rows.tolist() == [[0, 2], [2, 1]]
     assert lengths.tolist() == [2, 1]
     # (0, 0) is the padding itself, which is never recovered.
     assert table.nearest(torch.tensor([[0.0, 0.0], [0.1, 2.0]])) == ["a", "b"]
-    assert table.draw((4, 5), torch.Generator()).shape == (4, 5, 2)
+    drawn = table.draw((400, 500), torch.Generator().manual_seed(0))
+    assert drawn.shape == (400, 500, 2)
+    # the numbers 1, 0, 0, 0, 0, 3
+    assert drawn.mean().item() == pytest.approx(2 / 3, abs=0.02)
+    assert drawn.std().item() == pytest.approx((22 / 3 / 5) ** 0.5, rel=0.02)
 
 
 def test_a_table_without_its_private_rows_keeps_the_others():

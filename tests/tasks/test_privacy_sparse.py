@@ -67,6 +67,24 @@ def test_nothing_is_read_of_nothing():
     assert read(sparse, seen(torch.zeros(3, 2), 2), table) == []
 
 
+def test_the_padding_is_no_word_even_if_it_explains_the_rows_best():
+    table = TokenTable(("<pad>", "a", "b"), torch.eye(3), "<pad>")
+    assert read(sparse, seen(torch.tensor([[9.0, 0, 0], [9, 1, 0]]), 3), table) == ["a"]
+
+
+def test_noise_rounding_and_errors_add_up_by_their_squares(monkeypatch):
+    noises, name = [], "encoder.weight_ih_l0"
+
+    def evidence(rows, inputs, noise, prior):
+        noises.append(noise)
+        return torch.zeros(len(inputs))
+
+    monkeypatch.setattr("fedapps.tasks.privacy.leaks.word_evidence", evidence)
+    observation = replace(seen(torch.eye(2), 1, noise=3.0), rounding={name: 4.0}, errors={name: 12.0})
+    assert read(sparse, observation, TokenTable(("a", "b"), torch.eye(2))) == []
+    assert noises == [13.0]
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**31))
 def test_neither_the_scale_of_rows_and_vectors_nor_the_order_of_words_matters(seed):
@@ -117,6 +135,7 @@ def test_more_words_than_a_vector_has_numbers_are_read(seed):
 def test_what_hides_the_row_space_does_not_hide_the_words(steps, defence):
     victim = replace(updated_victim(torch.optim.Adam, steps), **defence)
     update = victim.share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+    assert not update.errors, "no gradient follows from it"
     hits = {
         attack.name: len(WRITTEN.intersection(attack.run(update, victim.body).read(victim.table)[0]))
         for attack in (subspace, sparse)
@@ -159,9 +178,9 @@ def test_evidence_by_hand():
 
 
 def test_the_evidence_of_a_noisy_row_by_hand():
-    """Numbers of mean square 4, and noise of variance 1, in two dimensions: (1 + γ)⁻¹ exp(4 γ / (1 + γ))."""
+    """Numbers of mean square 16, and noise of variance 4, in two dimensions: (1 + γ)⁻¹ exp(4 γ / (1 + γ))."""
     table = TokenTable(("a", "b"), torch.eye(2))
-    observation = Observation({}, ("b",), torch.tensor([[2.0, -2.0]]), torch.tensor([1]), 1.0)
+    observation = Observation({}, ("b",), torch.tensor([[4.0, -4.0]]), torch.tensor([1]), 2.0)
     expected = math.log(sum(math.exp(4 * power / (1 + power)) / (1 + power) for power in (0, 0.1, 1, 10)) / 4)
     assert row_evidence(observation, table).tolist() == pytest.approx([0, expected])
     assert row_evidence(replace(observation, noise=0.0), table).tolist() == [0, 0], "the rows are read otherwise"

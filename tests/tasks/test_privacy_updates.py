@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.tasks.privacy.audit import subspace
+from fedapps.tasks.privacy.audit import Attack, Attacker, audit, subspace
 from fedapps.tasks.privacy.leaks import first_noise, leaked_tokens, longest_noise
 from fedapps.tasks.privacy.sharing import Observation, Victim, first_adam_gradient
 from fedapps.tasks.text.privacy import SHARINGS
@@ -18,11 +18,12 @@ from updated_victims import RATE, SENTENCES, WRITTEN, clipped_noise, rounded_to,
 def test_adams_first_step_by_hand():
     # g = 3e-8 and -1e-8 move the weights by 0.1 times 3/4 and -1/2.
     change = torch.tensor([[0.075, -0.05]], dtype=torch.float64)
-    (found,) = first_adam_gradient(change, torch.zeros(1, 2, dtype=torch.float64), 0.1)
+    (found,) = first_adam_gradient(change, torch.tensor([[0.0, -0.1]], dtype=torch.float64), 0.1)
     assert (found[0] / found[1]).item() == pytest.approx(-3)
-    # The error of an element is its rounding ρ times (|g| + ε)² / ε: with |g| + ε = 4e-8 and 2e-8, 16e-8 ρ and 4e-8 ρ.
+    # The error of an element is its rounding times (|g| + ε)² / ε, with |g| + ε = 4e-8 and 2e-8. The rounding of a
+    # step is ρ, and that of a weight as large as it another ρ: 16e-8 ρ and 8e-8 ρ.
     rounding = torch.finfo(torch.float64).eps
-    assert found[0].item() == pytest.approx(3 / rounding / ((16**2 + 4**2) / 2) ** 0.5)
+    assert found[0].item() == pytest.approx(3 / rounding / ((16**2 + 8**2) / 2) ** 0.5)
 
 
 @settings(deadline=None, max_examples=25)
@@ -44,6 +45,7 @@ def test_one_step_of_sgd_is_one_gradient():
     gradient = Victim(victim.body, victim.table).share(SENTENCES, [0, 3], SHARINGS["fedavg"])
     for name, change in update.gradients.items():
         torch.testing.assert_close(change, RATE * gradient.gradients[name], atol=1e-7, rtol=1e-4)
+    torch.testing.assert_close(update.rows, RATE * gradient.rows, atol=1e-7, rtol=1e-4)
     assert leaked_tokens(update, victim.table) == leaked_tokens(gradient, victim.table)
     assert update.row_words == gradient.row_words
     assert torch.equal(update.lengths, gradient.lengths)
@@ -54,6 +56,8 @@ def test_words_of_an_update_are_read(optimizer, steps):
     victim = updated_victim(optimizer, steps)
     update = victim.share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
     assert set(subspace.run(update, victim.body).read(victim.table)[0]) == WRITTEN
+    # Of a step of Adam, gradients in units of their rounding follow.
+    assert set(update.errors.values()) == ({12**-0.5} if optimizer is torch.optim.Adam else set())
 
 
 def test_several_steps_of_adam_hide_the_row_space_but_not_the_rows():
@@ -97,6 +101,19 @@ def test_clipping_alone_hides_nothing(optimizer, steps):
     update = victim.share(SENTENCES, [0, 3], SHARINGS["fedavg"])
     assert set(subspace.run(update, victim.body).read(victim.table)[0]) == WRITTEN
     assert set(leaked_tokens(update, victim.table)[0]) == WRITTEN
+
+
+@pytest.mark.parametrize(("privacy", "observations"), [(None, 1), (clipped_noise(0.01, 0.0), 2)])
+def test_methods_that_share_other_rows_are_observed_apart_under_a_joint_norm(privacy, observations):
+    victim, seen = replace(updated_victim(torch.optim.SGD), privacy=privacy), []
+
+    def run(observation, body):
+        seen.append(observation)
+        return subspace.run(observation, body)
+
+    views = [(SHARINGS[name], Attacker("known", victim.body, victim.table)) for name in ("fedavg", "fedvocab")]
+    audit(victim, SENTENCES, [0, 3], views=views, attack=Attack("counted", run), batch_size=2)
+    assert len(seen) == observations
 
 
 def test_a_norm_that_is_never_reached_changes_nothing():

@@ -24,15 +24,16 @@ from torch import nn
 from toys import ToyTask
 
 import fedapps.audit.leakage
-from fedapps.audit.counts import input_errors, label_counts, linear_inputs, mean_answers, right_share
+from fedapps.audit.counts import head_layer, input_errors, label_counts, linear_inputs, mean_answers, right_share
 from fedapps.audit.leakage import CANDIDATES, attack
-from fedapps.audit.matching import Search, decibels, errors, matched, vector
+from fedapps.audit.matching import Search, decibels, errors, matched, total_variation, vector
 from fedapps.audit.membership import (
     MODELS,
     auc,
     calibrated,
     confidence,
     explaining,
+    federated,
     halves,
     membership_rows,
     recognised,
@@ -70,6 +71,15 @@ def test_one_example_of_a_linear_layer_is_read_exactly():
     torch.testing.assert_close(read, inputs.expand(3, 4))
     assert input_errors(inputs, read) < 1e-12
     assert input_errors(torch.rand(1, 4), read) > 0.1  # another node's
+    near = torch.tensor([[9.0, 9], [3, 4.5]])
+    assert input_errors(torch.tensor([[3.0, 4]]), near).tolist() == [pytest.approx(0.1)]  # 0.5 of a length of 5
+
+
+def test_the_head_layer_is_the_last_linear_one_with_a_bias():
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2, bias=False)]
+    assert head_layer(nn.Sequential(*layers), ["*"]) == "1"
+    assert head_layer(nn.Sequential(*layers), ["0.*"]) == "0"
+    assert head_layer(nn.Sequential(*layers), ["2.*"]) == ""
 
 
 def test_label_counts_of_a_worked_case():
@@ -85,6 +95,10 @@ def test_label_counts_sum_to_the_examples_whatever_the_gradient():
     assert answers.tolist() == [[pytest.approx(1 / 3)] * 3] * 3
     assert int(label_counts(torch.zeros(3), answers, 4, scaled=True).sum()) == 4
     assert right_share(torch.tensor([2, 0, 1]), torch.tensor([1, 1, 1])) == pytest.approx(2 / 3)
+    assert right_share(torch.tensor([3, 0, 1]), torch.tensor([1, 1, 0])) == 1 / 2  # of another node with two examples
+    # probabilities of 3/4 and 1/2; the class 1 has no example, and the mean of all examples
+    one_class = mean_answers(torch.tensor([[math.log(3), 0], [0, 0]]), torch.tensor([0, 0]))
+    torch.testing.assert_close(one_class, torch.tensor([[0.625, 0.375]] * 2).double())
 
 
 def test_matching_finds_an_image_and_not_that_of_another_node():
@@ -102,6 +116,23 @@ def test_matching_finds_an_image_and_not_that_of_another_node():
     assert distance < 1e-8
     assert decibels(float(errors(secret, image[None], read["image"]))) > 60
     assert float(errors(secret, other[None], read["image"])) > secret.near
+    most = torch.where(target.abs() > target.abs().median(), target, 0.0)  # what top-k leaves
+    distances = [
+        matched(simulate, most, [{"image": image[None]}], [secret], Search(60, 50), generator, parts=left_out)[1]
+        for left_out in (True, False)
+    ]
+    assert distances[0] < 1e-6
+    assert distances[1] > 1e-3
+
+
+def test_the_total_variation_of_four_pixels():
+    assert total_variation(torch.tensor([[[0.0, 1], [0, 3]]])) == 3  # (1 + 3) / 2 across, (0 + 2) / 2 down
+
+
+def test_the_nearest_of_all_starts_counts(monkeypatch):
+    found = iter([(["first"], 3.0), (["second"], 1.0), (["third"], 2.0)])
+    monkeypatch.setattr("fedapps.audit.matching._descend", lambda *_: next(found))
+    assert matched(None, torch.ones(1), [], [], Search(restarts=3), None) == (["second"], 1.0)
 
 
 def test_errors_assign_what_was_read_to_the_examples():
@@ -120,6 +151,8 @@ def test_errors_of_sets_signs_and_values_that_do_not_count():
     read = torch.tensor([[[5.0], [1.0], [9.0]]])
     assert float(errors(secret, true, read)) == pytest.approx(math.sqrt((25 + 9) / 2))
     assert float(errors(replace(secret, unordered=True), true, read)) == pytest.approx(1.0)
+    unread = torch.tensor([[[math.nan], [9.0]]])  # of the row that was not read nothing is assigned
+    assert float(errors(replace(secret, unordered=True), true[:, 1:], unread)) == 5
     assert float(errors(replace(secret, either_sign=True), true, -true)) == 0
     assert errors(secret, torch.full((1, 1), math.nan), read[:, 0]).isnan().all()
 
@@ -248,6 +281,12 @@ def test_the_attacker_does_not_know_the_noise_and_each_node_draws_its_own(monkey
     assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.1
 
 
+def test_the_server_sees_what_a_compression_leaves():
+    known = Known(DRIVERS, [driver(0, 8)], replace(PLAIN, compression="top-k", compression_share=0.1))
+    seen = vector(observed(DRIVERS, known.model, known.batches(SITUATIONS[0], 0), known.run, fisher=False))
+    assert 0.08 < float((seen != 0).double().mean()) < 0.12
+
+
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_a_batch_is_the_mean_of_its_images_unless_they_are_normalised_together(norm):
     task = ImagesTask(ImageOptions(dataset="mine", classes=4, height=16, model="resnet8", norm=norm))
@@ -329,6 +368,7 @@ def test_the_area_under_the_curve_of_a_worked_case():
     assert recognised(members, others) == 0.5
     assert auc(torch.ones(3), torch.ones(2)) == 0.5
     assert recognised(torch.ones(3), torch.ones(2)) == 0
+    assert recognised(torch.tensor([198.0, 197.0]), torch.arange(200.0)) == 0.5  # 198 and 199 are 1 % of the others
 
 
 @settings(max_examples=20)
@@ -344,6 +384,36 @@ def test_scores_that_know_nothing_have_an_area_near_a_half(seed):
 @given(st.integers(1, 200), st.integers(0, 2**31))
 def test_each_example_trains_half_of_the_models(count, seed):
     assert (halves(count, seed).sum(0) == MODELS // 2).all()
+
+
+def test_examples_that_follow_each_other_train_the_same_models():
+    held = halves(65, seed=0)  # two in each of 32 runs, and one more
+    assert torch.equal(held[:, :64:2], held[:, 1::2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"weighting": "num-examples"}, [4.0]),  # (1 + 3 * 5) / 4
+        ({"weighting": "uniform"}, [3.0]),
+        ({"fraction_train": 0.5}, [1.0, 5.0]),  # one of the two nodes
+    ],
+)
+def test_two_rounds_of_fedavg_by_hand(settings, found, monkeypatch):
+    draws = []
+
+    def train(local, phases, epoch, loss):
+        draws.append(float(torch.rand(())))
+        with torch.no_grad():
+            for tensor in (local.weight, local.running_mean):
+                tensor.fill_({"one": 1.0, "three": 5.0}[epoch.args[1].key])
+
+    monkeypatch.setattr("fedapps.audit.membership.run_plan", train)
+    nodes = [NodeData(key, {"train": {"x": torch.zeros(count, 1)}}) for key, count in (("one", 1), ("three", 3))]
+    model = federated(ToyTask(), nn.BatchNorm1d(1), nodes, replace(PLAIN, rounds=2, **settings))
+    assert round(float(model.weight), 4) in found
+    assert round(float(model.running_mean), 4) in found
+    assert len(set(draws)) == len(draws), "each node draws anew in each round"
 
 
 def test_calibration_removes_what_all_models_find_hard():
