@@ -66,7 +66,7 @@ class Options:
     table_file: str = option(
         "places.csv",
         "Table of dataset 'table' (.csv, .tsv or .jsonl): columns path, sequence, role, x and y or lon and lat, "
-        "and optionally city, continent, group, frame, heading",
+        "and optionally city, continent, group",
         data=True,
     )
     skip_unreadable: bool = option(

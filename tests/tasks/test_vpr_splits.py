@@ -33,14 +33,13 @@ REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA
 
 def world(sequences):
     """ImageSet of sequences ``(city, query, group, positions)``, an image for each position."""
-    tracks, positions, frames = [], [], []
+    tracks, positions = [], []
     for number, (city, query, group, points) in enumerate(sequences):
         continent = "asia" if city < "m" else "europe"
         tracks += [Track(city, f"s{number:03d}", query, continent, group)] * len(points)
         positions += points
-        frames += range(len(points))
     store = ImageStore(ImageArray(np.zeros((len(tracks), 2, 2), dtype=np.uint8)))
-    return build_places(store, tracks, np.array(positions, dtype=float), np.array(frames))
+    return build_places(store, tracks, np.array(positions, dtype=float))
 
 
 def block(city, east, group="", count=2):
@@ -294,7 +293,7 @@ def test_stretches_are_clients():
 def test_a_random_split_whose_clients_share_sequences_has_no_clients_to_validate_with():
     tracks = [Track("c", f"{role}{number}", role == "q") for role in "qd" for number in range(3) for _ in range(20)]
     along = np.stack([np.arange(60) * 10.0, np.zeros(60)], axis=1)
-    dataset = SimpleNamespace(training=build_places(None, tracks, np.tile(along, (2, 1)), np.zeros(120)))
+    dataset = SimpleNamespace(training=build_places(None, tracks, np.tile(along, (2, 1))))
     options = Options(split="random", source="files")
     clients, held = clients_of(dataset, options, 4, lambda: None)
     assert len(clients) == 4
