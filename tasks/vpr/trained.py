@@ -24,7 +24,7 @@ from .networks import PlaceNetwork
 from .nodes import node_data, own_data
 from .options import Options
 from .place_index import INDEX_FILE, Matches, PlaceIndex
-from .training_set import CHUNK, describe
+from .training_set import CHUNK, computed
 
 Images = Sequence[GivenImage] | np.ndarray | Tensor
 _MATCHES = 5  # that a row of a prediction lists
@@ -262,11 +262,9 @@ class VprTrained(TrainedModel):
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
         network, store = cast(PlaceNetwork, self.module), image_set.store
+        batches = (image_set.rows[start : start + batch_size] for start in range(0, len(image_set), batch_size))
         vectors = [
-            describe(
-                network, store.load(image_set.rows[start : start + batch_size], self._options.size), chunk=batch_size
-            )
-            for start in range(0, len(image_set), batch_size)
+            computed(network, network, store.load(rows, self._options.size), chunk=batch_size) for rows in batches
         ]
         described = torch.cat(vectors).numpy() if vectors else np.zeros((0, network.width), dtype=np.float32)
         return finite_answer(described, "descriptors")

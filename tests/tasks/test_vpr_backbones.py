@@ -10,7 +10,7 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.backbones import BACKBONES, backbone
 from fedapps.tasks.vpr.networks import FROZEN, place_network, read_weights
-from fedapps.tasks.vpr.training_set import describe, describe_maps, frozen_maps, map_bytes, map_shape
+from fedapps.tasks.vpr.training_set import computed, map_shape
 from network_formulas import images, network, published, trained_names
 from safetensors.torch import save_file
 from torchvision.models import ResNet18_Weights, resnet18
@@ -65,7 +65,6 @@ def test_what_travels_of_the_papers_network():
 def test_sizes_of_maps(backbone, height, width, frozen, trained):
     model = network(backbone)
     assert map_shape(model, height, width) == frozen
-    assert map_bytes(model, height, width) == 4 * np.prod(frozen)
     with torch.no_grad():
         assert model.trained(torch.zeros(1, *frozen)).shape[1:] == trained
     assert model.width == trained[0]
@@ -180,8 +179,8 @@ def test_all_layers_may_be_trained(backbone):
     whole(images(2)).sum().backward()
     moved = {name for name, parameter in whole.named_parameters() if parameter.grad is not None}
     assert {name.replace("frozen.", "trained.") for name, _ in usual.named_parameters() if "frozen." in name} & moved
-    maps = frozen_maps(whole, images(2))
-    assert torch.equal(describe_maps(whole, maps), describe(whole, images(2)))
+    maps = computed(whole, whole.frozen_part, images(2))
+    assert torch.equal(computed(whole, whole.trained_part, maps), computed(whole, whole, images(2)))
 
 
 # Weights from files, random weights, and files that do not fit.
@@ -314,7 +313,7 @@ def test_published_squeezenet_tells_images_apart_where_a_drawn_one_does_not():
     found = {}
     for weights in (data / "weights/squeezenet1_1_imagenet_notop.npz", None):
         model = network("squeezenet1_1-stride8", weights=weights)
-        database, queries = describe(model, shown), describe(model, changed)
+        database, queries = computed(model, model, shown), computed(model, model, changed)
         found[weights] = float((torch.cdist(queries, database).argmin(dim=1) == torch.arange(200)).float().mean())
     given, drawn = found.values()
     assert given > drawn

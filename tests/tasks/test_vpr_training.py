@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.vpr.task import VprTask
-from fedapps.tasks.vpr.training_set import ColourJitter, augmentation_of, triplet_loss, triplet_terms
+from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from striped_tasks import OPTIONS, SPOTS, evaluated, model_of, task_with, train
@@ -133,13 +133,6 @@ def test_of_augmented_queries_the_other_pictures_stay_as_they_are(striped):
     assert torch.equal(plain[:, 1:], changed[:, 1:])
     others = (plain[:, 0] != changed[:, 0]).flatten(1).any(dim=1).sum()
     assert 0 < others < 12
-
-
-def test_every_client_has_a_jitter_of_its_own():
-    options = replace(OPTIONS, augment="client-jitter")
-    one, same, other = (augmentation_of(options, key).steps[0].brightness for key in ("a", "a", "b"))
-    assert one == same != other
-    assert 1 < one[1] < 1 + ColourJitter().brightness
 
 
 def test_training_finds_places_that_an_untrained_model_does_not(striped):
