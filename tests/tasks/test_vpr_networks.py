@@ -9,7 +9,7 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.networks import Normalise, check_network, place_network
+from fedapps.tasks.vpr.networks import Normalise, check_network
 from fedapps.tasks.vpr.options import Options
 from fedapps.tasks.vpr.training_set import computed, triplet_loss, triplet_terms
 from network_formulas import images, network, trained_names
@@ -164,7 +164,7 @@ def test_no_images():
 
 def save_published(backbone, path):
     """A file of drawn weights with the names of the published ones."""
-    state = place_network(backbone).state_dict()
+    state = network(backbone).state_dict()
     torch.save({n.partition(".")[2]: tensor for n, tensor in state.items() if not n.startswith("pooling.")}, path)
 
 
