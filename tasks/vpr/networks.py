@@ -304,11 +304,8 @@ def network_of(options: Options, normalisation: Normalisation | None = None) -> 
         A name is unknown, the layers do not divide the network, or the weights cannot be read or do not fit.
     """
     cut = backbone(options.backbone, options.trained_from, train_all=options.train_all)
-    weights = options.given_weights
-    if weights is None or normalisation is not None:
-        parts = cut.parts()
-    else:
-        parts = _loaded(options.backbone, cut, weights)
+    weights = options.given_weights if normalisation is None else None
+    parts = cut.parts() if weights is None else _loaded(options.backbone, cut, weights)
     return PlaceNetwork(
         *parts,
         cut.width,
