@@ -112,9 +112,10 @@ class VprTask(Task):
             world = StreetWorld(
                 cities=options.world_cities,
                 test_cities=options.world_test_cities,
+                kilometres=num_nodes * options.world_metres / 1000 / options.world_cities,
                 size=options.size[::-1],
                 spacing=options.world_spacing,
-            ).enough_for(num_nodes, options.world_metres)
+            )
         except ValueError as error:
             raise DataError(f"vpr.world-*: {error}") from error
         write_streets(folder, world, seed)

@@ -234,9 +234,9 @@ class VprTrained(TrainedModel):
 
     def _given(self, images: Images | str | Path) -> GivenImages:
         if not isinstance(images, (str, Path)):
-            return in_hand(several(images, "images"), None)
+            return in_hand(several(images, "images"))
         path = Path(images).expanduser()
-        return read_images_of(path, self._options) if is_collection(path) else in_hand([path], None)
+        return read_images_of(path, self._options) if is_collection(path) else in_hand([path])
 
     def _check_positions(self, path: Path, image_set: GivenImages) -> None:
         if np.isfinite(image_set.position).all(axis=1).any():
@@ -256,7 +256,7 @@ class VprTrained(TrainedModel):
             if from_collection:
                 yield from (self._given(source) for source in some if isinstance(source, Path))
             else:
-                yield in_hand([path for source in some for path in _paths(source)], None)
+                yield in_hand([path for source in some for path in _paths(source)])
 
     def _described(self, image_set: GivenImages, batch_size: int) -> np.ndarray:
         if batch_size < 1:

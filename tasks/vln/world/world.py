@@ -121,8 +121,8 @@ def object_rows(house: House, annotated: Mapping[str, Mapping[str, Annotation]])
     ]
 
 
-def room_rows(house: House, part: str) -> list[tuple[object, ...]]:
-    """Scan, viewpoint, number and name of its room, and ``part`` of the dataset.
+def room_rows(house: House) -> list[tuple[object, ...]]:
+    """Scan, viewpoint, number and name of its room, and "train", the only part of the dataset that has rooms.
 
     A viewpoint in a door belongs to the room that is no hallway.
     """
@@ -130,7 +130,7 @@ def room_rows(house: House, part: str) -> list[tuple[object, ...]]:
     for identifier, spot in zip(house.ids, house.spots, strict=True):
         kinds = [house.plan.rooms[number].kind for number in spot.rooms]
         kind = min(kinds, key=lambda kind: kind == "hallway")
-        rows.append((house.scan, identifier, ROOM_LABELS[kind], kind, part))
+        rows.append((house.scan, identifier, ROOM_LABELS[kind], kind, "train"))
     return rows
 
 
@@ -167,8 +167,8 @@ class HouseWorld:
         return seen | {f"unseen{number:04d}": False for number in range(self.unseen_houses)}
 
 
-def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
-    """Write the houses of ``world`` into ``folder``, and return their names.
+def write_houses(folder: Path, world: HouseWorld, seed: int) -> None:
+    """Write the houses of ``world`` into ``folder``.
 
     ``<folder>/world.json``, written last, says that all is simulated, by which ``seed`` and parameters. The same seed
     gives the same bytes on the same machine; a house and its paths depend on the seed, its name and ``floors``.
@@ -193,7 +193,7 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
         write_json(graphs / f"{scan}_connectivity.json", connectivity(house))
         boxes[scan] = annotations(house)
         objects += object_rows(house, boxes[scan])
-        rooms += room_rows(house, "train") if seen else []
+        rooms += room_rows(house) if seen else []
         names.update(name for annotated in boxes[scan].values() for name, _, _ in annotated.values())
         if time.monotonic() - logged > 10:
             logged = time.monotonic()
@@ -207,7 +207,6 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
     write_table(folder / "mp3d_rooms" / "rooms.csv", ROOM_COLUMNS, rooms)
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "scans": scans}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return list(scans)
 
 
 def write_instructions(house: House, path: SampledPath, habits: Habits, rng: np.random.Generator) -> list[str]:

@@ -264,16 +264,11 @@ def near(city: City, places: Floats, reach: float) -> City:
 
     walls, network = city.walls, city.network
     kept = inside(walls.start) | inside(walls.stop)
-    streets = inside(network.nodes[network.edges]).any(axis=1)
-    return City(
-        city.name,
-        city.continent,
-        city.style,
-        Network(network.nodes, network.edges[streets], network.road[streets], network.driven[streets]),
-        city.houses,
-        Walls(walls.start[kept], walls.stop[kept], walls.building[kept], walls.front[kept]),
-        city.furniture.take(inside(city.furniture.position)),
-        city.hills,
+    return replace(
+        city,
+        network=network.take(inside(network.nodes[network.edges]).any(axis=1)),
+        walls=Walls(walls.start[kept], walls.stop[kept], walls.building[kept], walls.front[kept]),
+        furniture=city.furniture.take(inside(city.furniture.position)),
     )
 
 

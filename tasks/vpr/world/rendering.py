@@ -238,5 +238,4 @@ def _ground(visit: Visit, view: View, slope: Floats, away: Floats) -> Floats:
 def _around(network: Network, position: Floats) -> Network:
     ends = network.nodes[network.edges]
     low, high = ends.min(axis=1) - GROUND_REACH, ends.max(axis=1) + GROUND_REACH
-    near = ((position > low) & (position < high)).all(axis=1)
-    return Network(network.nodes, network.edges[near], network.road[near], network.driven[near])
+    return network.take(((position > low) & (position < high)).all(axis=1))

@@ -17,7 +17,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -166,14 +166,6 @@ class StreetWorld:
         if min(self.size) < 16:
             raise ValueError(f"size = {self.size}: must be at least 16 pixels each way")
 
-    def enough_for(self, nodes: int, metres: float = 240.0) -> "StreetWorld":
-        """Return the same world with about ``metres`` of street for each of ``nodes``.
-
-        With the default ``metres``, FedVPR's Proximity split (Section 4.1) finds about as many valid clients as nodes
-        at a radius of 50 m, and half as many at 100 m.
-        """
-        return replace(self, kilometres=nodes * metres / 1000 / self.cities)
-
     def names(self) -> dict[str, tuple[str, str]]:
         """Return the continent and the part of the data set (``train_val`` or ``test``) of each city."""
         parts = ["train_val"] * self.cities + ["test"] * self.test_cities
@@ -185,26 +177,24 @@ class StreetWorld:
         return cities
 
 
-def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
-    """Write the cities of ``world`` into ``folder`` and return their folders.
+def write_streets(folder: Path, world: StreetWorld, seed: int) -> None:
+    """Write the cities of ``world`` into ``folder``.
 
     This module describes ``<folder>/<train_val or test>/<city>/<query or database>``.
     ``<folder>/world.json``, written last, records that everything is simulated, the ``seed`` and parameters, and each
     city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
     Progress is logged every ten seconds.
     """
-    folders, begun, logged = [], time.monotonic(), time.monotonic()
+    begun = logged = time.monotonic()
     names = world.names()
     for number, (name, (continent, part)) in enumerate(names.items()):
-        folders.append(folder / part / name)
-        write_city(folders[-1], name, continent, world, seed)
+        write_city(folder / part / name, name, continent, world, seed)
         if time.monotonic() - logged > 10:
             logged = time.monotonic()
             logger.info("rendered %d of %d cities in %.0f s", number + 1, len(names), logged - begun)
     cities = {name: {"continent": continent, "part": part} for name, (continent, part) in names.items()}
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "cities": cities}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return folders
 
 
 def write_city(folder: Path, name: str, continent: str, world: StreetWorld, seed: int) -> None:
