@@ -27,11 +27,12 @@ from .options import Options
 from .speaker import Speaker, moves_of
 from .walks import METRICS, CorpusCounts, Observation, Walks, bleu, bleu_statistics, navigation_metrics, observe
 
+CHUNK = 256  # paths that are walked, described or looked at at once
+DRAWN = 6  # paths of a split
 MOVES = 5
 _LIMIT = 100  # actions, for the shortest path
 #: Takes what agents see, the number of the step, the teacher's candidates and a generator; gives candidates.
 Walker = Callable[[Observation, int, Tensor, np.random.Generator], Tensor]
-_CHUNK = 256  # paths that are looked at at once
 _TRIED = 300  # instructions of which one fits most paths
 _LOOK_MOVES = 7  # of a path that count for its look
 
@@ -124,7 +125,7 @@ def looks_of(houses: Houses, episodes: Batch) -> Tensor:
     rows = one_per_path(episodes)
     path, length = episodes["path"][rows], episodes["path_length"][rows]
     looks = []
-    for part in torch.split(torch.arange(len(rows)), _CHUNK):
+    for part in torch.split(torch.arange(len(rows)), CHUNK):
         visited, facing, candidate = moves_of(houses, path[part], length[part], episodes["facing"][rows[part]])
         seen = observe(houses, visited.flatten(), facing.flatten())
         angles = seen.candidate_angles[torch.arange(visited.numel()), candidate.flatten()].view(*visited.shape, 4)
@@ -208,10 +209,6 @@ def _looks(dataset: Dataset, split: str, scans: Sequence[str], options: Options)
 def _reported(references: References) -> References:
     """Without the references that have no metric."""
     return {name: metrics for name, metrics in references.items() if metrics}
-
-
-CHUNK = 256  # episodes that are walked at once
-DRAWN = 6  # paths of a split
 
 
 @torch.no_grad()
