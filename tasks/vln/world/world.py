@@ -12,18 +12,18 @@ names for them and habits of its annotators, and every instruction describes its
 * ``mp3d_rooms/rooms.csv``: the room of every viewpoint.
 """
 
-import csv
 import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedapps.base.seeding import generator
+from fedapps.base.tables import write_table
 
 from .catalogue import OBJECTS, ROOM_LABELS
 from .house import House, SampledPath, draw_house, sample_paths
@@ -42,15 +42,6 @@ def write_json(file: Path, data: object) -> None:
     """Write ``data`` into ``file``, whose folder is made where it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(data), encoding="utf-8")
-
-
-def write_table(file: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table with a header, separated by commas."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.writer(stream, lineterminator="\n")
-        table.writerow(header)
-        table.writerows(rows)
 
 
 def path_entry(house: House, number: int, path: SampledPath, instructions: Sequence[str]) -> dict[str, object]:

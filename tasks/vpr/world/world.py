@@ -12,7 +12,6 @@ unnamed column counts the rows:
 * ``seq_info.csv``: key, sequence_key, frame_number.
 """
 
-import csv
 import json
 import logging
 import time
@@ -21,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedapps.base.seeding import derive_seed, generator
+from fedapps.base.tables import write_table
 
 from .city import City, draw_city, near, visit
 from .network import Drive, draw_drives, draw_poses, draw_routes
@@ -53,11 +52,6 @@ class Frame:
     number: int
 
 
-def write_picture(folder: Path, key: str, picture: NDArray[np.uint8], quality: int) -> None:
-    """Write ``picture [H, W, 3]`` as ``images/<key>.jpg`` into ``folder``, which must contain ``images``."""
-    Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=quality, subsampling=0)
-
-
 def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: bool) -> None:
     """Write the three tables of ``frames``, with positions in metres of a UTM zone, into ``folder``."""
     places = np.array([(frame.easting, frame.northing) for frame in frames]).reshape(-1, 2)
@@ -70,16 +64,11 @@ def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: boo
     processed = [
         (f.key, f"{f.easting:.3f}", f"{f.northing:.3f}", f.cluster, f.control_panel, f.night, "Forward") for f in frames
     ]
-    _write(folder / "raw.csv", RAW, raw)
-    _write(folder / "postprocessed.csv", POSTPROCESSED, processed)
-    _write(folder / "seq_info.csv", SEQUENCES, [(f.key, f.sequence, f.number) for f in frames])
-
-
-def _write(path: Path, header: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(header)
-        table.writerows((number, *row) for number, row in enumerate(rows))
+    sequences = [(f.key, f.sequence, f.number) for f in frames]
+    for name, header, rows in (
+        ("raw", RAW, raw), ("postprocessed", POSTPROCESSED, processed), ("seq_info", SEQUENCES, sequences)
+    ):  # fmt: skip
+        write_table(folder / f"{name}.csv", header, ((number, *row) for number, row in enumerate(rows)))
 
 
 AXIS, FLATTENING = 6378137.0, 1 / 298.257223563  # WGS 84
@@ -231,7 +220,7 @@ def _drive(
     for number, (position, heading) in enumerate(zip(poses.position, poses.heading.tolist(), strict=True)):
         key = f"{derive_seed(drive_seed, 'key', number):016x}"
         picture = render(seen, position, heading, world.size, generator(drive_seed, "noise", number))
-        write_picture(folder, key, picture, world.quality)
+        Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=world.quality, subsampling=0)
         easting, northing = (centre + read[number]).tolist()
         frames.append(
             Frame(
