@@ -51,8 +51,7 @@ def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
 
 def section(run: ReportedRun) -> Markup | None:
     """The success rate, or BLEU, of each house, then sentences; None for tasks without houses."""
-    parts = [part for part in (house_results(run), described_paths(run)) if part is not None]
-    return Markup("\n").join(parts) if parts else None
+    return Markup("\n").join(part for part in (house_results(run), described_paths(run)) if part) or None
 
 
 def described_paths(run: ReportedRun) -> Markup | None:
@@ -115,7 +114,7 @@ def house_results(run: ReportedRun) -> Markup | None:
     return section_markup(
         Path(__file__).parent,
         "house_results",
-        baseline=_baseline(next(iter(by_metric.values()))) if len(run.methods) > 1 else "",
+        baseline=next(iter(next(iter(by_metric.values())))) if len(run.methods) > 1 else "",
         figures=[(metric.axis, *_figure(run, metric, values)) for metric, values in by_metric.items()],
     )
 
@@ -129,15 +128,9 @@ def _values(run: ReportedRun, name: str) -> Values:
     return values
 
 
-def _baseline(values: Values) -> str:
-    """The first method, such as the model before pre-exploration."""
-    return next(iter(values))
-
-
 def _figure(run: ReportedRun, metric: Metric, values: Values) -> tuple[Markup, bool]:
     """The figure, and whether it is wide."""
-    baseline = _baseline(values)
-    before = values[baseline]
+    baseline, before = next(iter(values.items()))  # the first method, such as the model before pre-exploration
     others = {method: row for method, row in values.items() if method != baseline} or {baseline: before}
     houses = sorted({node for row in values.values() for node in row}, key=lambda node: (before.get(node, 0.0), node))
     titles = {method: _title(method, before, row, metric) for method, row in others.items()}

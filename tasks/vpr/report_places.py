@@ -60,8 +60,7 @@ class Matches:
 
 def section(run: ReportedRun) -> Markup | None:
     """Matches, then positions; None for tasks without place recognition."""
-    parts = [part for part in (best_matches(run), image_positions(run)) if part is not None]
-    return Markup("\n").join(parts) if parts else None
+    return Markup("\n").join(part for part in (best_matches(run), image_positions(run)) if part) or None
 
 
 def best_matches(run: ReportedRun) -> Markup | None:

@@ -8,7 +8,6 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.agent import (
     LEARNING,
     Agent,
-    Memory,
     actor_critic_loss,
     greedy,
     houses_of,
@@ -258,11 +257,3 @@ def test_joined_examples_keep_their_padding_and_number_their_paths(houses):
     assert torch.equal(both["path"][1:], episodes["path"])
     assert torch.equal(both["tokens"][1:], episodes["tokens"])
     assert both["tokens"][0, int(short["length"][0]) :].eq(0).all()
-
-
-def test_memory_of_some_rows(houses):
-    memory = drawn_agent().begin(ten_instructions(houses)["tokens"], ten_instructions(houses)["length"])
-    some = memory.select(torch.tensor([3, 1]))
-    assert isinstance(some, Memory)
-    assert torch.equal(some.hidden, memory.hidden[[3, 1]])
-    assert torch.equal(some.mask, memory.mask[[3, 1]])
