@@ -207,6 +207,13 @@ def own_data(folder: Path, options: Options) -> NodeData:
 
 
 @lru_cache(maxsize=4)
+def split_clients(folder: Path, options: Options, num_nodes: int) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
+    """As :func:`clients_of`, of the data set in a folder, once per process."""
+    dataset = dataset_of(folder, options, own=False)
+    return clients_of(dataset, options, num_nodes, partial(sequence_features, dataset, options))
+
+
+@lru_cache(maxsize=4)
 def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     """Return the clients of a folder.
 
@@ -226,7 +233,7 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     """
     part = _common_part(folder, options, own=False)
     places, common = part.dataset.training, dict(part.common)
-    clients, held = clients_of(part.dataset, options, num_nodes, partial(sequence_features, part.dataset, options))
+    clients, held = split_clients(folder, options, num_nodes)
     if held:
         tracks = [track for client in held for track in client.tracks]
         name = f"validation of {num_nodes}"  # the clients that are held out depend on their number

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, THINGS, message_of, path_entry, saved, task_with, write_graph
+from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, message_of, path_entry, saved, task_with, write_graph
 from fedapps.tasks.vln.connectivity import (
     VIEW_ELEVATIONS,
     VIEW_HEADINGS,
@@ -237,12 +237,6 @@ def own_folder(homes, tmp_path):
     write_graph(folder, "houseC")
     shutil.copy(homes / "features.npz", folder)
     return folder
-
-
-@pytest.fixture
-def words(tmp_path):
-    Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
-    return str(tmp_path / "words.txt")
 
 
 def test_a_deployed_house_explores_without_a_word_of_its_people(own_folder, words, speaker):
