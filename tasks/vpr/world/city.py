@@ -261,9 +261,10 @@ def near(city: City, places: Floats, reach: float) -> City:
 
     walls, network = city.walls, city.network
     kept = inside(walls.start) | inside(walls.stop)
+    streets: Bools = inside(network.nodes[network.edges]).any(axis=1)
     return replace(
         city,
-        network=network.take(inside(network.nodes[network.edges]).any(axis=1)),
+        network=network.take(streets),
         walls=Walls(walls.start[kept], walls.stop[kept], walls.building[kept], walls.front[kept]),
         furniture=city.furniture.take(inside(city.furniture.position)),
     )
