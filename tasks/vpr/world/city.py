@@ -261,7 +261,7 @@ def near(city: City, places: Floats, reach: float) -> City:
 
     walls, network = city.walls, city.network
     kept = inside(walls.start) | inside(walls.stop)
-    streets: Bools = inside(network.nodes[network.edges]).any(axis=1)
+    streets = np.asarray(inside(network.nodes[network.edges]).any(axis=1))
     return replace(
         city,
         network=network.take(streets),
