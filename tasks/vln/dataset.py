@@ -19,6 +19,7 @@ import numpy as np
 from fedapps.tasks.profiles import check_partition
 
 from fedapps.base.errors import DataError
+from fedapps.base.options import split_names
 from fedapps.base.seeding import generator
 from fedapps.base.text_files import found_in
 
@@ -179,7 +180,7 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
     """
     files = [*graph_files(folder), *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values()))]
     stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
-    dataset = _read(folder, options.dataset, options.spoken, stamp)
+    dataset = _read(folder, options.dataset, split_names(options.languages), stamp)
     return (
         _with_described(dataset, options.described_share, options.sample_seed) if options.described_share else dataset
     )

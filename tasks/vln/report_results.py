@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
@@ -26,15 +25,11 @@ _MOST_METHODS = 4
 _SENTENCE_METRICS = ("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen.distinct")
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """The ``description`` of a path by a speaker, and the ``instruction`` that a person wrote."""
-
-    instruction: str
-    description: str
+#: What a person wrote about a path, and what a speaker said.
+Sentences = tuple[str, str]
 
 
-def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
+def read_sentences(arrays: Arrays) -> dict[str, Sentences]:
     """Read the sentences by their path, such as ``val_unseen.0``.
 
     Raises
@@ -43,7 +38,7 @@ def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
         If a text is malformed.
     """
     return {
-        path: Sentence(arrays.text(f"{path}.instruction"), arrays.text(f"{path}.said"))
+        path: (arrays.text(f"{path}.instruction"), arrays.text(f"{path}.said"))
         for path in recorded_paths(arrays)
         if f"{path}.said" in arrays
     }
@@ -56,7 +51,7 @@ def section(run: ReportedRun) -> Markup | None:
 
 def described_paths(run: ReportedRun) -> Markup | None:
     """A table of scores and a table of sentences; None for tasks without a speaker."""
-    sentences: dict[tuple[str, str], dict[str, Sentence]] = {}  # by (node, path) and method
+    sentences: dict[tuple[str, str], dict[str, Sentences]] = {}  # by (node, path) and method
     for (method, node), path in sorted(run.traces.items(), key=lambda item: item[0][1]):
         if method in run.methods[:_MOST_METHODS]:
             for number, sentence in read_sentences(Arrays(path)).items():
@@ -67,8 +62,8 @@ def described_paths(run: ReportedRun) -> Markup | None:
     rows = [
         [
             node,
-            _short(next(iter(row.values())).instruction),
-            *(_short(row[method].description) if method in row else "–" for method in methods),
+            _short(next(iter(row.values()))[0]),
+            *(_short(row[method][1]) if method in row else "–" for method in methods),
         ]
         for (node, _), row in _spread(sentences)
     ]
@@ -89,8 +84,8 @@ def _short(text: str) -> str:
 
 
 def _spread(
-    sentences: Mapping[tuple[str, str], Mapping[str, Sentence]],
-) -> list[tuple[tuple[str, str], Mapping[str, Sentence]]]:
+    sentences: Mapping[tuple[str, str], Mapping[str, Sentences]],
+) -> list[tuple[tuple[str, str], Mapping[str, Sentences]]]:
     """A few paths: the first of each house, then the second and so on, unseen houses first."""
 
     def rank(key: tuple[str, str]) -> tuple[int, bool, str]:
