@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.vln.connectivity import Graph
 from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.task import VlnTask
 from safetensors.torch import save_file
@@ -48,6 +49,13 @@ def graph_entries(positions=POSITIONS, edges=EDGES, names=NAMES, *, excluded=())
             }
         )
     return entries
+
+
+def house_graph(scan="house"):
+    """The graph of one house, as it is read from the file of :func:`write_graph`."""
+    entries = graph_entries()
+    joined, visible = (np.array([entry[name] for entry in entries]) for name in ("unobstructed", "visible"))
+    return Graph(scan, tuple(NAMES), POSITIONS, joined, visible)
 
 
 def write_graph(folder, scan, **changes):

@@ -1,7 +1,8 @@
 """Networks of place recognition, and EfficientNet-Lite0 as a formula."""
 
 import torch
-from fedapps.tasks.vpr.networks import place_network
+from fedapps.tasks.vpr.networks import network_of
+from fedapps.tasks.vpr.options import Options
 from torch.nn import functional
 
 
@@ -11,10 +12,10 @@ def images(count, height=32, width=64, seed=0):
     return torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=drawn)
 
 
-def network(backbone="squeezenet1_1", pooling="gem", seed=0, **options):
-    """A network with drawn weights."""
+def network(backbone="squeezenet1_1", seed=0, weights="", **options):
+    """A network with the weights of a file, or drawn ones."""
     torch.manual_seed(seed)
-    return place_network(backbone, pooling, **options)
+    return network_of(Options(backbone=backbone, weights=str(weights), **options))
 
 
 def trained_names(model):

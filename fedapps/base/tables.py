@@ -4,6 +4,7 @@ All tasks find and read their tables here. Every error names the file, the line 
 allowed.
 """
 
+import csv
 import json
 import re
 from collections import Counter
@@ -254,6 +255,15 @@ def _class_names(metadata: Mapping[bytes, bytes], column: str) -> tuple[str, ...
         return tuple(map(str, features[column]["names"]))
     except (ValueError, KeyError, TypeError):
         return ()
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file with a header into a folder, which is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows(rows)
 
 
 def columns_of(path: Path) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ v)``, position and velocity. Robot ``k`` regulates to the origin with ``u = -K x
 ``sum x'Qx + R_k u^2`` with ``Q = I``. The larger ``R_k``, the gentler the control.
 """
 
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedapps.base.errors import DataError
 from fedapps.base.seeding import generator
-from fedapps.base.tables import CSV_ENDINGS, read_table
+from fedapps.base.tables import CSV_ENDINGS, read_table, write_table
 from fedapps.base.text_files import found_in, refuse_copies
 
 FloatArray = NDArray[np.float64]
@@ -126,14 +125,13 @@ def write_world(
         rng = generator(seed, "lqr.world", robot)
         rollouts = trajectories(weight, count, horizon, start_range=start_range, noise_variance=noise_variance, rng=rng)
         path = folder / f"robot-{robot:02d}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for index, rollout in enumerate(rollouts):
-                split = "test" if index >= count - held_out else "train"
-                for step, values in enumerate(rollout):
-                    numbers = [f"{value:.9g}" for value in values]
-                    writer.writerow([robot, f"{weight:.9g}", split, index, step, *numbers])
+        rows = (
+            [robot, f"{weight:.9g}", "test" if index >= count - held_out else "train", index, step]
+            + [f"{value:.9g}" for value in values]
+            for index, rollout in enumerate(rollouts)
+            for step, values in enumerate(rollout)
+        )
+        write_table(path, COLUMNS, rows)
         paths.append(path)
     return paths
 

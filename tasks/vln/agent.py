@@ -266,8 +266,8 @@ def path_likelihoods(agent: Agent, houses: Houses, episodes: Batch) -> Tensor:
     return likelihoods
 
 
-def discounted_returns(rewards: Tensor, walked: Tensor, last: Tensor, discount: float = DISCOUNT) -> Tensor:
-    """Returns of steps that end in a state of some value.
+def discounted_returns(rewards: Tensor, walked: Tensor, last: Tensor) -> Tensor:
+    """Returns of steps that end in a state of some value, discounted by :data:`DISCOUNT`.
 
     Parameters
     ----------
@@ -277,18 +277,16 @@ def discounted_returns(rewards: Tensor, walked: Tensor, last: Tensor, discount: 
         Which steps were taken; an episode's are the first ones.
     last : Tensor [n]
         The value of the state after the last step, 0 for episodes that stopped.
-    discount : float
-        In [0, 1].
 
     Returns
     -------
     Tensor [T, n]
-        R_t = r_t + discount R_(t+1), 0 for steps that were not taken.
+        R_t = r_t + DISCOUNT R_(t+1), 0 for steps that were not taken.
     """
     returns = torch.zeros_like(rewards)
     following = last
     for step in range(len(rewards) - 1, -1, -1):
-        following = torch.where(walked[step], rewards[step] + discount * following, following)
+        following = torch.where(walked[step], rewards[step] + DISCOUNT * following, following)
         returns[step] = torch.where(walked[step], following, torch.zeros_like(following))
     return returns
 

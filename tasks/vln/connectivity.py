@@ -181,6 +181,10 @@ def _truths(values: list[Any], *shape: int) -> np.ndarray:
     return truths
 
 
+#: Of the paths of R2R: shortest paths of so many edges and at least so many metres (Anderson et al., Section 4).
+EDGES, SHORTEST = (4, 6), 5.0
+
+
 @dataclass(frozen=True, eq=False)
 class ShortestPaths:
     """``distance [N, N]`` in metres along edges, infinite where there is no path; ``following [N, N]``, the viewpoint

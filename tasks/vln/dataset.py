@@ -1,8 +1,7 @@
 """A folder of houses: their graphs and paths with instructions, and who trains on which. Read once per process.
 
-Paths that nobody described are drawn as those of R2R were: shortest paths of 4 to 6 edges and at least 5 m (Anderson et
-al., CVPR 2018, Section 4). Sampled paths with a speaker's instructions are the augmented data of FedVLN (Zhou and Wang,
-ECCV 2022, Section 4.1).
+Paths that nobody described are drawn as those of R2R were (:data:`~fedapps.tasks.vln.connectivity.EDGES`). Sampled
+paths with a speaker's instructions are the augmented data of FedVLN (Zhou and Wang, ECCV 2022, Section 4.1).
 
 ``python -m fedapps.tasks.vln.dataset FOLDER words.txt`` writes the vocabulary of a folder of houses, for nodes whose
 folders hold one house.
@@ -20,16 +19,15 @@ import numpy as np
 from fedapps.tasks.profiles import check_partition
 
 from fedapps.base.errors import DataError
+from fedapps.base.options import split_names
 from fedapps.base.seeding import generator
 from fedapps.base.text_files import found_in
 
-from .connectivity import Graph, graph_files, read_graphs, shortest_paths
+from .connectivity import EDGES, SHORTEST, Graph, graph_files, read_graphs, shortest_paths
 from .instructions import FILES, InstructedPath, Vocabulary, find_dataset, in_folder, read_split
 from .options import Options
 
 SPLITS = ("train", "val_seen", "val_unseen")
-EDGES = (4, 6)
-SHORTEST = 5.0  # metres
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +180,7 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
     """
     files = [*graph_files(folder), *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values()))]
     stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
-    dataset = _read(folder, options.dataset, options.spoken, stamp)
+    dataset = _read(folder, options.dataset, split_names(options.languages), stamp)
     return (
         _with_described(dataset, options.described_share, options.sample_seed) if options.described_share else dataset
     )

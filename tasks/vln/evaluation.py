@@ -27,37 +27,24 @@ from .options import Options
 from .speaker import Speaker, moves_of
 from .walks import METRICS, CorpusCounts, Observation, Walks, bleu, bleu_statistics, navigation_metrics, observe
 
+CHUNK = 256  # paths that are walked, described or looked at at once
+DRAWN = 6  # paths of a split
 MOVES = 5
 _LIMIT = 100  # actions, for the shortest path
-#: Takes what agents see, the number of the step, the teacher's candidates and a generator; gives candidates.
-Walker = Callable[[Observation, int, Tensor, np.random.Generator], Tensor]
-_CHUNK = 256  # paths that are looked at at once
+#: Takes what agents see and a generator; gives candidates.
+Move = Callable[[Observation, np.random.Generator], Tensor]
 _TRIED = 300  # instructions of which one fits most paths
 _LOOK_MOVES = 7  # of a path that count for its look
 
 
-def random_walk(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+def anywhere(seen: Observation, rng: np.random.Generator) -> Tensor:
     """Any neighbour."""
-    if step == MOVES:
-        return torch.zeros_like(teacher)
     return _best(seen, torch.from_numpy(rng.random(seen.exists.shape)))
 
 
-def forward(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+def forward(seen: Observation, rng: np.random.Generator) -> Tensor:
     """The neighbour that is most straight on."""
-    if step == MOVES:
-        return torch.zeros_like(teacher)
     return _best(seen, seen.candidate_angles[..., 1])
-
-
-def random_heading(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
-    """Any neighbour first, and straight on from there."""
-    return random_walk(seen, step, teacher, rng) if step == 0 else forward(seen, step, teacher, rng)
-
-
-def shortest_path(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
-    """The teacher's candidate."""
-    return teacher
 
 
 def _best(seen: Observation, score: Tensor) -> Tensor:
@@ -68,19 +55,28 @@ def _best(seen: Observation, score: Tensor) -> Tensor:
     return torch.where(possible.any(dim=1), choice, torch.zeros_like(choice))
 
 
-WALKERS: Mapping[str, Walker] = {
-    "random": random_heading,
-    "random walk": random_walk,
-    "forward": forward,
-    "shortest path": shortest_path,
+#: The first move of each walker and its further ones; None follows the teacher.
+WALKERS: Mapping[str, tuple[Move, Move] | None] = {
+    "random": (anywhere, forward),
+    "random walk": (anywhere, anywhere),
+    "forward": (forward, forward),
+    "shortest path": None,
 }
 
 
-def walk(houses: Houses, episodes: Batch, walker: Walker, rng: np.random.Generator) -> Mapping[str, Tensor]:
+def walk(
+    houses: Houses, episodes: Batch, walker: tuple[Move, Move] | None, rng: np.random.Generator
+) -> Mapping[str, Tensor]:
     """The metrics of each episode (:func:`~fedapps.tasks.vln.walks.navigation_metrics`) under a walker."""
     walks = Walks(houses, episodes)
     for step in range(_LIMIT):
-        walks.step(walker(walks.observe(), step, walks.teacher(), rng))
+        if walker is None:
+            action = walks.teacher()
+        elif step == MOVES:
+            action = torch.zeros_like(walks.active)
+        else:
+            action = walker[step > 0](walks.observe(), rng)
+        walks.step(action)
         if not len(walks.active):
             break
     return navigation_metrics(houses, *walks.trails(), episodes["path"], episodes["path_length"])
@@ -124,7 +120,7 @@ def looks_of(houses: Houses, episodes: Batch) -> Tensor:
     rows = one_per_path(episodes)
     path, length = episodes["path"][rows], episodes["path_length"][rows]
     looks = []
-    for part in torch.split(torch.arange(len(rows)), _CHUNK):
+    for part in torch.split(torch.arange(len(rows)), CHUNK):
         visited, facing, candidate = moves_of(houses, path[part], length[part], episodes["facing"][rows[part]])
         seen = observe(houses, visited.flatten(), facing.flatten())
         angles = seen.candidate_angles[torch.arange(visited.numel()), candidate.flatten()].view(*visited.shape, 4)
@@ -208,10 +204,6 @@ def _looks(dataset: Dataset, split: str, scans: Sequence[str], options: Options)
 def _reported(references: References) -> References:
     """Without the references that have no metric."""
     return {name: metrics for name, metrics in references.items() if metrics}
-
-
-CHUNK = 256  # episodes that are walked at once
-DRAWN = 6  # paths of a split
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
 """Networks of the task "vln" as other programs run them: without houses, which these show to them as tensors."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from fedapps.tasks.answers import Network
@@ -90,10 +92,7 @@ def agent_network(agent: Agent) -> Network:
     """An agent's step, with an example of its inputs."""
     sizes, generator = agent.sizes, torch.Generator().manual_seed(0)
     count, length, candidates = 2, 7, 4
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
+    drawn = partial(torch.randn, generator=generator)
     inputs = {
         "tokens": torch.randint(1, sizes.vocabulary, (count, length), generator=generator),
         "length": torch.tensor([length, length - 2]),
@@ -107,26 +106,19 @@ def agent_network(agent: Agent) -> Network:
         "cell": drawn(count, sizes.hidden),
         "first": torch.tensor([True, False]),
     }
-    dynamic = {name: {0: "batch"} for name in inputs}
-    dynamic["tokens"][1] = "words"
-    for name in ("candidates", "candidate_angles", "exists"):
-        dynamic[name][1] = "candidates"
+    second = {"tokens": "words", **dict.fromkeys(("candidates", "candidate_angles", "exists"), "candidates")}
     outside = (
         "One action at a time: the walk through a house, what is seen there and the numbers of words stay outside; "
         "attended and cell go from step to step."
     )
-    outputs = ("logits", "next_attended", "next_cell")
-    return Network(AgentStep(agent).eval(), tuple(inputs.values()), tuple(inputs), outputs, dynamic, outside)
+    return _network(AgentStep(agent), inputs, second, ("logits", "next_attended", "next_cell"), outside)
 
 
 def speaker_network(speaker: Speaker) -> Network:
     """A speaker's words, with an example of their inputs."""
     sizes, generator = speaker.sizes, torch.Generator().manual_seed(0)
     count, stops, length = 2, 5, 7
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
+    drawn = partial(torch.randn, generator=generator)
     inputs = {
         "taken": drawn(count, stops, sizes.features),
         "angles": drawn(count, stops, 4),
@@ -135,10 +127,14 @@ def speaker_network(speaker: Speaker) -> Network:
         "length": torch.tensor([stops, stops - 1]),
         "words": torch.randint(1, sizes.vocabulary, (count, length), generator=generator),
     }
-    dynamic = {name: {0: "batch"} for name in inputs}
-    for name in ("taken", "angles", "views", "view_angles"):
-        dynamic[name][1] = "stops"
-    dynamic["words"][1] = "words"
+    second = {"words": "words", **dict.fromkeys(("taken", "angles", "views", "view_angles"), "stops")}
     outside = "What is seen along a path, the choice of the next word and the numbers of words stay outside."
-    module = SpeakerWords(speaker).eval()
-    return Network(module, tuple(inputs.values()), tuple(inputs), ("logits",), dynamic, outside)
+    return _network(SpeakerWords(speaker), inputs, second, ("logits",), outside)
+
+
+def _network(
+    module: nn.Module, inputs: Mapping[str, Tensor], second: Mapping[str, str], outputs: tuple[str, ...], outside: str
+) -> Network:
+    """The network with these ``inputs``, of which ``second`` names the second dimensions that may have other sizes."""
+    dynamic = {name: {0: "batch"} | ({1: second[name]} if name in second else {}) for name in inputs}
+    return Network(module.eval(), tuple(inputs.values()), tuple(inputs), outputs, dynamic, outside)

@@ -284,10 +284,7 @@ class RoomClassifier:
 
     def posterior(self, amounts: Sequence[Mapping[str, float]]) -> np.ndarray:
         """Probabilities ``[N, 12]`` at N viewpoints, given the amount of each label around them."""
-        logits = _table(amounts, self.labels) @ self.weight + self.bias
-        logits -= logits.max(axis=1, keepdims=True)
-        odds: np.ndarray = np.exp(logits)
-        posterior: np.ndarray = odds / odds.sum(axis=1, keepdims=True)
+        posterior: np.ndarray = scipy.special.softmax(_table(amounts, self.labels) @ self.weight + self.bias, axis=1)
         return posterior
 
 

@@ -120,10 +120,10 @@ class Vocabulary:
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, texts: Iterable[str], size: int, min_count: int = MIN_COUNT) -> "Vocabulary":
-        """The most frequent words that occur ``min_count`` times, so that no more than ``size`` numbers are used."""
+    def of(cls, texts: Iterable[str], size: int) -> "Vocabulary":
+        """The most frequent words that occur ``MIN_COUNT`` times, so that no more than ``size`` numbers are used."""
         counts = Counter(word for text in texts for word in words_of(text))
-        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+        kept = sorted((word for word in counts if counts[word] >= MIN_COUNT), key=lambda word: (-counts[word], word))
         return cls(tuple(kept[: max(0, size - len(RESERVED))]))
 
     @classmethod

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapps.base.errors import DataError
-from fedapps.base.options import option, split_names
+from fedapps.base.options import option
 
 from .features import WIDTHS
 from .instructions import DEFAULT_FOLDER
@@ -187,11 +187,6 @@ class Options:
     def sizes(self) -> Sizes:
         """Widths of the networks."""
         return Sizes(self.vocabulary_size, self.width, self.word_width, self.hidden, self.action_width)
-
-    @property
-    def spoken(self) -> tuple[str, ...]:
-        """The languages to read; empty for all."""
-        return split_names(self.languages)
 
     @property
     def cache_folder(self) -> Path:

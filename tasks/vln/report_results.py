@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
@@ -26,15 +25,11 @@ _MOST_METHODS = 4
 _SENTENCE_METRICS = ("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen.distinct")
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """The ``description`` of a path by a speaker, and the ``instruction`` that a person wrote."""
-
-    instruction: str
-    description: str
+#: What a person wrote about a path, and what a speaker said.
+Sentences = tuple[str, str]
 
 
-def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
+def read_sentences(arrays: Arrays) -> dict[str, Sentences]:
     """Read the sentences by their path, such as ``val_unseen.0``.
 
     Raises
@@ -43,7 +38,7 @@ def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
         If a text is malformed.
     """
     return {
-        path: Sentence(arrays.text(f"{path}.instruction"), arrays.text(f"{path}.said"))
+        path: (arrays.text(f"{path}.instruction"), arrays.text(f"{path}.said"))
         for path in recorded_paths(arrays)
         if f"{path}.said" in arrays
     }
@@ -51,13 +46,12 @@ def read_sentences(arrays: Arrays) -> dict[str, Sentence]:
 
 def section(run: ReportedRun) -> Markup | None:
     """The success rate, or BLEU, of each house, then sentences; None for tasks without houses."""
-    parts = [part for part in (house_results(run), described_paths(run)) if part is not None]
-    return Markup("\n").join(parts) if parts else None
+    return Markup("\n").join(part for part in (house_results(run), described_paths(run)) if part) or None
 
 
 def described_paths(run: ReportedRun) -> Markup | None:
     """A table of scores and a table of sentences; None for tasks without a speaker."""
-    sentences: dict[tuple[str, str], dict[str, Sentence]] = {}  # by (node, path) and method
+    sentences: dict[tuple[str, str], dict[str, Sentences]] = {}  # by (node, path) and method
     for (method, node), path in sorted(run.traces.items(), key=lambda item: item[0][1]):
         if method in run.methods[:_MOST_METHODS]:
             for number, sentence in read_sentences(Arrays(path)).items():
@@ -68,8 +62,8 @@ def described_paths(run: ReportedRun) -> Markup | None:
     rows = [
         [
             node,
-            _short(next(iter(row.values())).instruction),
-            *(_short(row[method].description) if method in row else "–" for method in methods),
+            _short(next(iter(row.values()))[0]),
+            *(_short(row[method][1]) if method in row else "–" for method in methods),
         ]
         for (node, _), row in _spread(sentences)
     ]
@@ -90,8 +84,8 @@ def _short(text: str) -> str:
 
 
 def _spread(
-    sentences: Mapping[tuple[str, str], Mapping[str, Sentence]],
-) -> list[tuple[tuple[str, str], Mapping[str, Sentence]]]:
+    sentences: Mapping[tuple[str, str], Mapping[str, Sentences]],
+) -> list[tuple[tuple[str, str], Mapping[str, Sentences]]]:
     """A few paths: the first of each house, then the second and so on, unseen houses first."""
 
     def rank(key: tuple[str, str]) -> tuple[int, bool, str]:
@@ -115,7 +109,7 @@ def house_results(run: ReportedRun) -> Markup | None:
     return section_markup(
         Path(__file__).parent,
         "house_results",
-        baseline=_baseline(next(iter(by_metric.values()))) if len(run.methods) > 1 else "",
+        baseline=next(iter(next(iter(by_metric.values())))) if len(run.methods) > 1 else "",
         figures=[(metric.axis, *_figure(run, metric, values)) for metric, values in by_metric.items()],
     )
 
@@ -129,15 +123,9 @@ def _values(run: ReportedRun, name: str) -> Values:
     return values
 
 
-def _baseline(values: Values) -> str:
-    """The first method, such as the model before pre-exploration."""
-    return next(iter(values))
-
-
 def _figure(run: ReportedRun, metric: Metric, values: Values) -> tuple[Markup, bool]:
     """The figure, and whether it is wide."""
-    baseline = _baseline(values)
-    before = values[baseline]
+    baseline, before = next(iter(values.items()))  # the first method, such as the model before pre-exploration
     others = {method: row for method, row in values.items() if method != baseline} or {baseline: before}
     houses = sorted({node for row in values.values() for node in row}, key=lambda node: (before.get(node, 0.0), node))
     titles = {method: _title(method, before, row, metric) for method, row in others.items()}

@@ -261,7 +261,8 @@ class VlnTask(Task):
         for split in TESTED:
             if split not in data.splits:
                 continue
-            episodes, paths = data.splits[split], _paths(data, split)
+            episodes = data.splits[split]
+            paths = cast(Mapping[str, Sequence[InstructedPath]], data.extra["paths"])[split]
             if isinstance(model, Speaker):
                 sentences = evaluation.describe_all(model, houses, episodes, _words(data), self.options.max_length)
                 metrics |= evaluation.sentence_metrics(split, sentences, paths)
@@ -285,7 +286,3 @@ def _houses(data: NodeData) -> Houses:
 
 def _words(data: NodeData) -> Vocabulary:
     return cast(Vocabulary, data.extra["vocabulary"])
-
-
-def _paths(data: NodeData, split: str) -> Sequence[InstructedPath]:
-    return cast(Mapping[str, Sequence[InstructedPath]], data.extra["paths"])[split]

@@ -27,7 +27,8 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.vision import PUBLISHED_NAMES, classifiers, without_counters
 from torch import Tensor, fx, nn
 
-from .options import HEAD, require_backbone
+#: The value of ``vpr.trained-from`` that freezes the whole backbone.
+HEAD = "head"
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def divide(network: nn.Module, last: str, first: str | None) -> Parts:
             f"its computation depends on the values of the images, so it cannot be divided ({error})"
         ) from error
     start = next(node for node in graph.nodes if node.op == "placeholder")
-    cut = tracer.call(last).output_node(last)
-    middle = tracer.call(first).input_node(first) if first else start
+    cut = tracer.output_of(last)
+    middle = tracer.input_of(first) if first else start
     if middle is cut or middle not in _needed(cut, start):
         raise ValueError(f"the layer {first!r} comes after the layer {last!r}; exchange them")
     if middle is not start and start in _needed(cut, middle):
@@ -78,47 +79,42 @@ def divide(network: nn.Module, last: str, first: str | None) -> Parts:
     return Parts(_computation(graph, start, middle), _computation(graph, middle, cut))
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The arguments and the result of one call of a layer."""
-
-    arguments: tuple[Any, ...]
-    result: Any
-
-    def input_node(self, name: str) -> fx.Node:
-        return _node_of(self.arguments[0] if len(self.arguments) == 1 else None, f"the layer {name!r} does not take")
-
-    def output_node(self, name: str) -> fx.Node:
-        return _node_of(self.result, f"the layer {name!r} does not give")
-
-
-def _node_of(value: Any, what: str) -> fx.Node:
-    if not isinstance(value, fx.Proxy):
-        raise ValueError(f"{what} exactly one tensor; name the block that contains it")
-    return value.node
-
-
 class _Tracer(fx.Tracer):
-    """Notes each call of a module. Modules that contain none of the layers ``named`` are not entered."""
+    """Notes what each call of a module takes and gives. Modules that contain none of the layers ``named`` are not
+    entered.
+    """
 
     def __init__(self, named: list[str]) -> None:
         super().__init__()
         self.named = named
-        self.calls: dict[str, list[_Call]] = {}
+        self.calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not any(name.startswith(f"{module_qualified_name}.") for name in self.named)
 
     def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super().call_module(m, forward, args, kwargs)
-        self.calls.setdefault(self.path_of_module(m), []).append(_Call((*args, *kwargs.values()), result))
+        self.calls.setdefault(self.path_of_module(m), []).append(((*args, *kwargs.values()), result))
         return result
 
-    def call(self, name: str) -> _Call:
+    def input_of(self, name: str) -> fx.Node:
+        arguments, _ = self._call(name)
+        return _node_of(arguments[0] if len(arguments) == 1 else None, f"the layer {name!r} does not take")
+
+    def output_of(self, name: str) -> fx.Node:
+        return _node_of(self._call(name)[1], f"the layer {name!r} does not give")
+
+    def _call(self, name: str) -> tuple[tuple[Any, ...], Any]:
         calls = self.calls.get(name, [])
         if len(calls) != 1:
             raise ValueError(f"the network calls the layer {name!r} {len(calls)} times; name one that it calls once")
         return calls[0]
+
+
+def _node_of(value: Any, what: str) -> fx.Node:
+    if not isinstance(value, fx.Proxy):
+        raise ValueError(f"{what} exactly one tensor; name the block that contains it")
+    return value.node
 
 
 def _check_exists(network: nn.Module, name: str) -> None:
@@ -265,6 +261,15 @@ BACKBONES: Mapping[str, Backbone] = MappingProxyType(
         "squeezenet1_1-stride8": Backbone("squeezenet1_1", "features.12", "features.9", omitted="features.8"),
     }
 )
+
+
+def require_backbone(name: str) -> None:
+    """Raise :class:`DataError` unless ``name`` is one of ``BACKBONES`` or has the form ``NETWORK@LAYER``."""
+    if name not in BACKBONES and not all(name.partition("@")):
+        raise DataError(
+            f"vpr.backbone = {name!r}: must be one of {', '.join(BACKBONES)}, or NETWORK@LAYER, a classifier of "
+            "torchvision cut after one of its layers (resnet50@layer3)"
+        )
 
 
 def backbone(name: str, trained_from: str = "", *, train_all: bool = False) -> Backbone:

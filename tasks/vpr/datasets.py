@@ -179,10 +179,12 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
         places.of_city(*validation) if validation else None,
         inspection,
     )
-    if dataset.test is not None:
-        require_complete(dataset.test, folder, "common test", "vpr.test-cities")
-    if dataset.validation is not None:
-        require_complete(dataset.validation, folder, "common validation", "vpr.validation-cities")
+    for name, common in (("test", dataset.test), ("validation", dataset.validation)):
+        if common is not None and (lacking := incomplete_cities(common)):
+            raise DataError(
+                f"{folder}: the common {name} set needs queries and a database in each of its cities: "
+                f"{_named(lacking)}; add the images, or name other cities in vpr.{name}-cities"
+            )
     return dataset
 
 
@@ -199,10 +201,8 @@ def kind_of(folder: Path, options: Options) -> str:
     DataError
         The folder has no data set, or the marks of several.
     """
-    return options.dataset if options.dataset != "auto" else _found(folder, options)
-
-
-def _found(folder: Path, options: Options) -> str:
+    if options.dataset != "auto":
+        return options.dataset
     marks = {
         "msls": folder / "train_val",
         "nordland": folder / readers.NORDLAND_FILE,
@@ -222,23 +222,22 @@ def _found(folder: Path, options: Options) -> str:
 
 def _read(kind: str, folder: Path, options: Options) -> Places:
     if kind == "nordland":
-        return readers.read_nordland(
+        places = readers.read_nordland(
             folder,
             stretches=options.nordland_stretches,
             regions=options.nordland_regions,
             metres_per_frame=options.nordland_spacing,
         )
-    if kind == "indoor":
+    elif kind == "indoor":
         places = readers.read_indoor(folder)
-        places.store.limit(options.max_pixels)
-        return places
-    if kind == "msls":
+    elif kind == "msls":
         places = readers.read_msls(folder)
         columns, advice = "easting and northing in postprocessed.csv", "use UTM coordinates, as the release does"
+        refuse_degrees(places, options.far, f"{folder}: {columns}", advice)
     else:
         places = readers.read_image_table(folder / options.table_file)
-        columns, advice = f"columns x and y of {options.table_file}", "name the columns lon and lat"
-    refuse_degrees(places, options.far, f"{folder}: {columns}", advice)
+        columns = f"columns x and y of {options.table_file}"
+        refuse_degrees(places, options.far, f"{folder}: {columns}", "name the columns lon and lat")
     places.store.limit(options.max_pixels)
     return places
 
@@ -284,27 +283,6 @@ def complete_for_training(places: Places, folder: Path) -> Places:
         )
     logger.warning("%s: excluded from training: %s", folder, _named(lacking))
     return places.of_city(*(city for city in places.cities if city not in lacking))
-
-
-def require_complete(places: Places, folder: Path, purpose: str, key: str) -> None:
-    """Raise :class:`DataError` if a city lacks queries or a database.
-
-    Parameters
-    ----------
-    places : Places
-        The images.
-    folder : Path
-        The folder of the images, for the message.
-    purpose : str
-        What the images are for, for the message.
-    key : str
-        The option that selects the cities.
-    """
-    if lacking := incomplete_cities(places):
-        raise DataError(
-            f"{folder}: the {purpose} set needs queries and a database in each of its cities: {_named(lacking)}; add "
-            f"the images, or name other cities in {key}"
-        )
 
 
 def _named(lacking: dict[str, str]) -> str:

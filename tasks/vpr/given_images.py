@@ -1,7 +1,7 @@
 """Images that somebody has in hand, with the positions that are known of them: files, a folder, a table, arrays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,14 +74,13 @@ class GivenImages:
     def select(self, wanted: np.ndarray) -> "GivenImages":
         """Return some of the images; ``wanted`` are their places, ascending, or a mask."""
         places = np.arange(len(self))[wanted].tolist()
-        return GivenImages(
-            self.source,
-            self.rows[places],
-            tuple(self.names[index] for index in places),
-            self.position[places],
-            self.degrees,
-            tuple(self.cities[index] for index in places),
-            None if self.query is None else self.query[places],
+        return replace(
+            self,
+            rows=self.rows[places],
+            names=tuple(self.names[index] for index in places),
+            position=self.position[places],
+            cities=tuple(self.cities[index] for index in places),
+            query=None if self.query is None else self.query[places],
         )
 
 
@@ -98,32 +97,18 @@ class _InHand:
         return picture_of(self.images[index], f"image {index}")
 
 
-def in_hand(
-    images: Sequence[GivenImage] | np.ndarray | Tensor, position: np.ndarray | None, names: Sequence[str] | None = None
-) -> GivenImages:
+def in_hand(images: Sequence[GivenImage] | np.ndarray | Tensor) -> GivenImages:
     """Return a sequence of images, or arrays of equal sizes ``[n, H, W, 3]`` or tensors ``[n, 3, H, W]``.
 
-    Without ``names``, files are called by their paths and other images by their numbers. Nothing is decoded.
-
-    Raises
-    ------
-    DataError
-        ``position`` is not ``[n, 2]``, or ``names`` are not n.
+    Files are called by their paths and other images by their numbers. Nothing is decoded. Raise :class:`DataError` for
+    an array of another shape.
     """
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim != 4:
         raise DataError(f"images of shape {list(images.shape)}; expected a list, [n, H, W, 3] or [n, 3, H, W]")
     image_list = list(images)
-    default_names = [
-        str(image) if isinstance(image, (str, Path)) else str(index) for index, image in enumerate(image_list)
-    ]
-    if names is not None and len(names) != len(image_list):
-        raise DataError(f"{len(names)} names of {len(image_list)} images; expected one for each")
-    return GivenImages(
-        _InHand(image_list),
-        np.arange(len(image_list)),
-        tuple(default_names if names is None else map(str, names)),
-        positions_of(position, len(image_list)),
-    )
+    count = len(image_list)
+    names = (str(image if isinstance(image, (str, Path)) else index) for index, image in enumerate(image_list))
+    return GivenImages(_InHand(image_list), np.arange(count), tuple(names), positions_of(None, count))
 
 
 def positions_of(position: object, count: int, *, degrees: bool = False) -> np.ndarray:

@@ -56,13 +56,7 @@ class ImageFiles:
         return len(self.names)
 
     def decode(self, index: int) -> Image.Image:
-        path = self.folder / self.names[index]
-        try:
-            return _decoded(path.read_bytes(), str(path), self.max_pixels)
-        except FileNotFoundError as error:
-            raise DataError(f"{path}: no such file, although a table lists it") from error
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        return _decoded(self, index, str(self.folder / self.names[index]), "file")
 
     def name(self, index: int) -> str:
         """Return the name of an image, for messages."""
@@ -132,11 +126,7 @@ class ImageTar:
         return len(self.members)
 
     def decode(self, index: int) -> Image.Image:
-        name = f"{self.path}, {self.name(index)}"
-        try:
-            return _decoded(self.open(index).read(), name, self.max_pixels)
-        except FileNotFoundError as error:
-            raise DataError(f"{name}: no such member, although a table lists it") from error
+        return _decoded(self, index, f"{self.path}, {self.name(index)}", "member")
 
     def name(self, index: int) -> str:
         """Return the name of an image, for messages."""
@@ -214,8 +204,14 @@ class ImageStore:
                 self._bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
-def _decoded(content: bytes, name: str, max_pixels: int) -> Image.Image:
-    return decoded(content, name, max_pixels, limit=LIMIT, replace=_REPLACE)
+def _decoded(source: ImageFiles | ImageTar, index: int, name: str, what: str) -> Image.Image:
+    try:
+        with source.open(index) as file:
+            return decoded(file.read(), name, source.max_pixels, limit=LIMIT, replace=_REPLACE)
+    except FileNotFoundError as error:
+        raise DataError(f"{name}: no such {what}, although a table lists it") from error
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {error.strerror}") from error
 
 
 def _is_file(path: Path) -> bool:

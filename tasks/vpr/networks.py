@@ -241,9 +241,9 @@ class PlaceNetwork(nn.Module):
         width: int,
         pooling: str,
         *,
-        normalisation: Normalisation = "imagenet",
+        normalisation: Normalisation,
         batch_norms: BatchNorms,
-        projection: int = 0,
+        projection: int,
     ) -> None:
         super().__init__()
         self.width = projection or width
@@ -253,7 +253,6 @@ class PlaceNetwork(nn.Module):
         self.projection = nn.Linear(width, projection, bias=False) if projection else None
         if self.projection is not None:
             nn.init.orthogonal_(self.projection.weight)
-        self.frozen.requires_grad_(False)
         self._kept: list[nn.Module] = [self.frozen]
         if batch_norms == "frozen":
             self._kept += [module for module in self.trained.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -284,51 +283,6 @@ class PlaceNetwork(nn.Module):
         return pooled if self.projection is None else normalize(self.projection(pooled), dim=1)
 
 
-def place_network(
-    name: str,
-    pooling: str = "gem",
-    *,
-    weights: Path | str | None = None,
-    trained_from: str = "",
-    normalisation: Normalisation | None = None,
-    batch_norms: BatchNorms = "frozen",
-    train_all: bool = False,
-    projection: int = 0,
-) -> PlaceNetwork:
-    """Return a network.
-
-    Parameters
-    ----------
-    name : str
-        The backbone (:func:`fedapps.tasks.vpr.backbones.backbone`).
-    pooling : str
-        A name in ``POOLINGS``.
-    weights : Path or str, optional
-        The file of the backbone's weights, or their name in torchvision (``ResNet18_Weights.IMAGENET1K_V1``). Without
-        it weights are drawn from torch's global generator.
-    trained_from : str
-        The first layer that is trained; '' for the backbone's own choice.
-    normalisation : str, optional
-        The normalisation with which the weights were trained. The default is that of :func:`normalisation_for`.
-    batch_norms, projection
-        See :class:`PlaceNetwork`.
-    train_all : bool
-        Whether to freeze no layer.
-
-    Raises
-    ------
-    DataError
-        A name is unknown, the layers do not divide the network, or the weights cannot be read or do not fit.
-    """
-    cut = backbone(name, trained_from, train_all=train_all)
-    parts = cut.parts() if weights is None else _loaded(name, cut, weights)
-    if normalisation is None:
-        normalisation = normalisation_for(name, weights)
-    return PlaceNetwork(
-        *parts, cut.width, pooling, normalisation=normalisation, batch_norms=batch_norms, projection=projection
-    )
-
-
 def normalisation_for(name: str, weights: Path | str | None) -> Normalisation:
     """The normalisation of images with which the weights of a backbone were trained.
 
@@ -340,18 +294,24 @@ def normalisation_for(name: str, weights: Path | str | None) -> Normalisation:
 
 
 def network_of(options: Options, normalisation: Normalisation | None = None) -> PlaceNetwork:
-    """Return the network that ``options`` describe, as :func:`place_network` does.
+    """Return the network that ``options`` describe, with weights as they say, or drawn from torch's global generator.
 
     With the ``normalisation`` of a stored model, weights are drawn and no file of weights is read.
+
+    Raises
+    ------
+    DataError
+        A name is unknown, the layers do not divide the network, or the weights cannot be read or do not fit.
     """
-    return place_network(
-        options.backbone,
+    cut = backbone(options.backbone, options.trained_from, train_all=options.train_all)
+    weights = options.given_weights if normalisation is None else None
+    parts = cut.parts() if weights is None else _loaded(options.backbone, cut, weights)
+    return PlaceNetwork(
+        *parts,
+        cut.width,
         options.pooling,
-        weights=options.given_weights if normalisation is None else None,
-        trained_from=options.trained_from,
-        normalisation=normalisation,
+        normalisation=normalisation or normalisation_for(options.backbone, weights),
         batch_norms=cast(BatchNorms, options.batch_norms),
-        train_all=options.train_all,
         projection=options.projection,
     )
 

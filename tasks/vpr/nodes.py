@@ -4,6 +4,7 @@ Clients and the queries that they can train on follow from positions.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,7 +26,6 @@ from .places import Places, in_range_of_degrees
 from .retrieval import drawn_of_each
 from .splits import (
     Client,
-    clients_per_city,
     clustering_split,
     group_split,
     hold_out,
@@ -79,7 +79,11 @@ def clients_of(
             "'random' has clients, so some train on what others hold out; set it to 0, or decrease num-nodes"
         )
     # By chance nothing may be near: such a client is a node that never trains.
-    trained = [c for c in clients if options.split == "random" or _can_train(c, dataset.training, options)]
+    trained = [
+        client
+        for client in clients
+        if options.split == "random" or len(queries_to_train_on(client.key, client.places(dataset.training), options))
+    ]
     return tuple(sorted(trained, key=lambda client: client.key)), held
 
 
@@ -150,11 +154,7 @@ def _split(dataset: Dataset, options: Options, num_nodes: int, features: Callabl
     near = proximity_split(places, options.proximity, seed)
     if options.split == "proximity":
         return near
-    return clustering_split(places, features(), clients_per_city(near), seed)
-
-
-def _can_train(client: Client, places: Places, options: Options) -> bool:
-    return len(queries_to_train_on(client.key, client.places(places), options)) > 0
+    return clustering_split(places, features(), Counter(client.city for client in near), seed)
 
 
 logger = logging.getLogger(__name__)
@@ -207,6 +207,13 @@ def own_data(folder: Path, options: Options) -> NodeData:
 
 
 @lru_cache(maxsize=4)
+def split_clients(folder: Path, options: Options, num_nodes: int) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
+    """As :func:`clients_of`, of the data set in a folder, once per process."""
+    dataset = dataset_of(folder, options, own=False)
+    return clients_of(dataset, options, num_nodes, partial(sequence_features, dataset, options))
+
+
+@lru_cache(maxsize=4)
 def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     """Return the clients of a folder.
 
@@ -226,7 +233,7 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     """
     part = _common_part(folder, options, own=False)
     places, common = part.dataset.training, dict(part.common)
-    clients, held = clients_of(part.dataset, options, num_nodes, partial(sequence_features, part.dataset, options))
+    clients, held = split_clients(folder, options, num_nodes)
     if held:
         tracks = [track for client in held for track in client.tracks]
         name = f"validation of {num_nodes}"  # the clients that are held out depend on their number

@@ -9,28 +9,15 @@ from fedapps.tasks.vision import MAX_PIXELS, MOST_PIXELS
 from fedapps.base.errors import DataError
 from fedapps.base.options import option, split_names
 
+from .backbones import BACKBONES, HEAD, POOLINGS, require_backbone
 from .images import Size
 from .readers import METRES_PER_FRAME
 from .retrieval import Anywhere, NearestSequences, Pool
 
-#: The networks and poolings of :mod:`fedapps.tasks.vpr.backbones`, which imports this module.
-BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
-POOLINGS = ("gem", "spoc", "mac")
-#: The value of ``trained_from`` that freezes the whole backbone.
-HEAD = "head"
 #: The radius in metres of a Proximity client: the paper's, and a smaller one for simulated cities of a few streets.
 RADIUS, WORLD_RADIUS = 2000.0, 50.0
 #: The form of the names of torchvision's weights.
 _PUBLISHED = re.compile(r"[A-Za-z0-9_]+_Weights\.[A-Z0-9_]+")
-
-
-def require_backbone(name: str) -> None:
-    """Raise :class:`DataError` unless ``name`` is one of ``BACKBONES`` or has the form ``NETWORK@LAYER``."""
-    if name not in BACKBONES and not all(name.partition("@")):
-        raise DataError(
-            f"vpr.backbone = {name!r}: must be one of {', '.join(BACKBONES)}, or NETWORK@LAYER, a classifier of "
-            "torchvision cut after one of its layers (resnet50@layer3)"
-        )
 
 
 def require_weights(weights: Path | str | None) -> None:
@@ -66,7 +53,7 @@ class Options:
     table_file: str = option(
         "places.csv",
         "Table of dataset 'table' (.csv, .tsv or .jsonl): columns path, sequence, role, x and y or lon and lat, "
-        "and optionally city, continent, group, frame, heading",
+        "and optionally city, continent, group",
         data=True,
     )
     skip_unreadable: bool = option(
@@ -167,7 +154,7 @@ class Options:
         "torchvision (ResNet18_Weights.IMAGENET1K_V1), which is downloaded once; '' = random weights",
         path=True,
     )
-    pooling: str = option("gem", "Pooling of local features into a descriptor", choices=POOLINGS)
+    pooling: str = option("gem", "Pooling of local features into a descriptor", choices=tuple(POOLINGS))
     projection: int = option(
         0, "Width of a linear layer after the pooling, which gives the descriptor; 0 = no layer", minimum=0
     )

@@ -90,17 +90,6 @@ def refuse_far(
         raise table.fault(columns[0], far, f"more than 100 km from the median of its city; {advice}, and {_FAR}")
 
 
-def headings(table: Table, column: str) -> np.ndarray:
-    """Return viewing directions in degrees, float64 ``[n]``, NaN for empty cells.
-
-    Raise :class:`DataError` for a cell that is no number from -360 to 360.
-    """
-    values = table.numbers(column, missing=np.nan)
-    if len(wrong := np.flatnonzero(np.abs(values) > 360)):
-        raise table.fault(column, wrong, "expected degrees from -360 to 360, or an empty cell")
-    return values
-
-
 def in_range_of_degrees(places: "Places") -> bool:
     """Return whether all positions could be longitudes and latitudes. No real city lies near (0, 0)."""
     centres = [np.abs(places.of_city(city).position.mean(axis=0)).max() for city in places.cities]
@@ -167,10 +156,6 @@ class Places:
         positions in several cities.
     track : ndarray [n]
         The index of each image's sequence in ``tracks``, int64.
-    frame : ndarray [n]
-        The place of each image in its sequence, int64.
-    heading : ndarray [n]
-        The viewing direction in degrees clockwise from north, float64; NaN if unknown.
     """
 
     store: ImageStore
@@ -178,8 +163,6 @@ class Places:
     image: np.ndarray
     position: np.ndarray
     track: np.ndarray
-    frame: np.ndarray
-    heading: np.ndarray
 
     def __len__(self) -> int:
         return len(self.image)
@@ -212,14 +195,7 @@ class Places:
 
     def select(self, rows: np.ndarray) -> "Places":
         """Return some rows in the given order. ``tracks`` and the cached images are shared."""
-        return replace(
-            self,
-            image=self.image[rows],
-            position=self.position[rows],
-            track=self.track[rows],
-            frame=self.frame[rows],
-            heading=self.heading[rows],
-        )
+        return replace(self, image=self.image[rows], position=self.position[rows], track=self.track[rows])
 
     def of_city(self, *names: str) -> "Places":
         """Return the rows of some cities. Raise :class:`DataError` for a city without images."""
@@ -265,13 +241,7 @@ class Places:
         return self.store.load(self.image[np.asarray(rows, dtype=np.int64)], size)
 
 
-def build_places(
-    store: ImageStore,
-    tracks: Sequence[Track],
-    position: np.ndarray,
-    frame: np.ndarray,
-    heading: np.ndarray | None = None,
-) -> Places:
+def build_places(store: ImageStore, tracks: Sequence[Track], position: np.ndarray) -> Places:
     """Return the images of ``store`` in its order.
 
     Parameters
@@ -282,10 +252,6 @@ def build_places(
         The sequence of each image.
     position : ndarray [n, 2]
         Positions in metres.
-    frame : ndarray [n]
-        Places in the sequences.
-    heading : ndarray [n], optional
-        Viewing directions in degrees.
 
     Raises
     ------
@@ -301,8 +267,6 @@ def build_places(
         image=np.arange(len(tracks)),
         position=np.asarray(position, dtype=np.float64),
         track=np.array([number[track] for track in tracks], dtype=np.int64),
-        frame=np.asarray(frame, dtype=np.int64),
-        heading=np.full(len(tracks), np.nan) if heading is None else np.asarray(heading, dtype=np.float64),
     )
 
 

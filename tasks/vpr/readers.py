@@ -21,7 +21,7 @@ from fedapps.base.tables import Table, read_table, refuse_spellings
 from fedapps.base.text_files import arrays_in, found_in
 
 from .images import ImageArray, ImageFiles, ImageStore, ImageTar
-from .places import Places, Track, build_places, headings, projected, refuse_far, refuse_wide
+from .places import Places, Track, build_places, projected, refuse_far, refuse_wide
 
 ARCHIVE, METADATA = "images_128x96.tar", "metadata.csv"
 #: Far more than the 25 m beyond which an image shows a different place.
@@ -29,7 +29,7 @@ AREA_DISTANCE, FLOOR_DISTANCE = 100.0, 10_000.0
 
 
 def read_indoor(folder: Path) -> Places:
-    """Read the images of ``images_128x96.tar`` with the table ``metadata.csv``: floor, area, video, frame and split.
+    """Read the images of ``images_128x96.tar`` with the table ``metadata.csv``: floor, area, video and split.
 
     The gallery is the database. The positions of the images were not measured, so the place is the area of a floor
     ("liftspace_number" of floor 12 differs from that of floor 13). All images of an area have the same position; the
@@ -46,8 +46,7 @@ def read_indoor(folder: Path) -> Places:
     DataError
         A file or a column is missing, or a cell is invalid.
     """
-    names = ["id", "floor", "split", "area", "section", "floor_range", "video", "frame"]
-    table = read_table(folder / METADATA, names)
+    table = read_table(folder / METADATA, ["id", "floor", "split", "area", "section", "floor_range", "video"])
     query = table.words("split", {"query": True, "gallery": False})
     labels = [table.texts(name) for name in ("floor_range", "video", "section", "floor")]
     return build_places(
@@ -57,7 +56,6 @@ def read_indoor(folder: Path) -> Places:
             for city, video, continent, floor, asked in zip(*labels, query.tolist(), strict=True)
         ],
         _area_positions(table),
-        table.integers("frame"),
     )
 
 
@@ -86,18 +84,14 @@ def _level(table: Table, row: int, floor: str) -> int:
 
 
 NORDLAND_FILE = "nordland_64x32.npz"
+SEQUENCE_FRAMES = 10  # successive frames of a sequence, including those left out
 LINE_LENGTH = 729_000.0  # metres from Trondheim to Bodø
 #: 203.9 m, for 3,576 frames taken 10 s apart at the train's mean speed of 73 km/h.
 METRES_PER_FRAME = LINE_LENGTH / 3575
 
 
 def read_nordland(
-    path: Path,
-    *,
-    stretches: int = 30,
-    regions: int = 5,
-    sequence_length: int = 10,
-    metres_per_frame: float = METRES_PER_FRAME,
+    path: Path, *, stretches: int = 30, regions: int = 5, metres_per_frame: float = METRES_PER_FRAME
 ) -> Places:
     """Read summer as the database and winter as the queries.
 
@@ -114,8 +108,6 @@ def read_nordland(
         The number of stretches of equal length. They are the groups.
     regions : int
         The number of regions of equally many stretches. They take the place of cities.
-    sequence_length : int
-        The number of successive frames of a sequence, including those left out.
     metres_per_frame : float
         The distance between frames.
 
@@ -126,17 +118,23 @@ def read_nordland(
     """
     file = path / NORDLAND_FILE if path.is_dir() else path
     summer, winter, usable = _arrays(file)
-    if not 1 <= regions <= stretches <= len(usable) or sequence_length < 1:
+    if not 1 <= regions <= stretches <= len(usable):
         raise DataError(
-            f"{file}: {stretches} stretches in {regions} regions, in sequences of {sequence_length}; expected "
-            f"1 <= regions <= stretches <= {len(usable)} frames and sequences of at least 1 frame"
+            f"{file}: {stretches} stretches in {regions} regions; expected 1 <= regions <= stretches <= {len(usable)} "
+            "frames"
         )
     frames = np.flatnonzero(usable)
     of_stretch = frames * stretches // len(usable)
     first = -(-of_stretch * len(usable) // stretches)  # the first frame of the stretch
-    block = (frames - first) // sequence_length
+    block = (frames - first) // SEQUENCE_FRAMES
     tracks = [
-        _track(stretch, number, stretch * regions // stretches, query)
+        Track(
+            city=f"region-{stretch * regions // stretches}",
+            name=f"{stretch:03d}-{number:03d}",
+            query=query,
+            continent="europe",
+            group=f"stretch-{stretch:03d}",
+        )
         for query in (False, True)
         for stretch, number in zip(of_stretch.tolist(), block.tolist(), strict=True)
     ]
@@ -145,12 +143,7 @@ def read_nordland(
         ImageStore(ImageArray(np.concatenate([summer[frames], winter[frames]]))),
         tracks,
         np.concatenate([line, line]),
-        np.concatenate([frames, frames]),
     )
-
-
-def _track(stretch: int, number: int, region: int, query: bool) -> Track:
-    return Track(f"region-{region}", f"{stretch:03d}-{number:03d}", query, "europe", f"stretch-{stretch:03d}")
 
 
 def _grey(pixels: np.ndarray) -> bool:
@@ -225,11 +218,11 @@ def find_cities(root: Path) -> dict[str, Path]:
 def read_msls(root: Path) -> Places:
     """Read the images of cities whose positions are known, without panoramas.
 
-    The files of ``<root>/{train_val,test}/<city>/{query,database}/`` are ``raw.csv`` (``key, pano`` and optionally
-    ``ca``, the heading), ``postprocessed.csv`` (``key, easting, northing``: UTM in metres), ``seq_info.csv`` (``key,
-    sequence_key, frame_number``; the description of the release names the second ``sequence_id``) and
-    ``images/<key>.jpg``. A city may lack one of the two folders. Whether an image exists is checked when it is loaded.
-    The continents are those of :func:`continents_of`, "" for unknown cities.
+    The files of ``<root>/{train_val,test}/<city>/{query,database}/`` are ``raw.csv`` (``key, pano``),
+    ``postprocessed.csv`` (``key, easting, northing``: UTM in metres), ``seq_info.csv`` (``key, sequence_key``; the
+    description of the release names the second ``sequence_id``) and ``images/<key>.jpg``. A city may lack one of the
+    two folders. Whether an image exists is checked when it is loaded. The continents are those of
+    :func:`continents_of`, "" for unknown cities.
 
     Raises
     ------
@@ -252,12 +245,7 @@ def read_msls(root: Path) -> Places:
         ImageStore(ImageFiles(root, [name for part in parts for name in part[0]])),
         [track for part in parts for track in part[1]],
         np.concatenate([part[2] for part in parts]),
-        np.concatenate([part[3] for part in parts]),
-        np.concatenate([part[4] for part in parts]),
     )
-
-
-_Part = tuple[list[str], list[Track], np.ndarray, np.ndarray, np.ndarray]
 
 
 def _roles(city: Path) -> list[str]:
@@ -265,10 +253,10 @@ def _roles(city: Path) -> list[str]:
     return [role for role in ("query", "database") if (city / role).is_dir()]
 
 
-def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
-    """The names, sequences, positions, frames and headings of the images of one role."""
+def _read_part(root: Path, city: Path, role: str, continent: str) -> tuple[list[str], list[Track], np.ndarray]:
+    """The names, sequences and positions of the images of one role."""
     folder = city / role
-    raw = read_table(folder / "raw.csv", ["key", "pano"], ["ca"])
+    raw = read_table(folder / "raw.csv", ["key", "pano"])
     flat = np.flatnonzero(~raw.words("pano", _TRUTH))
     raw.distinct(["key"])
     if not len(flat):
@@ -287,14 +275,12 @@ def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
         [f"{inside}/images/{key}.jpg" for key in keys],
         [tracks[ordered.texts(sequence)[row]] for row in ordered_rows],
         position,
-        ordered.integers("frame_number")[ordered_rows],
-        headings(raw, "ca")[flat] if "ca" in raw else np.full(len(flat), np.nan),
     )
 
 
 def _read_sequences(path: Path) -> tuple[Table, str]:
     """The table of sequences, and the name of the column that identifies a sequence."""
-    table = read_table(path, ["key", "frame_number"], ["sequence_key", "sequence_id"])
+    table = read_table(path, ["key"], ["sequence_key", "sequence_id"])
     name = "sequence_id" if "sequence_id" in table and "sequence_key" not in table else "sequence_key"
     table.require([name])
     if "sequence_id" in table and table.texts("sequence_id") != table.texts(name):
@@ -312,7 +298,7 @@ def _rows_of(keys: Sequence[str], table: Table) -> np.ndarray:
 
 
 REQUIRED = ("path", "sequence", "role")
-OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
+OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group")
 #: The words in the column role, and whether they mean a query.
 ROLES = {"query": True, "database": False, "gallery": False}
 
@@ -325,9 +311,8 @@ def read_image_table(path: Path) -> Places:
     and ``lat`` (degrees). Degrees are projected to metres about the median of each city
     (:func:`~fedapps.tasks.vpr.places.projected`). A sequence with images of both roles counts as two sequences.
 
-    The columns ``city``, ``continent``, ``group``, ``frame`` and ``heading`` are optional. Without them all images
-    belong to one unnamed city, have no continent and no group, keep the order of the file within their sequence, and
-    have an unknown heading.
+    The columns ``city``, ``continent`` and ``group`` are optional. Without them all images belong to one unnamed city
+    and have no continent and no group.
 
     Raises
     ------
@@ -352,8 +337,6 @@ def read_image_table(path: Path) -> Places:
         ImageStore(ImageFiles(path.parent, table.texts("path"))),
         [Track(*label) for label in labels],
         _positions(table, np.array(cities)),
-        table.integers("frame") if "frame" in table else np.arange(len(table)),
-        headings(table, "heading") if "heading" in table else None,
     )
 
 

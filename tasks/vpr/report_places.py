@@ -60,8 +60,7 @@ class Matches:
 
 def section(run: ReportedRun) -> Markup | None:
     """Matches, then positions; None for tasks without place recognition."""
-    parts = [part for part in (best_matches(run), image_positions(run)) if part is not None]
-    return Markup("\n").join(parts) if parts else None
+    return Markup("\n").join(part for part in (best_matches(run), image_positions(run)) if part) or None
 
 
 def best_matches(run: ReportedRun) -> Markup | None:
@@ -320,8 +319,7 @@ class City:
 
     @property
     def title(self) -> str:
-        count = len(self.nodes)
-        parts = [f"{count} node{'s' if count > 1 else ''}"] if count else []
+        parts = [counted(len(self.nodes), "node")] if self.nodes else []
         return f"{self.name or 'all'}: {', '.join([*parts, *(['common test'] if self.common is not None else [])])}"
 
     def short(self, node: str) -> str:
@@ -330,20 +328,7 @@ class City:
 
 
 def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
-    """Draw one map per city, each with a scale bar.
-
-    Parameters
-    ----------
-    cities : sequence of City
-        At least one.
-    colours : mapping
-        Colour of each node.
-
-    Returns
-    -------
-    Markup
-        The figure.
-    """
+    """Draw one map per city, each with a scale bar; ``colours`` are those of the nodes."""
     sizes = "; ".join(f"{city.title} within {format_length(float(city.extent.max()))}" for city in cities)
     with small_multiples(f"Maps of image positions. {sizes}", len(cities), height=2.3) as figure:
         for axes, city in zip(figure.axes, cities, strict=True):
@@ -352,7 +337,7 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
 
 
 def strips(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
-    """Draw one strip per city whose positions lie on a line; returns the markup of the figure."""
+    """Draw one strip per city whose positions lie on a line; ``colours`` are those of the nodes."""
     sizes = "; ".join(f"{city.title} along {format_length(float(city.extent.max()))}" for city in cities)
     reach = max(float(city.extent.max()) for city in cities) or 1.0
     unit, metres = ("km", 1000.0) if reach >= 2000 else ("m", 1.0)

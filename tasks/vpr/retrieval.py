@@ -10,7 +10,6 @@ mined repeatedly, each time for some of the queries, in a *pool* of drawn databa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -139,16 +138,6 @@ class Triplets:
         return mask
 
 
-class Pool(Protocol):
-    """The database images among which negatives are searched."""
-
-    def draw(self, miner: "Miner", generator: np.random.Generator) -> np.ndarray:
-        """Draw distinct rows of database images for one mining."""
-
-    def open_to(self, miner: "Miner", queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """Return which of the drawn images each query may use, bool ``[queries, drawn]``."""
-
-
 @dataclass(frozen=True)
 class Anywhere:
     """``size`` images of the whole database, or all if there are fewer, the same for every query."""
@@ -156,10 +145,12 @@ class Anywhere:
     size: int = 1000
 
     def draw(self, miner: "Miner", generator: np.random.Generator) -> np.ndarray:
+        """Draw distinct rows of database images for one mining."""
         count = len(miner.database)
         return np.sort(generator.choice(count, min(self.size, count), replace=False))
 
     def open_to(self, miner: "Miner", queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """Return which of the drawn images each query may use, bool ``[queries, drawn]``."""
         return np.ones((len(queries), len(drawn)), dtype=bool)
 
 
@@ -184,9 +175,11 @@ class NearestSequences:
     images: int
 
     def draw(self, miner: "Miner", generator: np.random.Generator) -> np.ndarray:
+        """As :meth:`Anywhere.draw`."""
         return drawn_of_each(miner.sequences, self.images, generator)
 
     def open_to(self, miner: "Miner", queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """As :meth:`Anywhere.open_to`."""
         order = np.argsort(miner.sequences, kind="stable")
         names, starts = np.unique(miner.sequences[order], return_index=True)
         distances = squared_distances(miner.queries[queries] - miner.origin, miner.database[order] - miner.origin)
@@ -195,6 +188,10 @@ class NearestSequences:
         np.put_along_axis(open_sequences, nearest[:, : self.sequences], True, axis=1)
         allowed: np.ndarray = open_sequences[:, np.searchsorted(names, miner.sequences[drawn])]
         return allowed
+
+
+#: The database images among which negatives are searched.
+Pool = Anywhere | NearestSequences
 
 
 class Miner:

@@ -5,8 +5,7 @@ marks decisions that the paper leaves open.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from .places import Places
 
 #: The minimum number of sequences of queries, and of the database, of a valid client (Section 4.1).
 MIN_SEQUENCES = 2
+MOST_STEPS = 100  # of k-means
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,12 @@ class Client:
         The common city and continent of the sequences; "" if there are several.
     tracks : tuple of int
         Indices into ``Places.tracks``, ascending.
-    seed_row : int or None
-        The row of the query around which a Proximity client was built.
     """
 
     key: str
     city: str
     continent: str
     tracks: tuple[int, ...]
-    seed_row: int | None = None
 
     @property
     def groups(self) -> dict[str, str]:
@@ -65,7 +62,7 @@ def is_valid(places: Places, tracks: Sequence[int]) -> bool:
     return queries >= MIN_SEQUENCES and len(tracks) - queries >= MIN_SEQUENCES
 
 
-def client_of(places: Places, key: str, tracks: Sequence[int], seed_row: int | None = None) -> Client:
+def client_of(places: Places, key: str, tracks: Sequence[int]) -> Client:
     """Return a client with the sequences ``tracks``; its city and continent are those that all sequences have in
     common.
     """
@@ -76,7 +73,6 @@ def client_of(places: Places, key: str, tracks: Sequence[int], seed_row: int | N
         city=cities.pop() if len(cities) == 1 else "",
         continent=continents.pop() if len(continents) == 1 else "",
         tracks=tuple(sorted(tracks)),
-        seed_row=seed_row,
     )
 
 
@@ -119,11 +115,6 @@ def hold_out(clients: Sequence[Client], count: int, seed: int) -> tuple[tuple[Cl
     )
 
 
-def clients_per_city(clients: Sequence[Client]) -> dict[str, int]:
-    """Return the number of clients of each city, the k of :func:`~fedapps.tasks.vpr.splits.clustering_split`."""
-    return dict(Counter(client.city for client in clients))
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -144,12 +135,7 @@ def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, .
     for city in places.cities:
         rows = np.flatnonzero(np.array([track.city == city for track in places.tracks])[places.track])
         rng = generator(seed, "vpr.proximity", city)
-        grown = [
-            (seed_row, group)
-            for seed_row, group in _neighbourhoods(places, rows, radius, rng)
-            if is_valid(places, group)
-        ]
-        clients += [client_of(places, _key(city, i), group, row) for i, (row, group) in enumerate(grown)]
+        clients += _valid_clients(places, city, _neighbourhoods(places, rows, radius, rng))
     return at_least_one(clients, f"sequences within {radius:g} m of a query")
 
 
@@ -164,9 +150,8 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
         Features of the sequences (:func:`~fedapps.tasks.vpr.splits.track_features`). The paper clusters images,
         but counts and validates sequences [I].
     counts : mapping of str to int
-        The number k of clusters of each city, that of Proximity's clients at 2000 m
-        (:func:`~fedapps.tasks.vpr.splits.clients_per_city`). Cities without k, and clusters that are not valid, give
-        no client.
+        The number k of clusters of each city, that of Proximity's clients at 2000 m. Cities without k, and clusters
+        that are not valid, give no client.
     seed : int
         The seed.
 
@@ -182,9 +167,7 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
         if k < 1:
             continue
         labels = k_means(features[tracks], k, generator(seed, "vpr.clustering", city))
-        groups = [tuple(tracks[labels == label].tolist()) for label in range(k)]
-        valid = [group for group in groups if is_valid(places, group)]
-        clients += [client_of(places, _key(city, i), group) for i, group in enumerate(valid)]
+        clients += _valid_clients(places, city, (tracks[labels == label].tolist() for label in range(k)))
     return at_least_one(clients, "sequences in a cluster of a city")
 
 
@@ -248,10 +231,16 @@ def group_split(places: Places) -> tuple[Client, ...]:
     return of_groups
 
 
+def _valid_clients(places: Places, city: str, groups: Iterable[Sequence[int]]) -> list[Client]:
+    """A client for each valid group of sequences of a city, numbered in their order."""
+    valid = [group for group in groups if is_valid(places, group)]
+    return [client_of(places, f"{city or 'client'}-{number:02d}", group) for number, group in enumerate(valid)]
+
+
 def _neighbourhoods(
     places: Places, rows: np.ndarray, radius: float, rng: np.random.Generator
-) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The queries drawn from a city's ``rows``, each with the sequences near it that are still free."""
+) -> Iterator[Sequence[int]]:
+    """For each query drawn from a city's ``rows``, the sequences near it that are still free."""
     tree = cKDTree(places.position[rows])
     free = set(np.unique(places.track[rows]).tolist())
     queries = [track for track in sorted(free) if places.tracks[track].query]
@@ -262,7 +251,7 @@ def _neighbourhoods(
         near = rows[tree.query_ball_point(places.position[seed_row], radius)]
         group = sorted(free.intersection(places.track[near].tolist()) | {query_track})
         free.difference_update(group)
-        yield seed_row, tuple(group)
+        yield group
 
 
 def _tracks_of(places: Places, city: str) -> np.ndarray:
@@ -274,10 +263,6 @@ def _by_role(places: Places, city: str) -> Iterator[tuple[bool, np.ndarray]]:
     is_query = np.array([places.tracks[track].query for track in tracks], dtype=bool)
     yield True, tracks[is_query]
     yield False, tracks[~is_query]
-
-
-def _key(city: str, number: int) -> str:
-    return f"{city or 'client'}-{number:02d}"
 
 
 def track_features(places: Places, features: np.ndarray) -> np.ndarray:
@@ -301,7 +286,7 @@ def track_features(places: Places, features: np.ndarray) -> np.ndarray:
     return sums / np.maximum(counts, 1)[:, None]
 
 
-def k_means(points: np.ndarray, k: int, rng: np.random.Generator, *, max_steps: int = 100) -> np.ndarray:
+def k_means(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """Cluster points with Lloyd's algorithm and k-means++ initialisation.
 
     Arthur and Vassilvitskii, k-means++: The Advantages of Careful Seeding, SODA 2007. The draws differ from those of
@@ -315,8 +300,6 @@ def k_means(points: np.ndarray, k: int, rng: np.random.Generator, *, max_steps: 
         The number of clusters, 1 to n.
     rng : Generator
         Draws the initial centres.
-    max_steps : int
-        The maximum number of iterations.
 
     Returns
     -------
@@ -330,7 +313,7 @@ def k_means(points: np.ndarray, k: int, rng: np.random.Generator, *, max_steps: 
         chances = squared / total if total > 0 else None  # uniform if all points are centres already
         centres = np.concatenate([centres, points[rng.choice(len(points), size=1, p=chances)]])
     labels = np.full(len(points), -1)
-    for _ in range(max_steps):
+    for _ in range(MOST_STEPS):
         nearest = cdist(points, centres, "sqeuclidean").argmin(axis=1)
         if np.array_equal(nearest, labels):
             break

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
 
@@ -33,7 +32,6 @@ from .options import Options as VprOptions
 from .options import require_weights
 from .places import Places
 from .readers import CONTINENTS_FILE
-from .splits import Client
 from .training_set import TrainingSet, described, epoch_of_triplets, loss_of_triplets
 
 _LISTED = 10  # cities that a line lists
@@ -112,9 +110,10 @@ class VprTask(Task):
             world = StreetWorld(
                 cities=options.world_cities,
                 test_cities=options.world_test_cities,
+                kilometres=num_nodes * options.world_metres / 1000 / options.world_cities,
                 size=options.size[::-1],
                 spacing=options.world_spacing,
-            ).enough_for(num_nodes, options.world_metres)
+            )
         except ValueError as error:
             raise DataError(f"vpr.world-*: {error}") from error
         write_streets(folder, world, seed)
@@ -125,7 +124,7 @@ class VprTask(Task):
         check_partition(partition, num_partitions)
         require_weights(self.options.given_weights)
         dataset = nodes.dataset_of(folder, self.options, own=False)
-        clients = _clients(folder, self.options, num_partitions)
+        clients, _ = nodes.split_clients(folder, self.options, num_partitions)
         client = nodes.as_many(clients, dataset, num_partitions, folder, self.options)[partition]
         return self._profile(dataset, client.key, client.places(dataset.training), client.groups)
 
@@ -323,9 +322,3 @@ def _training(data: NodeData) -> TrainingSet:
 
 def _cities(places: Places) -> str:
     return listed(filter(None, places.cities), _LISTED) or "one city"
-
-
-@lru_cache(maxsize=4)
-def _clients(folder: Path, options: VprOptions, num_nodes: int) -> tuple[Client, ...]:
-    dataset = nodes.dataset_of(folder, options, own=False)
-    return nodes.clients_of(dataset, options, num_nodes, partial(nodes.sequence_features, dataset, options))[0]

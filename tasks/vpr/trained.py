@@ -24,7 +24,7 @@ from .networks import PlaceNetwork
 from .nodes import node_data, own_data
 from .options import Options
 from .place_index import INDEX_FILE, Matches, PlaceIndex
-from .training_set import CHUNK, describe
+from .training_set import CHUNK, computed
 
 Images = Sequence[GivenImage] | np.ndarray | Tensor
 _MATCHES = 5  # that a row of a prediction lists
@@ -234,9 +234,9 @@ class VprTrained(TrainedModel):
 
     def _given(self, images: Images | str | Path) -> GivenImages:
         if not isinstance(images, (str, Path)):
-            return in_hand(several(images, "images"), None)
+            return in_hand(several(images, "images"))
         path = Path(images).expanduser()
-        return read_images_of(path, self._options) if is_collection(path) else in_hand([path], None)
+        return read_images_of(path, self._options) if is_collection(path) else in_hand([path])
 
     def _check_positions(self, path: Path, image_set: GivenImages) -> None:
         if np.isfinite(image_set.position).all(axis=1).any():
@@ -256,17 +256,15 @@ class VprTrained(TrainedModel):
             if from_collection:
                 yield from (self._given(source) for source in some if isinstance(source, Path))
             else:
-                yield in_hand([path for source in some for path in _paths(source)], None)
+                yield in_hand([path for source in some for path in _paths(source)])
 
     def _described(self, image_set: GivenImages, batch_size: int) -> np.ndarray:
         if batch_size < 1:
             raise DataError(f"batch_size = {batch_size}: must be at least 1")
         network, store = cast(PlaceNetwork, self.module), image_set.store
+        batches = (image_set.rows[start : start + batch_size] for start in range(0, len(image_set), batch_size))
         vectors = [
-            describe(
-                network, store.load(image_set.rows[start : start + batch_size], self._options.size), chunk=batch_size
-            )
-            for start in range(0, len(image_set), batch_size)
+            computed(network, network, store.load(rows, self._options.size), chunk=batch_size) for rows in batches
         ]
         described = torch.cat(vectors).numpy() if vectors else np.zeros((0, network.width), dtype=np.float32)
         return finite_answer(described, "descriptors")

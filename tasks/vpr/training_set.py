@@ -4,8 +4,8 @@ A query must be nearer to its place than to others, by a margin (FedVPR, Equatio
 al. (CVPR 2022), distances are Euclidean and not squared, the margin is 0.1 and the loss is the mean over negatives.
 
 Images run through a network in chunks. Frozen layers never change, so a node that trains without augmentation needs to
-run them only once. The maps of n images take n times :func:`map_bytes`; FedVPR's ResNet18 at 288x384 produces 0.88 MB
-per image. Besides the result, one chunk of images and its activations are in memory.
+run them only once. The map of an image takes 0.88 MB with FedVPR's ResNet18 at 288x384. Besides the result, one chunk
+of images and its activations are in memory.
 
 A network always computes ``trained_part(frozen_part(images))``. With cached maps, descriptors and gradients equal those
 of the whole network bit by bit if the frozen layers ran on chunks of the same size, and otherwise up to rounding,
@@ -15,7 +15,7 @@ by 5e-8.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -37,61 +37,23 @@ CHUNK = 32  # images per forward pass
 
 def map_shape(network: PlaceNetwork, height: int, width: int) -> tuple[int, ...]:
     """Return the shape of the map of an image: channels, height and width, or whatever the frozen layers give."""
-    image = torch.zeros(1, 3, height, width, dtype=torch.uint8, device=_device(network))
-    with torch.no_grad():
-        return tuple(network.frozen_part(image).shape[1:])
+    image = torch.zeros(1, 3, height, width, dtype=torch.uint8)
+    return tuple(computed(network, network.frozen_part, image).shape[1:])
 
 
-def map_bytes(network: PlaceNetwork, height: int, width: int) -> int:
-    """Return the memory in bytes that the map of one image takes."""
-    return 4 * prod(map_shape(network, height, width))
+def computed(network: PlaceNetwork, part: Callable[[Tensor], Tensor], inputs: Tensor, *, chunk: int = CHUNK) -> Tensor:
+    """Compute what a ``part`` of a network in evaluation mode gives for inputs ``[n, ...]``, on the CPU.
 
-
-def frozen_maps(network: PlaceNetwork, images: Tensor, *, chunk: int = 32, out: Tensor | None = None) -> Tensor:
-    """Compute the maps ``[n, channels, h, w]`` (float32, on the CPU) of uint8 images ``[n, 3, height, width]``.
-
-    Parameters
-    ----------
-    network : PlaceNetwork
-        The network.
-    images : Tensor
-        The images.
-    chunk : int
-        The number of images per forward pass.
-    out : Tensor, optional
-        Receives the maps, for example a tensor in a memory-mapped file.
+    The parts are the network itself, from images to descriptors, :meth:`.PlaceNetwork.frozen_part` and
+    :meth:`.PlaceNetwork.trained_part`. ``chunk`` inputs pass through it at a time.
     """
-    if out is None:
-        out = torch.empty(len(images), *map_shape(network, *images.shape[-2:]))
-    with torch.no_grad():
-        for start in range(0, len(images), chunk):
-            part = images[start : start + chunk].to(_device(network))
-            out[start : start + chunk] = network.frozen_part(part).cpu()
-    return out
-
-
-def describe(network: PlaceNetwork, images: Tensor, *, chunk: int = 32) -> Tensor:
-    """Compute the descriptors ``[n, width]`` of images, on the CPU, with the network in evaluation mode."""
-    return _described(network, network, images, chunk)
-
-
-def describe_maps(network: PlaceNetwork, maps: Tensor, *, chunk: int = 32) -> Tensor:
-    """Compute the descriptors ``[n, width]`` of maps, on the CPU, with the network in evaluation mode."""
-    return _described(network, network.trained_part, maps, chunk)
-
-
-def _described(network: nn.Module, part: Callable[[Tensor], Tensor], inputs: Tensor, chunk: int) -> Tensor:
-    training = network.training
+    training, device = network.training, next(network.parameters()).device
     network.eval()
     try:
         with torch.no_grad():
-            return torch.cat([part(some.to(_device(network))).cpu() for some in torch.split(inputs, chunk)])
+            return torch.cat([part(some.to(device)).cpu() for some in torch.split(inputs, chunk)])
     finally:
         network.train(training)
-
-
-def _device(network: nn.Module) -> torch.device:
-    return next(network.parameters()).device
 
 
 class FeatureMapCache:
@@ -107,19 +69,22 @@ class FeatureMapCache:
 
     def of(self, name: str, places: Places, size: Size, network: PlaceNetwork) -> Tensor | None:
         """Return the maps of all ``places``, a set with a unique ``name``; ``None`` if they exceed the capacity."""
-        if self.capacity == 0 or len(places) * map_bytes(network, *size) > self.capacity:
+        if self.capacity == 0:
+            return None
+        shape = len(places), *map_shape(network, *size)
+        if 4 * prod(shape) > self.capacity:
             return None
         digest = fingerprint(network.frozen.state_dict().values())
         if (kept := self._kept.get(name)) is not None and kept[0] == digest:
             self._kept.move_to_end(name)
             return kept[1]
-        maps = torch.empty(len(places), *map_shape(network, *size))
+        maps = torch.empty(shape)
         self._kept.pop(name, None)
         while self._kept and maps.nbytes + sum(held.nbytes for _, held in self._kept.values()) > self.capacity:
             self._kept.popitem(last=False)
         for start in range(0, len(places), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(places)))
-            frozen_maps(network, places.load_images(rows, size), chunk=CHUNK, out=maps[start : start + CHUNK])
+            maps[start : start + CHUNK] = computed(network, network.frozen_part, places.load_images(rows, size))
         self._kept[name] = digest, maps
         return maps
 
@@ -153,48 +118,17 @@ class NetworkInputs:
     def describe(self, rows: np.ndarray) -> np.ndarray:
         """Compute descriptors ``[n, width]`` with the network's current weights, in evaluation mode."""
         if self.maps is not None:
-            return describe_maps(self.network, self.maps[torch.from_numpy(rows)], chunk=CHUNK).numpy()
+            return computed(self.network, self.network.trained_part, self.maps[torch.from_numpy(rows)]).numpy()
         chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
-        described = [describe(self.network, self.images(some), chunk=CHUNK).numpy() for some in chunks]
+        described = [computed(self.network, self.network, self.images(some)).numpy() for some in chunks]
         return np.concatenate([np.empty((0, self.network.width), dtype=np.float32), *described])
 
 
 Augmentation = Callable[[Tensor], Tensor]
+#: Strengths of torchvision's ``ColorJitter`` (brightness, contrast, saturation, hue). The paper does not give its own.
+JITTER = (0.5, 0.5, 0.5, 0.1)
 #: Ranges of a random crop: its share of the image's area, and its width over its height.
 AREA, ASPECT = (0.5, 1.0), (3 / 4, 4 / 3)
-
-
-@dataclass(frozen=True)
-class ColourJitter:
-    """Strengths of random changes of colour. The paper does not give its own.
-
-    Attributes
-    ----------
-    brightness, contrast, saturation : float
-        s >= 0 for a factor in [max(0, 1 - s), 1 + s]. 0 leaves images unchanged, bit by bit.
-    hue : float
-        Maximum shift as a share of the colour circle, 0 to 0.5. 0 leaves images unchanged.
-    """
-
-    brightness: float = 0.5
-    contrast: float = 0.5
-    saturation: float = 0.5
-    hue: float = 0.1
-
-    def transforms(self, crop: tuple[int, int] | None = None) -> tuple[nn.Module, ...]:
-        """Return the transforms of one image, ``[3, height, width]``: the jitter, and a random crop to a size."""
-        from torchvision.transforms import v2
-
-        jitter = v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue)
-        return (jitter, v2.RandomResizedCrop(crop, AREA, ASPECT)) if crop else (jitter,)
-
-
-def particular_jitter(strongest: ColourJitter, seed: int, client: str) -> ColourJitter:
-    """Return the jitter of one client: each strength is drawn once, uniformly between 0 and that of ``strongest``."""
-    parts = generator(seed, "vpr", "jitter", client).uniform(size=4)
-    return ColourJitter(
-        *(float(part) * getattr(strongest, f.name) for part, f in zip(parts, fields(ColourJitter), strict=True))
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,13 +150,20 @@ class PerImage:
 
 
 def augmentation_of(options: Options, key: str) -> Augmentation | None:
-    """Return the augmentation of the node ``key``, applied with probability 1/2 (FedVPR, Appendix B), or ``None``."""
+    """Return the augmentation of the node ``key``, applied with probability 1/2 (FedVPR, Appendix B), or ``None``.
+
+    A node with a jitter of its own draws each strength once, uniformly between 0 and that of the others.
+    """
     if options.augment == "none":
         return None
-    jitter = ColourJitter()
+    from torchvision.transforms import v2
+
+    strengths = np.array(JITTER)
     if options.augment == "client-jitter":
-        jitter = particular_jitter(jitter, options.split_seed, key)
-    return PerImage(jitter.transforms(options.size if options.augment == "jitter-crop" else None))
+        strengths *= generator(options.split_seed, "vpr", "jitter", key).uniform(size=4)
+    jitter = v2.ColorJitter(*strengths.tolist())
+    crop = (v2.RandomResizedCrop(options.size, AREA, ASPECT),) if options.augment == "jitter-crop" else ()
+    return PerImage((jitter, *crop))
 
 
 def triplet_terms(queries: Tensor, positives: Tensor, negatives: Tensor, *, margin: float = 0.1) -> Tensor:

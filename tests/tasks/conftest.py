@@ -2,6 +2,7 @@ import drawn_houses
 import pytest
 import text_world
 from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.vln.instructions import Vocabulary
 from striped_places import use_tiny_network, write_places
 from striped_tasks import SPOTS
 
@@ -44,3 +45,10 @@ def homes(tmp_path_factory):
 def speaker(tmp_path):
     """Options with a speaker that says something."""
     return drawn_houses.speaking(tmp_path)
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A file of some words of the instructions."""
+    Vocabulary(("walk", "the", *drawn_houses.THINGS)).write(tmp_path / "words.txt")
+    return str(tmp_path / "words.txt")

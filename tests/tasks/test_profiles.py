@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from fedapps.tasks.profiles import PrivateParameters, zero_padded
-from fedapps.tasks.vpr import backbones, options
 
 from fedapps.base.errors import DataError
 from fedapps.registry.tasks import task_class
@@ -65,11 +64,6 @@ def worlds(tmp_path_factory):
         return made[key]
 
     return world
-
-
-def test_the_names_that_options_know_are_those_there_are():
-    assert tuple(backbones.BACKBONES) == options.BACKBONES
-    assert tuple(backbones.POOLINGS) == options.POOLINGS
 
 
 @pytest.mark.slow

@@ -202,10 +202,8 @@ def read_images(folder: Path) -> None:
 
 
 def place_table() -> Files:
-    head = ("path", "sequence", "role", "lon", "lat", "city", "frame", "heading")
-    rows = [
-        (f"{n}.jpg", f"s{n}", role, 10 + n / 1e4, 50, "oslo", n, 30) for n, role in enumerate(("query", "database"))
-    ]
+    head = ("path", "sequence", "role", "lon", "lat", "city")
+    rows = [(f"{n}.jpg", f"s{n}", role, 10 + n / 1e4, 50, "oslo") for n, role in enumerate(("query", "database"))]
     return {"places.csv": table(head, *rows), "0.jpg": image("JPEG"), "1.jpg": image("JPEG")}
 
 
@@ -214,8 +212,8 @@ def streets() -> Files:
     for role in ("query", "database"):
         folder, one, other = f"train_val/oslo/{role}", f"{role}0", f"{role}1"
         positions = ("key", "easting", "northing"), (one, 500.0, 9000.5), (other, 510.0, 9000.0)
-        sequences = ("key", "sequence_key", "frame_number"), (one, role, 1), (other, role, 2)
-        files[f"{folder}/raw.csv"] = table(("key", "pano", "ca"), (one, False, 90.5), (other, True, ""))
+        sequences = ("key", "sequence_key"), (one, role), (other, role)
+        files[f"{folder}/raw.csv"] = table(("key", "pano"), (one, False), (other, True))
         files[f"{folder}/postprocessed.csv"] = table(*positions)
         files[f"{folder}/seq_info.csv"] = table(*sequences)
         files[f"{folder}/images/{one}.jpg"] = image("JPEG")
@@ -223,9 +221,9 @@ def streets() -> Files:
 
 
 def tower() -> Files:
-    head = ("id", "floor", "split", "area", "section", "floor_range", "video", "frame")
+    head = ("id", "floor", "split", "area", "section", "floor_range", "video")
     rows = [
-        (f"{split}{n}", f"floor{n + 1}", split, "hall", "above-ground", "lowrise", f"v{n}", n)
+        (f"{split}{n}", f"floor{n + 1}", split, "hall", "above-ground", "lowrise", f"v{n}")
         for n in range(2)
         for split in ("query", "gallery")
     ]
@@ -241,7 +239,7 @@ def railway() -> Files:
 def read_all_places(folder: Path) -> None:
     places = read_places(folder, PlaceOptions(nordland_stretches=2, nordland_regions=2, test_share=0)).training
     assert np.isfinite(places.position).all()
-    assert len(places) == len(places.track) == len(places.frame)
+    assert len(places) == len(places.track)
     ImageStore(places.store.source, capacity=0).load(places.image[:2], (4, 5))
 
 

@@ -10,8 +10,9 @@ from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
 from fedapps.tasks.vision import PUBLISHED_NAMES, BatchNorm, _Strided, efficientnet_lite0, picture_of
-from fedapps.tasks.vpr.networks import normalisation_for, place_network
+from fedapps.tasks.vpr.networks import normalisation_for
 from network_formulas import efficientnet_lite0 as formula
+from network_formulas import network
 from PIL import Image
 from torch import nn
 
@@ -95,7 +96,7 @@ def test_a_published_file_gives_the_network_of_the_formula(tmp_path, size):
             torch.nn.init.uniform_(module.running_var, 0.5, 2)
     state = published(whole.state_dict())
     torch.save(state, tmp_path / "lite0.pth")
-    model = place_network("efficientnet_lite0@features.8", weights=tmp_path / "lite0.pth").eval()
+    model = network("efficientnet_lite0@features.8", weights=tmp_path / "lite0.pth").eval()
     shown = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
     with torch.no_grad():
         found = model.trained(model.frozen_part(shown))

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from drawn_houses import NAMES, PATHS, THINGS, write_graph
+from drawn_houses import NAMES, PATHS, THINGS, house_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.agent import (
     LEARNING,
     Agent,
-    Memory,
     actor_critic_loss,
     greedy,
     houses_of,
@@ -16,7 +15,7 @@ from fedapps.tasks.vln.agent import (
     sampled,
     teacher_forced,
 )
-from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.connectivity import Graph
 from fedapps.tasks.vln.evaluation import walk_all
 from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import InstructedPath, Vocabulary
@@ -32,22 +31,13 @@ WORDS = Vocabulary(("go", "to", "the", "from", *THINGS))
 SIZES = Sizes(vocabulary=len(WORDS), features=WIDTH, words=16, hidden=32, action=8)
 
 
-def drawn_graph(folder):
-    write_graph(folder, "house")
-    return read_graphs(folder)["house"]
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    return drawn_graph(tmp_path_factory.mktemp("graph"))
-
-
+GRAPH = house_graph()
 FEATURES = np.random.default_rng(0).standard_normal((len(NAMES), 36, WIDTH)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def houses(graph):
-    return assemble([graph], FEATURES)
+def houses():
+    return assemble([GRAPH], FEATURES)
 
 
 def ten_instructions(houses):
@@ -97,16 +87,16 @@ def test_an_episode_does_not_depend_on_the_others_in_its_batch(houses):
 
 @settings(max_examples=10, deadline=None)
 @given(st.permutations(range(len(NAMES))))
-def test_the_order_of_viewpoints_and_candidates_changes_nothing(graph, houses, order):
+def test_the_order_of_viewpoints_and_candidates_changes_nothing(houses, order):
     """Viewpoints in another order have their candidates in another order: the agent goes the same ways."""
     rows = np.array(order)
     inside = np.ix_(rows, rows)
     other = Graph(
         "house",
-        tuple(graph.viewpoints[row] for row in rows),
-        graph.positions[rows],
-        graph.navigable[inside],
-        graph.visible[inside],
+        tuple(GRAPH.viewpoints[row] for row in rows),
+        GRAPH.positions[rows],
+        GRAPH.navigable[inside],
+        GRAPH.visible[inside],
     )
     elsewhere = assemble([other], FEATURES[rows])
     agent = drawn_agent().eval()
@@ -258,11 +248,3 @@ def test_joined_examples_keep_their_padding_and_number_their_paths(houses):
     assert torch.equal(both["path"][1:], episodes["path"])
     assert torch.equal(both["tokens"][1:], episodes["tokens"])
     assert both["tokens"][0, int(short["length"][0]) :].eq(0).all()
-
-
-def test_memory_of_some_rows(houses):
-    memory = drawn_agent().begin(ten_instructions(houses)["tokens"], ten_instructions(houses)["length"])
-    some = memory.select(torch.tensor([3, 1]))
-    assert isinstance(some, Memory)
-    assert torch.equal(some.hidden, memory.hidden[[3, 1]])
-    assert torch.equal(some.mask, memory.mask[[3, 1]])

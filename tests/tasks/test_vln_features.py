@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from drawn_houses import NAMES, POSITIONS, THINGS, saved, speaking, task_with, write_graph, write_world
+from drawn_houses import NAMES, POSITIONS, saved, speaking, task_with, write_graph, write_world
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
 from fedapps.tasks.vln.features import CLASSES, FOCAL, ROOMS, ObjectViews, read_boxes, read_features, train_classifier
-from fedapps.tasks.vln.instructions import Vocabulary, cached, key_of
+from fedapps.tasks.vln.instructions import cached, key_of
 from fedapps.tasks.vln.object_features import BLOCKS, WIDTH, cached_object_features, object_features, surroundings
 from fedapps.tasks.vln.task import VlnTask
 from hypothesis import given
@@ -371,17 +371,16 @@ def test_pooled_houses_have_the_labels_of_their_nodes(tmp_path, calls):
     assert calls == [5, 5]
 
 
-def test_other_inputs_are_other_labels(homes, task, calls, tmp_path):
+def test_other_inputs_are_other_labels(homes, task, calls, tmp_path, words):
     labels(task, homes)
     torch.manual_seed(7)
     other = saved(task_with(stage="speaker").build_model(), tmp_path / "other.safetensors")
     listeners = [saved(task_with().build_model(), tmp_path / f"listener-{number}.safetensors") for number in range(2)]
-    Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
     for changes in (
         {"speaker_file": other},
         {"sampled_paths": 4},
         {"sample_seed": 1},
-        {"vocabulary_file": str(tmp_path / "words.txt")},
+        {"vocabulary_file": words},
         {"max_length": 20},
         {"ablation": "angles-only"},
         {"speaker_temperature": 1.0},

@@ -220,12 +220,6 @@ def damaged(homes, tmp_path):
     return shutil.copytree(homes, tmp_path / "world")
 
 
-@pytest.fixture
-def words(tmp_path):
-    Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
-    return str(tmp_path / "words.txt")
-
-
 def rewrite(path, change):
     entries = json.loads(path.read_text())
     change(entries)

@@ -7,14 +7,24 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, THINGS, message_of, path_entry, saved, task_with, write_graph
+from drawn_houses import (
+    EDGES,
+    NAMES,
+    PATHS,
+    POSITIONS,
+    house_graph,
+    message_of,
+    path_entry,
+    saved,
+    task_with,
+    write_graph,
+)
 from fedapps.tasks.vln.connectivity import (
     VIEW_ELEVATIONS,
     VIEW_HEADINGS,
     Graph,
     directions,
     nearest_view,
-    read_graphs,
     shortest_paths,
     turned,
     unit_vectors,
@@ -31,20 +41,10 @@ from hypothesis import strategies as st
 DEGREE = np.pi / 180
 
 
-def drawn_graph(folder, scan="houseA"):
-    write_graph(folder, scan)
-    return read_graphs(folder)[scan]
-
-
 @pytest.fixture
-def graph(tmp_path):
-    return drawn_graph(tmp_path)
-
-
-@pytest.fixture
-def houses(tmp_path):
+def houses():
     """Two houses, the second with its viewpoints in reverse order."""
-    first = drawn_graph(tmp_path, "houseA")
+    first = house_graph("houseA")
     back = np.arange(len(NAMES))[::-1]
     second = Graph(
         "houseB",
@@ -130,9 +130,9 @@ def test_an_observation_is_relative_to_where_the_agent_faces(houses):
 # -- distances -------------------------------------------------------------------------------------------------
 
 
-def test_distances_are_those_of_networkx(graph, houses):
+def test_distances_are_those_of_networkx(houses):
     expected = nx.floyd_warshall_numpy(as_networkx(), nodelist=range(len(NAMES)))
-    np.testing.assert_allclose(shortest_paths(graph).distance, expected)
+    np.testing.assert_allclose(shortest_paths(house_graph()).distance, expected)
     for scan in ("houseA", "houseB"):
         rows = torch.tensor([houses.rows[f"{scan}_{name}"] for name in NAMES])
         found = houses.distances(rows.repeat_interleave(len(rows)), rows.repeat(len(rows)))
@@ -237,12 +237,6 @@ def own_folder(homes, tmp_path):
     write_graph(folder, "houseC")
     shutil.copy(homes / "features.npz", folder)
     return folder
-
-
-@pytest.fixture
-def words(tmp_path):
-    Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
-    return str(tmp_path / "words.txt")
 
 
 def test_a_deployed_house_explores_without_a_word_of_its_people(own_folder, words, speaker):

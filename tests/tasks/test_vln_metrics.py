@@ -9,9 +9,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, path_entry, task_with, write_graph
+from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, house_graph, path_entry, task_with
 from fedapps.strategies.aggregation import MetricMean
-from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.connectivity import Graph
 from fedapps.tasks.vln.dataset import Dataset
 from fedapps.tasks.vln.evaluation import (
     constant_sentence,
@@ -38,10 +38,8 @@ DISTANCE = dict(nx.all_pairs_dijkstra_path_length(GRAPH))
 
 
 @pytest.fixture(scope="module")
-def houses(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("graph")
-    write_graph(folder, "house")
-    return assemble([read_graphs(folder)["house"]], np.zeros((len(NAMES), 36, 1), dtype=np.float32))
+def houses():
+    return assemble([house_graph()], np.zeros((len(NAMES), 36, 1), dtype=np.float32))
 
 
 def scores(houses, walks, references):
@@ -165,16 +163,17 @@ def test_the_shortest_path_is_the_ceiling(homes):
     assert found["shortest path"]["val_unseen.ne"] == 0
 
 
-def test_a_walker_by_hand(tmp_path):
+def test_a_walker_by_hand():
     """Facing east from v00, straight on leads to v11: that is the goal of one path, and 6 m from that of the other.
 
     From v11 the way to v10 and v09 and v08 is 2 m each.
     """
-    write_graph(tmp_path, "houseA")
     east = np.pi / 2
     entries = [path_entry("houseA", stops, 0, heading=east) for stops in ((0, 1, 2, 3, 7, 11), (0, 4, 8))]
     paths = tuple(InstructedPath("houseA", "0", tuple(e["path"]), east, ("go",)) for e in entries)
-    dataset = Dataset(tmp_path, read_graphs(tmp_path), {"train": {}, "val_seen": {}, "val_unseen": {"houseA": paths}})
+    dataset = Dataset(
+        None, {"houseA": house_graph("houseA")}, {"train": {}, "val_seen": {}, "val_unseen": {"houseA": paths}}
+    )
     found = walker_references(dataset, Options())["forward"]
     assert found["val_unseen.ne"] == pytest.approx((0 + 6) / 2)
     assert found["val_unseen.sr"] == 0.5
@@ -233,12 +232,10 @@ def test_the_sentence_of_the_path_that_looks_the_same(homes):
     assert found == [human_sentences(paths)[0][place] for place in (2, 0)]
 
 
-def test_the_look_of_a_path_by_hand(tmp_path):
+def test_the_look_of_a_path_by_hand():
     """One metre of features per viewpoint, and the first move goes north, straight on and level."""
-    write_graph(tmp_path, "houseA")
-    graph = read_graphs(tmp_path)["houseA"]
     features = np.broadcast_to(np.arange(13.0)[:, None, None], (13, 36, 1)).astype(np.float32)
-    houses = assemble([graph], features)
+    houses = assemble([house_graph("houseA")], features)
     entry = path_entry("houseA", (0, 4, 8), 0)
     path = InstructedPath("houseA", "0", tuple(entry["path"]), 0.0, ("go", "walk"))
     longer = replace(path, path_id="1", path=tuple(path_entry("houseA", (0, 4, 8, 4, 0), 1)["path"]))

@@ -132,7 +132,7 @@ def test_sentences_stand_beside_what_a_person_wrote(folder: Path) -> None:
     path = save_traces(
         folder, "fedavg", "houseC", sentences("val_unseen.0", "go to the sofa") | sentences("val_unseen.1", "walk")
     )
-    assert read_sentences(Arrays(path))["val_unseen.1"].description == "walk"
+    assert read_sentences(Arrays(path))["val_unseen.1"][1] == "walk"
     save_traces(folder, "untrained", "houseC", sentences("val_unseen.0", "the the the"))
     shown = section(page(folder), "sentences")
     assert "<td>Go to the &lt;sofa&gt;.</td><td>the the the</td><td>go to the sofa</td>" in shown

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from drawn_houses import NAMES, PATHS, THINGS, write_graph
+from drawn_houses import NAMES, PATHS, THINGS, house_graph
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.connectivity import Graph
 from fedapps.tasks.vln.dataset import sample_paths
 from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import PAD, UNKNOWN, InstructedPath, Vocabulary
@@ -24,16 +24,9 @@ SIZES = Sizes(vocabulary=len(WORDS), features=WIDTH, words=16, hidden=32)
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("graph")
-    write_graph(folder, "house")
-    return read_graphs(folder)["house"]
-
-
-@pytest.fixture(scope="module")
-def houses(graph):
+def houses():
     features = np.random.default_rng(0).standard_normal((len(NAMES), 36, WIDTH)).astype(np.float32)
-    return assemble([graph], features)
+    return assemble([house_graph()], features)
 
 
 def described():
@@ -131,7 +124,8 @@ def test_unknown_words_are_never_said_and_long_sentences_end(houses):
     assert speaker.describe(houses, episodes, 5, len(WORDS) - 1) == [[7] * 5] * len(PATHS)
 
 
-def test_sampled_paths_are_shortest_paths_of_the_length_of_r2r(graph):
+def test_sampled_paths_are_shortest_paths_of_the_length_of_r2r():
+    graph = house_graph()
     paths = sample_paths(graph, 20, np.random.default_rng(0))
     assert len({path.path for path in paths}) == 20
     for path in paths:

@@ -5,8 +5,8 @@ from math import cos, sin
 import numpy as np
 import pytest
 import torch
-from drawn_houses import NAMES, PATHS, write_graph
-from fedapps.tasks.vln.connectivity import STEP, read_graphs
+from drawn_houses import NAMES, PATHS, house_graph
+from fedapps.tasks.vln.connectivity import STEP
 from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import InstructedPath, Vocabulary
 from fedapps.tasks.vln.nodes import encode
@@ -60,12 +60,9 @@ class PlainWalk:
 
 
 @pytest.fixture(scope="module")
-def houses(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("graph")
-    for scan in ("houseA", "houseB"):
-        write_graph(folder, scan)
+def houses():
     features = np.random.default_rng(0).standard_normal((2 * len(NAMES), 36, WIDTH)).astype(np.float32)
-    return assemble(list(read_graphs(folder).values()), features)
+    return assemble([house_graph("houseA"), house_graph("houseB")], features)
 
 
 @settings(max_examples=25, deadline=None)

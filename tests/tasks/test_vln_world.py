@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedapps.tasks.vln.connectivity import shortest_paths
+from fedapps.tasks.vln.features import FOCAL
 from fedapps.tasks.vln.world.catalogue import OBJECTS, ROOM_LABELS
-from fedapps.tasks.vln.world.house import SampledPath, draw_house, sample_paths, shortest_paths
-from fedapps.tasks.vln.world.plan import FOCAL, view_axes
+from fedapps.tasks.vln.world.house import SampledPath, draw_house, sample_paths
+from fedapps.tasks.vln.world.plan import view_axes
 from fedapps.tasks.vln.world.wording import Annotator, describe, draw_habits
 from fedapps.tasks.vln.world.world import SPLITS, HouseWorld, write_houses
 from scipy.sparse import csr_matrix
@@ -291,12 +293,12 @@ def test_reading_the_instruction_helps_to_find_the_goal():
     read, other, blind = [], [], []
     for number in range(8):
         house = draw_house(f"house{number}", 1 + number % 2, seed=5)
-        distances, before = shortest_paths(house.cameras, house.unobstructed)
+        shortest = shortest_paths(house.graph)
         habits = draw_habits(generator(5, "habits", number))
         previous = None
         for place, path in enumerate(sample_paths(house, 8, generator(5, "paths", number))):
             told = _bigrams(_write(house, path, habits, "everything", 5, number, place))
-            goals = _goals(before, distances, path)
+            goals = _goals(shortest, path)
             scores = {}
             for goal, spots in goals.items():
                 texts = [
@@ -306,7 +308,7 @@ def test_reading_the_instruction_helps_to_find_the_goal():
                 scores[goal] = [
                     max(_alike(query, _bigrams(text)) for text in texts) for query in (told, previous or told)
                 ]
-            near = {goal: distances[goal, path.spots[-1]] < 3 for goal in goals}
+            near = {goal: shortest.distance[goal, path.spots[-1]] < 3 for goal in goals}
             read.append(near[max(goals, key=lambda goal: scores[goal][0])])
             blind.append(np.mean(list(near.values())))
             if previous is not None:
@@ -321,15 +323,13 @@ def _write(house, path, habits, detail, *key):
     return Annotator(habits, detail, generator(*key)).write(describe(house, path))
 
 
-def _goals(before, distances, path):
-    found = {}
-    for goal in range(len(before)):
-        spots = [goal]
-        while spots[-1] != path.spots[0]:
-            spots.append(int(before[path.spots[0], spots[-1]]))
-        if 5 <= len(spots) <= 7 and distances[path.spots[0], goal] >= 5:
-            found[goal] = tuple(spots[::-1])
-    return found
+def _goals(shortest, path):
+    paths = {goal: tuple(shortest.path(path.spots[0], goal)) for goal in range(len(shortest.distance))}
+    return {
+        goal: spots
+        for goal, spots in paths.items()
+        if 5 <= len(spots) <= 7 and shortest.distance[path.spots[0], goal] >= 5
+    }
 
 
 def _bigrams(text):

@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from fedapps.tasks.vln.features import FOCAL
 from fedapps.tasks.vln.world.furnishing import Item, Spot, connect
 from fedapps.tasks.vln.world.house import House, SampledPath, draw_house, look_around, sample_paths
 from fedapps.tasks.vln.world.plan import (
     EDGES,
-    FOCAL,
     Door,
     Plan,
     Rect,

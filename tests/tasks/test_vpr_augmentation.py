@@ -1,12 +1,11 @@
-"""Augmentation: changes of one colour by hand, draws of every image, ranges."""
+"""Augmentation: draws of every image and of every client, ranges."""
 
-import colorsys
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from fedapps.tasks.vpr.options import Options
-from fedapps.tasks.vpr.training_set import ColourJitter, PerImage, augmentation_of, particular_jitter
+from fedapps.tasks.vpr.training_set import PerImage, augmentation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,65 +21,10 @@ def as_bytes(shown):
     return (shown * 255).round().to(torch.uint8)
 
 
-def always(jitter):
-    return PerImage(jitter.transforms(), probability=1.0)
-
-
-def many(*colour):
-    """Two hundred images of one pixel."""
-    return torch.tensor(colour).view(1, 3, 1, 1).expand(200, -1, -1, -1)
-
-
-def test_brightness_by_hand():
-    """Factors from 0.5 to 1.5, cut off at white."""
-    torch.manual_seed(0)
-    found = always(ColourJitter(0.5, 0, 0, 0))(many(0.2, 0.4, 0.8))[:, :, 0, 0]
-    factors = found[:, 0] / 0.2
-    assert 0.5 <= factors.min() < 0.55
-    assert 1.45 < factors.max() <= 1.5
-    torch.testing.assert_close(found[:, 1], 0.4 * factors)
-    torch.testing.assert_close(found[:, 2], (0.8 * factors).clamp(max=1))
-
-
-def test_contrast_by_hand():
-    """Two grey pixels, 0.2 and 0.6, about their mean 0.4."""
-    torch.manual_seed(0)
-    found = always(ColourJitter(0, 0.5, 0, 0))(torch.tensor([0.2, 0.6]).expand(200, 3, 1, 2))
-    torch.testing.assert_close(found.mean(dim=-1), torch.full((200, 3, 1), 0.4), atol=1e-3, rtol=0)
-    factors = (found[:, 0, 0, 1] - found[:, 0, 0, 0]) / 0.4
-    assert 0.5 <= factors.min() < 0.55
-    assert 1.45 < factors.max() <= 1.51
-
-
-def test_saturation_by_hand():
-    """Colours on the line between the grey of the pixel (ITU-R 601) and the pixel."""
-    torch.manual_seed(0)
-    grey = 0.299 * 0.2 + 0.587 * 0.4 + 0.114 * 0.6
-    found = always(ColourJitter(0, 0, 0.5, 0))(many(0.2, 0.4, 0.6))[:, :, 0, 0]
-    factors = (found[:, 2] - grey) / (0.6 - grey)
-    for channel, colour in enumerate((0.2, 0.4, 0.6)):
-        torch.testing.assert_close(found[:, channel], grey + factors * (colour - grey), atol=1e-3, rtol=0)
-    assert factors.std() > 0.2
-
-
-def test_hue_is_that_of_python():
-    torch.manual_seed(0)
-    found = always(ColourJitter(0, 0, 0, 0.2))(many(0.9, 0.3, 0.5))[:, :, 0, 0].tolist()
-    before = colorsys.rgb_to_hsv(0.9, 0.3, 0.5)
-    shifts = []
-    for pixel in found:
-        hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
-        assert (saturation, value) == pytest.approx(before[1:], abs=1e-3)
-        shifts.append((hue - before[0] + 0.5) % 1 - 0.5)
-    assert -0.201 < min(shifts) < -0.18
-    assert 0.18 < max(shifts) < 0.201
-
-
-def test_no_strength_changes_nothing():
+def test_without_steps_and_with_probability_0_nothing_changes():
     for shown in (images(), as_bytes(images())):
-        assert torch.equal(always(ColourJitter(0, 0, 0, 0))(shown), shown)
-        assert torch.equal(PerImage(ColourJitter().transforms(), probability=0)(shown), shown)
         assert torch.equal(PerImage(())(shown), shown)
+        assert torch.equal(replace(augmentation_of(ALL, "a"), probability=0.0)(shown), shown)
 
 
 def test_a_crop_has_no_colour_that_the_image_lacks():
@@ -131,12 +75,19 @@ def test_half_of_the_images_change():
     assert augmentation_of(OPTIONS, "a") is None
 
 
+def jitter_of(augment, key, seed=0):
+    """The ranges of brightness, contrast, saturation and hue."""
+    (jitter,) = augmentation_of(replace(OPTIONS, augment=augment, split_seed=seed), key).steps
+    return jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue
+
+
 def test_each_client_has_its_own_jitter_and_keeps_it():
-    strongest = ColourJitter(0.8, 0.6, 0.4, 0.2)
-    jitters = [particular_jitter(strongest, 0, f"client-{i}") for i in range(50)]
-    assert jitters == [particular_jitter(strongest, 0, f"client-{i}") for i in range(50)]
+    assert jitter_of("jitter", "a") == jitter_of("jitter", "b") == ((0.5, 1.5),) * 3 + ((-0.1, 0.1),)
+    jitters = [jitter_of("client-jitter", f"client-{i}") for i in range(50)]
+    assert jitters == [jitter_of("client-jitter", f"client-{i}") for i in range(50)]
     assert len(set(jitters)) == 50
-    assert jitters[0] != particular_jitter(strongest, 1, "client-0")
-    for strengths, top in zip(zip(*map(astuple, jitters), strict=True), astuple(strongest), strict=True):
-        assert 0 <= min(strengths) < 0.1 * top
-        assert 0.9 * top < max(strengths) <= top
+    assert jitters[0] != jitter_of("client-jitter", "client-0", seed=1)
+    for ranges, middle, most in zip(zip(*jitters, strict=True), (1, 1, 1, 0), (0.5, 0.5, 0.5, 0.1), strict=True):
+        strengths = [high - middle for _, high in ranges]
+        assert 0 <= min(strengths) < 0.1 * most
+        assert 0.9 * most < max(strengths) <= most

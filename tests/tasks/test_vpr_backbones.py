@@ -9,8 +9,8 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.backbones import BACKBONES, backbone
-from fedapps.tasks.vpr.networks import FROZEN, place_network, read_weights
-from fedapps.tasks.vpr.training_set import describe, describe_maps, frozen_maps, map_bytes, map_shape
+from fedapps.tasks.vpr.networks import FROZEN, read_weights
+from fedapps.tasks.vpr.training_set import computed, map_shape
 from network_formulas import images, network, published, trained_names
 from safetensors.torch import save_file
 from torchvision.models import ResNet18_Weights, resnet18
@@ -35,14 +35,14 @@ def numbers(tensors):
 )
 def test_sizes_of_the_papers_networks(backbone, whole, trainable):
     with torch.device("meta"):
-        model = place_network(backbone, batch_norms="trained")
+        model = network(backbone, batch_norms="trained")
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert (numbers(model.parameters()), numbers(learned)) == (whole + 1, trainable + 1)
 
 
 def test_what_travels_of_the_papers_network():
     with torch.device("meta"):
-        model = place_network("resnet18-layer3")
+        model = network("resnet18-layer3")
     state = model.state_dict()
     assert all(tensor.dtype == torch.float32 for tensor in state.values())
     assert round(4e-6 * numbers(state.values()), 1) == 11.1
@@ -65,7 +65,6 @@ def test_what_travels_of_the_papers_network():
 def test_sizes_of_maps(backbone, height, width, frozen, trained):
     model = network(backbone)
     assert map_shape(model, height, width) == frozen
-    assert map_bytes(model, height, width) == 4 * np.prod(frozen)
     with torch.no_grad():
         assert model.trained(torch.zeros(1, *frozen)).shape[1:] == trained
     assert model.width == trained[0]
@@ -76,7 +75,7 @@ def test_names_are_those_of_torchvisions_files():
     blocks = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
     for name, layers in (("squeezenet1_1", ["0", *fires]), ("squeezenet1_1-stride8", ["0", *fires]), ("vgg16", blocks)):
         with torch.device("meta"):
-            names = published(place_network(name))
+            names = published(network(name))
         assert set(names) == {f"features.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
 
 
@@ -170,18 +169,16 @@ def test_backbones_that_are_refused(name, trained_from, said):
 @pytest.mark.parametrize("backbone", ["resnet18-layer3", "squeezenet1_1"])
 def test_all_layers_may_be_trained(backbone):
     """The same draws give the same network; only what training may change differs."""
-    torch.manual_seed(0)
-    usual = place_network(backbone)
-    torch.manual_seed(0)
-    whole = place_network(backbone, train_all=True)
+    usual = network(backbone)
+    whole = network(backbone, train_all=True)
     assert not any(name.startswith("frozen.") for name in whole.state_dict())
     usual.eval(), whole.eval()
     assert torch.equal(usual(images(2)), whole(images(2)))
     whole(images(2)).sum().backward()
     moved = {name for name, parameter in whole.named_parameters() if parameter.grad is not None}
     assert {name.replace("frozen.", "trained.") for name, _ in usual.named_parameters() if "frozen." in name} & moved
-    maps = frozen_maps(whole, images(2))
-    assert torch.equal(describe_maps(whole, maps), describe(whole, images(2)))
+    maps = computed(whole, whole.frozen_part, images(2))
+    assert torch.equal(computed(whole, whole.trained_part, maps), computed(whole, whole, images(2)))
 
 
 # Weights from files, random weights, and files that do not fit.
@@ -207,7 +204,6 @@ def test_weights_from_files(tmp_path, suffix):
     read = network(backbone, seed=2, weights=path)
     assert all(torch.equal(tensor, state[name]) for name, tensor in published(read).items())
     assert read.normalise.kind == ("caffe" if suffix == ".npz" else "imagenet")
-    assert network(backbone, weights=path, normalisation="imagenet").normalise.kind == "imagenet"
 
 
 def test_names_of_a_model_trained_in_data_parallel(tmp_path):
@@ -225,7 +221,7 @@ def test_weights_that_do_not_fit(tmp_path):
     del state["features.12.squeeze.bias"]
     torch.save(state, tmp_path / "bad.pth")
     with pytest.raises(DataError) as error:
-        place_network("squeezenet1_1", weights=tmp_path / "bad.pth")
+        network("squeezenet1_1", weights=tmp_path / "bad.pth")
     assert str(error.value).splitlines() == [
         f"vpr.weights = '{tmp_path / 'bad.pth'}': does not fit vpr.backbone = 'squeezenet1_1'",
         "  missing: features.12.squeeze.bias (64,)",
@@ -275,7 +271,7 @@ def test_weights_by_their_name_in_torchvision(cache):
 
 def test_weights_that_cannot_be_downloaded(cache):
     with pytest.raises(DataError) as error:
-        place_network("resnet18", weights="ResNet18_Weights.IMAGENET1K_V1")
+        network("resnet18", weights="ResNet18_Weights.IMAGENET1K_V1")
     url = ResNet18_Weights.IMAGENET1K_V1.url
     assert str(error.value) == (
         f"vpr.weights = 'ResNet18_Weights.IMAGENET1K_V1': cannot be read from {cache / url.rpartition('/')[2]}, nor "
@@ -287,9 +283,9 @@ def test_weights_that_cannot_be_downloaded(cache):
 @pytest.mark.slow
 def test_published_weights_of_another_network_or_normalisation():
     with pytest.raises(DataError, match=r"publishes for resnet18 ResNet18_Weights\.IMAGENET1K_V1; name one of them"):
-        place_network("resnet18-layer3", weights="VGG16_Weights.IMAGENET1K_V1")
+        network("resnet18-layer3", weights="VGG16_Weights.IMAGENET1K_V1")
     with pytest.raises(DataError, match=r"trained on images less \(0\.5, 0\.5, 0\.5\), not ImageNet's mean"):
-        place_network("efficientnet_v2_l@features.6", weights="EfficientNet_V2_L_Weights.IMAGENET1K_V1")
+        network("efficientnet_v2_l@features.6", weights="EfficientNet_V2_L_Weights.IMAGENET1K_V1")
 
 
 @pytest.mark.slow
@@ -312,9 +308,9 @@ def test_published_squeezenet_tells_images_apart_where_a_drawn_one_does_not():
     shown = torch.from_numpy(frames)[:, None].expand(-1, 3, -1, -1)
     changed = torch.roll(shown, 3, dims=-1) // 2
     found = {}
-    for weights in (data / "weights/squeezenet1_1_imagenet_notop.npz", None):
+    for weights in (data / "weights/squeezenet1_1_imagenet_notop.npz", ""):
         model = network("squeezenet1_1-stride8", weights=weights)
-        database, queries = describe(model, shown), describe(model, changed)
+        database, queries = computed(model, model, shown), computed(model, model, changed)
         found[weights] = float((torch.cdist(queries, database).argmin(dim=1) == torch.arange(200)).float().mean())
     given, drawn = found.values()
     assert given > drawn

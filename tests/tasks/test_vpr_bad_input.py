@@ -3,7 +3,6 @@
 import csv
 import logging
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +10,9 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.datasets import read_dataset
 from fedapps.tasks.vpr.images import ImageFiles
-from fedapps.tasks.vpr.options import Options
-from fedapps.tasks.vpr.task import VprTask
 from striped_places import SIZE, write_places
+from striped_tasks import OPTIONS, task_with
 
-OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
 pytestmark = pytest.mark.usefixtures("tiny_network")
 CITIES, SPOTS = 3, 4
 PICTURES = CITIES * 4 * SPOTS  # city-2 is the test
@@ -46,10 +43,6 @@ def places(table, tmp_path):
 @pytest.fixture
 def msls(streets, tmp_path):
     return shutil.copytree(streets, tmp_path / "msls")
-
-
-def task_with(**changes):
-    return VprTask(replace(OPTIONS, **changes))
 
 
 def about_data(caplog):

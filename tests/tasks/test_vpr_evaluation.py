@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.vpr.evaluation import CommonSet
-from fedapps.tasks.vpr.training_set import FeatureMapCache, map_bytes
+from fedapps.tasks.vpr.training_set import FeatureMapCache, map_shape
 from striped_places import SIZE, SPACING
 from striped_tasks import SPOTS, evaluated, model_of, task_with
 
@@ -78,7 +78,7 @@ def test_a_drawn_test_keeps_what_its_queries_show(striped):
 def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_again(striped):
     node = task_with().load_node(striped, 0, 2)
     places, network = node.extra["training"].images.places, model_of(task_with())
-    size = len(places) * map_bytes(network, *SIZE)
+    size = 4 * len(places) * int(np.prod(map_shape(network, *SIZE)))
     kept = FeatureMapCache(size)
     first = kept.of("one", places, SIZE, network)
     assert kept.of("one", places, SIZE, network) is first

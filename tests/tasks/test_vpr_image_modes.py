@@ -78,7 +78,7 @@ def test_what_has_no_defined_range_is_refused_before_and_while_it_is_read(tmp_pa
         with pytest.raises(DataError, match=message):
             raise DataError(problem)
     with pytest.raises(DataError, match=rf"image 0 {message}"):
-        in_hand([Image.open(io.BytesIO(content))], None).store.load([0], (2, 2))
+        in_hand([Image.open(io.BytesIO(content))]).store.load([0], (2, 2))
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\nshowpage\n"
@@ -96,7 +96,7 @@ def test_a_picture_that_a_program_would_have_to_draw_is_not_opened(tmp_path, mon
         ImageFiles(tmp_path, ["a.image"]).decode(0)
     assert damaged(ImageFiles(tmp_path, ["a.image"]), np.arange(1)) == {0: "not an image"}
     with pytest.raises(DataError, match=r"image 0 has the format EPS: only JPEG, .* save it as 8-bit"):
-        in_hand([Image.open(io.BytesIO(EPS))], None).store.load([0], (2, 2))
+        in_hand([Image.open(io.BytesIO(EPS))]).store.load([0], (2, 2))
 
 
 def test_arrays(tmp_path):
@@ -121,7 +121,7 @@ def test_a_small_file_of_a_huge_picture_is_refused_by_its_first_bytes(tmp_path):
             source.decode(0)
         assert said in damaged(source, np.arange(1))[0]
     with pytest.raises(DataError, match="has 9000 x 9000"):
-        in_hand([Image.open(io.BytesIO(huge))], None).store.load([0], (2, 2))
+        in_hand([Image.open(io.BytesIO(huge))]).store.load([0], (2, 2))
 
 
 @pytest.mark.parametrize("source", [ImageFiles, ImageTar])

@@ -159,3 +159,7 @@ def test_pictures_of_an_archive(tmp_path):
     assert len(read_dataset(tmp_path, Options(skip_unreadable=True)).training) == 10
     source = ImageTar.of(tmp_path / "images_128x96.tar", ["hall-0-2.jpg", "lift-1-1.jpg", "lift-0-1.jpg"])
     assert damaged(source, np.arange(3)) == {0: "not an image", 1: "no such file"}
+    source.path.unlink()
+    source.path.mkdir()
+    with pytest.raises(DataError, match=r"images_128x96\.tar, lift-0-1\.jpg: cannot be read: Is a directory"):
+        source.decode(2)

@@ -9,17 +9,9 @@ import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.networks import Normalise, check_network, place_network
+from fedapps.tasks.vpr.networks import Normalise, check_network
 from fedapps.tasks.vpr.options import Options
-from fedapps.tasks.vpr.training_set import (
-    describe,
-    describe_maps,
-    frozen_maps,
-    map_bytes,
-    map_shape,
-    triplet_loss,
-    triplet_terms,
-)
+from fedapps.tasks.vpr.training_set import computed, triplet_loss, triplet_terms
 from network_formulas import images, network, trained_names
 
 from fedapps.config.parsing import parse
@@ -86,10 +78,10 @@ def test_a_frozen_backbone_trains_the_head_alone_on_its_cached_maps():
     usual, head = network(), network(trained_from="head", projection=512)
     assert trained_names(head) == {"pooling.p", "projection.weight"}
     assert all(name.startswith("frozen.") for name in head.state_dict() if name not in trained_names(head))
-    maps = frozen_maps(head, images(4))
+    maps = computed(head, head.frozen_part, images(4))
     with torch.no_grad():
         assert torch.equal(maps, usual.trained(usual.frozen_part(images(4))))
-    assert torch.equal(describe_maps(head, maps), describe(head, images(4)))
+    assert torch.equal(computed(head, head.trained_part, maps), computed(head, head, images(4)))
     before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
     one_step(head, images(4))
     assert {name for name, tensor in head.state_dict().items() if not torch.equal(tensor, before[name])} == {
@@ -115,7 +107,8 @@ def test_training_moves_what_is_trained_and_nothing_else(batch_norms):
 
 def test_a_plan_that_trains_everything_leaves_alone_what_is_frozen():
     """As a node trains: batches of kept maps, a query, its positive and negatives in a row."""
-    model, maps = network("resnet18-layer3"), frozen_maps(network("resnet18-layer3"), images(4))
+    model = network("resnet18-layer3")
+    maps = computed(model, model.frozen_part, images(4))
     before = deepcopy(model.state_dict())
 
     def loss(model, batch):
@@ -142,11 +135,11 @@ def test_frozen_batch_norms_do_not_see_the_batch():
 @pytest.mark.parametrize("backbone", ["resnet18-layer3", "squeezenet1_1"])
 def test_kept_maps_give_the_descriptors_of_the_whole_network(backbone):
     model, shown = network(backbone), images(7)
-    maps = frozen_maps(model, shown, chunk=3)
+    maps = computed(model, model.frozen_part, shown, chunk=3)
     assert maps.dtype == torch.float32
-    whole = describe(model, shown, chunk=3)
-    assert torch.equal(describe_maps(model, maps, chunk=3), whole)
-    torch.testing.assert_close(describe(model, shown, chunk=7), whole, atol=1e-6, rtol=1e-5)
+    whole = computed(model, model, shown, chunk=3)
+    assert torch.equal(computed(model, model.trained_part, maps, chunk=3), whole)
+    torch.testing.assert_close(computed(model, model, shown, chunk=7), whole, atol=1e-6, rtol=1e-5)
     assert model.training
 
 
@@ -155,32 +148,23 @@ def test_kept_maps_give_the_gradients_of_the_whole_network():
     gradients = []
     for part in ("whole", "kept"):
         model = network("resnet18-layer3")
-        maps = frozen_maps(model, shown)
+        maps = computed(model, model.frozen_part, shown)
         found = model(shown) if part == "whole" else model.trained_part(maps)
         triplet_loss(triplet_terms(found[:1], found[1:2], found[None, 2:], margin=2.0)).backward()
         gradients.append([p.grad for p in model.parameters() if p.requires_grad])
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
-def test_maps_kept_in_a_file(tmp_path):
-    model, shown = network(), images(5)
-    shape = (5, *map_shape(model, 32, 64))
-    kept = torch.from_file(str(tmp_path / "maps"), shared=True, size=int(np.prod(shape))).view(shape)
-    assert frozen_maps(model, shown, out=kept) is kept
-    assert torch.equal(kept, frozen_maps(model, shown))
-    assert (tmp_path / "maps").stat().st_size == 5 * map_bytes(model, 32, 64)
-
-
 def test_no_images():
     model = network()
-    maps = frozen_maps(model, images(0))
+    maps = computed(model, model.frozen_part, images(0))
     assert maps.shape == (0, 256, 1, 3)
-    assert describe_maps(model, maps).shape == describe(model, images(0)).shape == (0, 512)
+    assert computed(model, model.trained_part, maps).shape == computed(model, model, images(0)).shape == (0, 512)
 
 
 def save_published(backbone, path):
     """A file of drawn weights with the names of the published ones."""
-    state = place_network(backbone).state_dict()
+    state = network(backbone).state_dict()
     torch.save({n.partition(".")[2]: tensor for n, tensor in state.items() if not n.startswith("pooling.")}, path)
 
 

@@ -24,7 +24,7 @@ def small_places(positions, queries, cities=None, source=None):
     count = len(positions)
     tracks = [Track("" if cities is None else cities[i], f"s{i:03d}", bool(queries[i])) for i in range(count)]
     store = ImageStore(source or ImageArray(np.zeros((count, 2, 2), dtype=np.uint8)))
-    return build_places(store, tracks, np.array(positions, dtype=float).reshape(count, 2), np.zeros(count))
+    return build_places(store, tracks, np.array(positions, dtype=float).reshape(count, 2))
 
 
 def test_cities_never_touch_however_their_positions_are_counted():
@@ -94,7 +94,7 @@ def test_distances_within_a_city_are_those_on_the_globe(lat0, lon0, steps):
 def points_at(position, cities=None):
     tracks = [Track("" if cities is None else cities[row], "s", True) for row in range(len(position))]
     store = ImageStore(ImageArray(np.zeros((len(position), 2, 2), dtype=np.uint8)))
-    return build_places(store, tracks, np.asarray(position, dtype=float), np.zeros(len(position)))
+    return build_places(store, tracks, np.asarray(position, dtype=float))
 
 
 steps = st.tuples(st.floats(-0.2, 0.2), st.floats(-0.2, 0.2))
@@ -145,7 +145,6 @@ def places_of(rows, shape=(24, 200)):
         ImageStore(ImageArray(np.broadcast_to(grays, (len(rows), *shape)).copy())),
         [Track(city, "drive", query) for city, _, _, query, *_ in rows],
         np.array([row[1:3] for row in rows]),
-        np.arange(len(rows)),
     )
 
 

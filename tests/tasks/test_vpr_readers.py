@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr import readers
 from fedapps.tasks.vpr.places import EARTH_RADIUS, Track, projected
 from fedapps.tasks.vpr.readers import CONTINENTS, continents_of, read_image_table, read_indoor, read_msls, read_nordland
 from PIL import Image
@@ -20,8 +21,8 @@ def write(path, text):
 
 
 def test_a_table_by_hand(tmp_path):
-    head = "path,sequence,role,x,y,city,continent,group,frame,heading\n"
-    rows = "a/1.png,s1,query,1.5,2,rome,europe,north,4,90\na/2.png,s1,Gallery,0,0,rome,europe,north,5,\n"
+    head = "path,sequence,role,x,y,city,continent,group,colour\n"
+    rows = "a/1.png,s1,query,1.5,2,rome,europe,north,red\na/2.png,s1,Gallery,0,0,rome,europe,north,\n"
     write(tmp_path / "list.csv", head + rows)
     (tmp_path / "a").mkdir()
     Image.new("L", (2, 2), 9).save(tmp_path / "a" / "1.png")
@@ -29,8 +30,6 @@ def test_a_table_by_hand(tmp_path):
     one, two = Track("rome", "s1", True, "europe", "north"), Track("rome", "s1", False, "europe", "north")
     assert [places.tracks[track] for track in places.track] == [one, two]
     np.testing.assert_array_equal(places.position, [[1.5, 2], [0, 0]])
-    np.testing.assert_array_equal(places.frame, [4, 5])
-    np.testing.assert_array_equal(places.heading, [90, np.nan])
     assert (places.load_images([0], (2, 2)) == 9).all()
 
 
@@ -39,8 +38,6 @@ def test_a_table_with_the_fewest_columns(tmp_path):
     places = read_image_table(tmp_path / "list.csv")
     assert set(places.tracks) == {Track("", "r", True), Track("", "s", False)}
     np.testing.assert_allclose(places.position, [[0, -55.6], [0, 55.6]], atol=0.01)
-    np.testing.assert_array_equal(places.frame, [0, 1])
-    assert np.isnan(places.heading).all()
     assert places.cities == ("",)
 
 
@@ -81,10 +78,6 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
             "path,sequence,role,x,y\n1,s,query,0,0\n1,s,query,5,0\n",
             r"line 3: path = '1', role = 'query' occurs for the",
         ),
-        (
-            "path,sequence,role,x,y,heading\n1,s,query,0,0,361\n",
-            r"column heading: '361'; expected degrees from -360 to",
-        ),
         ("path;sequence;role\n1;s;query\n", r"no column path.* \(separate the columns of a \.csv file by commas"),
         ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y .*a sequence is a drive"),
         (
@@ -120,16 +113,17 @@ def test_cities_that_differ_in_case_or_blanks_are_refused(tmp_path):
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 
 
-def test_the_line_by_hand(tmp_path):
+def test_the_line_by_hand(tmp_path, monkeypatch):
     """12 frames in 2 stretches: sequences of 4 and of 2 frames; frame 7 is not usable."""
     summer = np.arange(12, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), dtype=np.uint8)
     usable = np.arange(12) != 7
     np.savez(tmp_path / "nordland_64x32.npz", summer=summer, winter=summer + 100, usable=usable)
-    places = read_nordland(tmp_path, stretches=2, regions=1, sequence_length=4, metres_per_frame=100)
+    monkeypatch.setattr(readers, "SEQUENCE_FRAMES", 4)
+    places = read_nordland(tmp_path, stretches=2, regions=1, metres_per_frame=100)
     assert len(places.queries) == len(places.database) == 11
     own = places.select(places.queries)
-    np.testing.assert_array_equal(own.frame, [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11])
-    np.testing.assert_array_equal(own.position, np.stack([100.0 * own.frame, np.zeros(11)], axis=1))
+    np.testing.assert_array_equal(own.position[:, 0], 100 * np.array([0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11]))
+    assert not own.position[:, 1].any()
     names = [places.tracks[track].name for track in own.track]
     assert names == ["000-000"] * 4 + ["000-001"] * 2 + ["001-000"] * 3 + ["001-001"] * 2
     assert {(track.city, track.group) for track in places.tracks} == {
@@ -152,8 +146,8 @@ def test_lines_that_are_not_understood(tmp_path):
     with pytest.raises(DataError, match=r"winter \(3, 2, 2\).* expected \(n, H, W\) twice and \(n,\)"):
         read_nordland(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", summer=zeros, winter=zeros, usable=np.ones(4))
-    with pytest.raises(DataError, match=r"5 stretches in 1 regions, in sequences of 2; .* <= 4 frames"):
-        read_nordland(tmp_path / "a.npz", stretches=5, regions=1, sequence_length=2)
+    with pytest.raises(DataError, match=r"5 stretches in 1 regions; .* <= 4 frames"):
+        read_nordland(tmp_path / "a.npz", stretches=5, regions=1)
 
 
 @REAL
@@ -201,7 +195,6 @@ def test_floors_by_hand(tmp_path):
         Track("midrise", "v3", False, "above-ground", "floor12"),
     ]
     np.testing.assert_array_equal(places.position, [[100, -20000], [100, -20000], [0, -20000], [0, 120000]])
-    np.testing.assert_array_equal(places.frame, [1, 2, 1, 1])
     assert places.queries_with_positive(25).tolist() == [1]
     reds = places.load_images([3, 1], (6, 8))[:, 0].float().mean((1, 2))
     assert (reds - torch.tensor([60.0, 20.0])).abs().max() < 4
@@ -275,8 +268,6 @@ def test_a_city_of_msls_by_hand(tmp_path, column):
     np.testing.assert_array_equal(places.position, [[100.5, 200], [90.5, 200], [500, 200], [93.5, 204], [520, 200]])
     assert places.position.dtype == np.float64
     np.testing.assert_array_equal(places.track, [0, 0, 1, 2, 3])
-    np.testing.assert_array_equal(places.frame, [2, 1, 7, 1, 1])
-    np.testing.assert_array_equal(places.heading, [90.5, np.nan, 180, 0, 0])
     np.testing.assert_array_equal(places.queries, [0, 1, 2])
     np.testing.assert_array_equal(places.database, [3, 4])
     # q0 is 5 m from d0 (3 and 4), q1 sqrt(7² + 4²) = 8.06 m, q2 20 m from d1

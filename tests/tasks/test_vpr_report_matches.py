@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -9,14 +10,60 @@ from typing import Any
 
 import numpy as np
 import pytest
+import report_pages
 from fedapps.tasks.vpr.report_places import distance_text, read_matches, read_positions
 from matplotlib.axes import Axes
 from PIL import Image
-from place_traces import line, matches, places, section, write_run
 from report_pages import labels, save_traces
 
 from fedapps.base.report.sections import Arrays
 from fedapps.report import ReportError, write_report
+
+METHODS = ["fedavg", "h-fl", "m-3", "m-4", "m-5", "cloud"]
+
+
+def matches(**other: Any) -> dict[str, Any]:
+    """Two of nine queries, two matches each, in plain colours: correct, another city; wrong, correct."""
+    asked = np.zeros((2, 3, 4, 3), dtype=np.uint8)
+    asked[1] = 50
+    found = np.broadcast_to(np.array([100, 150, 200, 250], dtype=np.uint8).reshape(2, 2, 1, 1, 1), (2, 2, 3, 4, 3))
+    arrays = {
+        "asked": asked,
+        "found": found,
+        "metres": [[12.4, np.inf], [1500.0, 25.0]],
+        "right": np.array([[True, False], [False, True]]),
+        "radius": np.array(25.0),
+        "queries": np.array(9),
+    }
+    return {f"matches.{name}": value for name, value in (arrays | other).items()}
+
+
+def places(names: str = "Bonn", prefix: str = "places", **other: Any) -> dict[str, Any]:
+    """In each city (``names`` has one per line), the corners of a square of 200 m."""
+    corners = np.array([[0.0, 0.0], [200.0, 0.0], [200.0, 200.0], [0.0, 200.0]])
+    count = len(names.split("\n"))
+    city, position = np.repeat(np.arange(count, dtype=np.int32), 4), np.tile(corners, (count, 1))
+    arrays = {"cities": np.frombuffer(names.encode(), dtype=np.uint8), "city": city, "position": position} | other
+    return {f"{prefix}.{name}": value for name, value in arrays.items()}
+
+
+def line(east: float, cities: str = "Bonn", prefix: str = "places") -> dict[str, Any]:
+    """Four positions over 300 m, starting at ``east``."""
+    return places(cities, prefix, position=np.array([[east + step, 0.0] for step in (0.0, 100.0, 200.0, 300.0)]))
+
+
+def write_run(folder: Path) -> None:
+    """Write a run of ``METHODS`` without evaluations; one node is in a cluster."""
+    (folder / "config.toml").write_text(f'methods = "{",".join(METHODS)}"\n')
+    rows = [{"method": method, "round": 1} for method in METHODS]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    node = {"method": "h-fl", "round": 1, "node": "a", "phase": "evaluate", "groups": {"cluster": "EU/<Bonn>"}}
+    (folder / "nodes.jsonl").write_text(json.dumps(node) + "\n")
+
+
+def section(folder: Path, name: str) -> str:
+    """The markup of a section of the report; empty if the report does not have it."""
+    return report_pages.section(report_pages.page(folder), name)
 
 
 @pytest.fixture
@@ -152,14 +199,21 @@ def test_a_missing_array_is_reported(tmp_path: Path) -> None:
 # Maps of image positions.
 
 
-def test_each_city_has_a_map_and_each_node_a_colour(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, plot = [], Axes.plot
+@pytest.fixture
+def plotted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, str]]:
+    """The coordinates and the colour of everything that is drawn."""
+    drawn: list[tuple[Any, Any, str]] = []
+    plot = Axes.plot
 
-    def watched(axes: Axes, *args: Any, **how: Any) -> Any:
-        drawn.append((np.asarray(args[0]).tolist(), how["color"]))
-        return plot(axes, *args, **how)
+    def watched(axes: Axes, x: Any, y: Any, *args: Any, **how: Any) -> Any:
+        drawn.append((np.asarray(x).tolist(), np.asarray(y).tolist(), how["color"]))
+        return plot(axes, x, y, *args, **how)
 
     monkeypatch.setattr(Axes, "plot", watched)
+    return drawn
+
+
+def test_each_city_has_a_map_and_each_node_a_colour(folder: Path, plotted: list[tuple[Any, Any, str]]) -> None:
     test = places("Oslo", "common")
     save_traces(folder, "fedavg", "Bonn-00", places() | test)
     save_traces(folder, "fedavg", "Bonn-01", places(position=np.array([[0, 0], [9, 9], [9, 0], [1000, 500.0]])) | test)
@@ -169,7 +223,7 @@ def test_each_city_has_a_map_and_each_node_a_colour(folder: Path, monkeypatch: p
     assert "Bonn: 3 nodes within 1 km; Köln: 1 node within 200 m; Oslo: common test within 200 m" in shown
     # The line after the points of a city is its scale bar: at most two fifths of 1000 and 200 m.
     square = [0, 200, 200, 0]
-    assert drawn == [
+    assert [(x, colour) for x, _, colour in plotted] == [
         (square, "#0072B2"), ([0, 9, 9, 1000], "#E69F00"), (square, "#009E73"), ([0, 200], "#1f2937"),
         (square, "#009E73"), ([0, 50], "#1f2937"),
         (square, "#6b7280"), ([0, 50], "#1f2937"),
@@ -177,22 +231,15 @@ def test_each_city_has_a_map_and_each_node_a_colour(folder: Path, monkeypatch: p
     assert {"00", "01", "both", "200 m", "50 m", "Oslo: common test"} <= set(labels(shown))
 
 
-def test_a_railway_is_a_strip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, plot = [], Axes.plot
-
-    def watched(axes: Axes, *args: Any, **how: Any) -> Any:
-        drawn.append((args[0].tolist(), args[1].tolist()))
-        return plot(axes, *args, **how)
-
-    monkeypatch.setattr(Axes, "plot", watched)
+def test_a_railway_is_a_strip(folder: Path, plotted: list[tuple[Any, Any, str]]) -> None:
     test = line(70_000.0, "region-1", "common")
     save_traces(folder, "fedavg", "first", line(5_000.0, "region-0") | test)
     save_traces(folder, "fedavg", "second", line(7_000.0, "region-0") | test)
     shown = unescape(section(folder, "map"))
     assert "region-0: 2 nodes along 2.3 km; region-1: common test along 300 m" in shown
-    assert drawn[0] == ([0, 0.1, 0.2, 0.3], [0] * 4)
-    assert drawn[1] == ([2, 2.1, 2.2, 2.3], [0] * 4)
-    assert drawn[2] == ([0, 0.1, 0.2, 0.3], [1] * 4)
+    assert plotted[0][:2] == ([0, 0.1, 0.2, 0.3], [0] * 4)
+    assert plotted[1][:2] == ([2, 2.1, 2.2, 2.3], [0] * 4)
+    assert plotted[2][:2] == ([0, 0.1, 0.2, 0.3], [1] * 4)
     assert {
         "region-0",
         "region-1",

@@ -1,6 +1,7 @@
 """The nodes of the task: clients of a split, held-out sequences, pooled data, simulated cities."""
 
 import csv
+import json
 from dataclasses import replace
 
 import pytest
@@ -120,6 +121,7 @@ def test_made_up_cities_are_read_as_nodes(tmp_path):
     )
     task = VprTask(options)
     task.make_world(tmp_path, 2, seed=0)
+    assert json.loads((tmp_path / "world.json").read_text())["parameters"]["kilometres"] == 2 * 0.06 / 2
     nodes = [task.load_node(tmp_path, partition, 2) for partition in range(2)]
     assert {node.groups["continent"] for node in nodes} <= {"europe", "america", "asia", "oceania"}
     assert len({node.groups["city"] for node in nodes}) == 2

@@ -155,11 +155,6 @@ def test_cities_come_from_the_continents_in_turn():
     assert len(StreetWorld(cities=MOST_CITIES - 2).names()) == MOST_CITIES
 
 
-def test_more_nodes_need_more_street():
-    assert StreetWorld(cities=10).enough_for(100).kilometres == pytest.approx(2.4)
-    assert StreetWorld(cities=10).enough_for(100, metres=100).kilometres == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

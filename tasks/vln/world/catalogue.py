@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from fedapps.tasks.vln.features import ROOMS
 
-ROOM_LABELS: Mapping[str, int] = {
-    "office": 1, "lounge": 2, "familyroom": 3, "entryway": 4, "dining_room": 5, "living_room": 6,
-    "stairs": 7, "kitchen": 8, "porch": 9, "bathroom": 10, "bedroom": 11, "hallway": 12,
-}  # fmt: skip
+ROOM_LABELS: Mapping[str, int] = {room: number for number, room in enumerate(ROOMS, 1)}
 """Room kinds and their numbers in the files."""
 
 Place = Literal["wall", "middle", "hung", "window", "ceiling", "beside", "on", "plan"]

@@ -55,7 +55,7 @@ def furnish(plan: Plan, style: Style, rng: np.random.Generator) -> list[Item]:
     items = [_doorway(door, style) for door in plan.doors]
     items += [step for stairs in stairs_of(plan) for step in _steps(stairs, plan, style)]
     for number, room in enumerate(plan.rooms):
-        free = [_doorstep(door) for door in plan.doors_of(number)]
+        free = [_across(door, 2 * DOORSTEP) for door in plan.doors_of(number)]
         kinds = sorted(draw_contents(room.kind, style, rng), key=lambda kind: bool(OBJECTS[kind].anchors))
         placed: list[Item] = []
         for kind in kinds:
@@ -70,15 +70,13 @@ def furnish(plan: Plan, style: Style, rng: np.random.Generator) -> list[Item]:
 
 
 def _doorway(door: Door, style: Style) -> Item:
-    width, depth, height = door.width, *OBJECTS["doorway"].size[1:]
-    half = (width / 2, depth / 2) if door.along_x else (depth / 2, width / 2)
-    rect = Rect(door.x - half[0], door.y - half[1], door.x + half[0], door.y + half[1])
-    return Item("doorway", style.names["doorway"], door.rooms[0], rect, 0.0, height)
+    _, depth, height = OBJECTS["doorway"].size
+    return Item("doorway", style.names["doorway"], door.rooms[0], _across(door, depth), 0.0, height)
 
 
-def _doorstep(door: Door) -> Rect:
-    half = (door.width / 2, DOORSTEP) if door.along_x else (DOORSTEP, door.width / 2)
-    return Rect(door.x - half[0], door.y - half[1], door.x + half[0], door.y + half[1])
+def _across(door: Door, depth: float) -> Rect:
+    """A door's width times ``depth`` metres, half of them on each side."""
+    return _about(door.x, door.y, *((door.width, depth) if door.along_x else (depth, door.width)))
 
 
 def _steps(stairs: Stairs, plan: Plan, style: Style) -> list[Item]:
@@ -90,7 +88,7 @@ def _steps(stairs: Stairs, plan: Plan, style: Style) -> list[Item]:
         ground = plan.rooms[room].floor * plan.storey
         for share in (1 / 3, 2 / 3):
             x, y, z = ((1 - share) * np.array(start) + share * np.array(stop)).tolist()
-            rect = Rect(x - width / 2, y - depth / 2, x + width / 2, y + depth / 2)
+            rect = _about(x, y, width, depth)
             items.append(Item("step", style.names["step"], room, rect, z - ground - height, z - ground))
     return items
 
@@ -107,8 +105,8 @@ def _place(
             return None
         anchor = anchors[int(rng.integers(len(anchors)))]
         if support == "on":
-            x, y = _inside(anchor.rect, 0.0, (min(width, anchor.rect.sides[0]), min(depth, anchor.rect.sides[1])), rng)
-            rect = _about(x, y, min(width, anchor.rect.sides[0]), min(depth, anchor.rect.sides[1]))
+            width, depth = min(width, anchor.rect.sides[0]), min(depth, anchor.rect.sides[1])
+            rect = _inside(anchor.rect, 0.0, width, depth, rng)
             return Item(kind, name, number, rect, anchor.high, anchor.high + height)
         return Item(kind, name, number, _along(anchor.rect, width, -depth, int(rng.integers(4)), rng), 0.0, height)
     if support in ("wall", "hung", "window"):
@@ -119,21 +117,20 @@ def _place(
         return Item(kind, name, number, rect, base, base + height)
     if rng.random() < 0.5:
         width, depth = depth, width
-    x, y = _inside(room, AISLE, (width, depth), rng)
+    rect = _inside(room, AISLE, width, depth, rng)
     base = CEILING - height if support == "ceiling" else base
-    return Item(kind, name, number, _about(x, y, width, depth), base, base + height)
+    return Item(kind, name, number, rect, base, base + height)
 
 
 def _about(x: float, y: float, width: float, depth: float) -> Rect:
     return Rect(x - width / 2, y - depth / 2, x + width / 2, y + depth / 2)
 
 
-def _inside(rect: Rect, margin: float, size: tuple[float, float], rng: np.random.Generator) -> tuple[float, float]:
-    """The centre of an object of ``size`` in ``rect`` and ``margin`` away from its sides, or else of ``rect``."""
-    slack = [max(side - of - 2 * margin, 0.0) / 2 for side, of in zip(rect.sides, size, strict=True)]
-    return (
-        (rect.x0 + rect.x1) / 2 + rng.uniform(-slack[0], slack[0]),
-        (rect.y0 + rect.y1) / 2 + rng.uniform(-slack[1], slack[1]),
+def _inside(rect: Rect, margin: float, width: float, depth: float, rng: np.random.Generator) -> Rect:
+    """A box in ``rect`` and ``margin`` away from its sides, or else about its centre."""
+    x, y = (max(side - of - 2 * margin, 0.0) / 2 for side, of in zip(rect.sides, (width, depth), strict=True))
+    return _about(
+        (rect.x0 + rect.x1) / 2 + rng.uniform(-x, x), (rect.y0 + rect.y1) / 2 + rng.uniform(-y, y), width, depth
     )
 
 

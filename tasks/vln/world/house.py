@@ -1,16 +1,11 @@
-"""A whole house: plan, objects, viewpoints, what is seen from where, and paths through it.
-
-Paths are sampled as in Room-to-Room (Anderson et al., CVPR 2018, Sec. 4.2): shortest paths between two viewpoints.
-"""
+"""A whole house: plan, objects, viewpoints, what is seen from where, and paths through it."""
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
+from fedapps.tasks.vln.connectivity import EDGES, SHORTEST, Graph, shortest_paths
 
 from fedapps.base.seeding import generator
 
@@ -19,9 +14,6 @@ from .furnishing import Item, Spot, connect, furnish, place_spots
 from .plan import Bools, Floats, Plan, draw_plan, is_clear, walls_of
 
 EYE = (1.4, 1.6)  # metres above the ground
-MOVES = (4, 6)
-"""The least and most moves of a path."""
-LEAST_DISTANCE = 5.0  # metres
 
 
 @dataclass(frozen=True)
@@ -65,6 +57,11 @@ class House:
         floors = np.array([self.plan.rooms[item.room].floor for item in self.items])
         corners[..., 2] += self.plan.storey * floors[:, None]
         return self.to_world(corners)
+
+    @property
+    def graph(self) -> Graph:
+        """The viewpoints and the moves between them."""
+        return Graph(self.scan, self.ids, self.cameras, self.unobstructed, self.visible)
 
     @cached_property
     def labels(self) -> Counter[tuple[int, str]]:
@@ -135,43 +132,14 @@ class SampledPath:
 def sample_paths(house: House, count: int, rng: np.random.Generator) -> list[SampledPath]:
     """At most ``count`` different paths: as many as the house has.
 
-    Start and goal are at least 5 m apart along the shortest path, which has 4 to 6 moves, and headings are uniform.
+    They are sampled as in Room-to-Room (:data:`~fedapps.tasks.vln.connectivity.EDGES`), with uniform headings.
     """
-    distances, before = shortest_paths(house.cameras, house.unobstructed)
-    moves = _count_moves(before)
-    allowed = (moves >= MOVES[0]) & (moves <= MOVES[1]) & (distances >= LEAST_DISTANCE)
-    pairs = rng.permutation(np.argwhere(allowed))[:count]
-    headings = rng.uniform(0, 2 * np.pi, size=len(pairs))
+    shortest = shortest_paths(house.graph)
+    far = np.argwhere(shortest.distance >= SHORTEST).tolist()
+    paths = [path for start, goal in far if EDGES[0] <= len(path := shortest.path(start, goal)) - 1 <= EDGES[1]]
+    drawn = [paths[number] for number in rng.permutation(len(paths))[:count]]
+    headings = rng.uniform(0, 2 * np.pi, size=len(drawn)).tolist()
     return [
-        SampledPath(tuple(_trace(before[start], goal)), float(distances[start, goal]), heading)
-        for (start, goal), heading in zip(pairs.tolist(), headings.tolist(), strict=True)
+        SampledPath(tuple(path), float(shortest.distance[path[0], path[-1]]), heading)
+        for path, heading in zip(drawn, headings, strict=True)
     ]
-
-
-def shortest_paths(places: Floats, moves: Bools) -> tuple[Floats, NDArray[np.int32]]:
-    """Distances along ``moves`` ``[N, N]`` and, for each start and goal, the viewpoint before the goal.
-
-    ``places`` is ``[N, 3]`` in metres. What cannot be reached is infinitely far; without a viewpoint before it, -9999.
-    """
-    lengths = np.linalg.norm(places[:, None] - places, axis=-1)
-    distances, before = dijkstra(csr_matrix(np.where(moves, lengths, 0.0)), return_predecessors=True)
-    return distances, before
-
-
-def _count_moves(before: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The moves of each shortest path, 0 where there is none; more than the most are not counted."""
-    spot = np.broadcast_to(np.arange(len(before)), before.shape)
-    moves = np.zeros(before.shape, np.int64)
-    rows = np.arange(len(before))[:, None]
-    for _ in range(MOVES[1] + 1):
-        onwards = before[rows, spot] >= 0
-        moves += onwards
-        spot = np.where(onwards, before[rows, spot], spot)
-    return moves
-
-
-def _trace(before: NDArray[np.int32], goal: int) -> list[int]:
-    path = [goal]
-    while before[path[-1]] >= 0:
-        path.append(int(before[path[-1]]))
-    return path[::-1]

@@ -1,14 +1,15 @@
 """Floor plans of houses, and what can be seen in them: lines of sight and the 36 views of a panorama.
 
-As in Room-to-Room (Anderson et al., CVPR 2018, Sec. 4): view ``q`` looks towards heading ``30 (q % 12)`` degrees,
-clockwise from +y, and elevation ``30 (q // 12 - 1)`` degrees. Pictures have 640 x 480 pixels and a vertical field of
-view of 60 degrees. Objects fill rectangles in them.
+Views are those of :mod:`fedapps.tasks.vln.connectivity`, pictures those of :mod:`fedapps.tasks.vln.features`. Objects
+fill rectangles in them.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from fedapps.tasks.vln.connectivity import VIEWS
+from fedapps.tasks.vln.features import FOCAL, HEIGHT, WIDTH
 from numpy.typing import NDArray
 
 from .catalogue import ROOM_AREAS, Style
@@ -262,9 +263,6 @@ def _connect(plan: Plan, lower: int, upper: int) -> Stairs:
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-VIEWS = 36
-WIDTH, HEIGHT = 640, 480
-FOCAL = HEIGHT / 2 / np.tan(np.radians(30))  # pixels
 NEAR = 0.05  # metres: what is closer to the camera's plane is cut off
 EDGES = np.array([(a, b) for a in range(8) for b in range(a + 1, 8) if (a ^ b) in (1, 2, 4)])
 """The edges of a box whose corners are numbered by the bits x, y, z."""

@@ -12,18 +12,18 @@ names for them and habits of its annotators, and every instruction describes its
 * ``mp3d_rooms/rooms.csv``: the room of every viewpoint.
 """
 
-import csv
 import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedapps.base.seeding import generator
+from fedapps.base.tables import write_table
 
 from .catalogue import OBJECTS, ROOM_LABELS
 from .house import House, SampledPath, draw_house, sample_paths
@@ -42,15 +42,6 @@ def write_json(file: Path, data: object) -> None:
     """Write ``data`` into ``file``, whose folder is made where it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(data), encoding="utf-8")
-
-
-def write_table(file: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table with a header, separated by commas."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.writer(stream, lineterminator="\n")
-        table.writerow(header)
-        table.writerows(rows)
 
 
 def path_entry(house: House, number: int, path: SampledPath, instructions: Sequence[str]) -> dict[str, object]:
@@ -121,8 +112,8 @@ def object_rows(house: House, annotated: Mapping[str, Mapping[str, Annotation]])
     ]
 
 
-def room_rows(house: House, part: str) -> list[tuple[object, ...]]:
-    """Scan, viewpoint, number and name of its room, and ``part`` of the dataset.
+def room_rows(house: House) -> list[tuple[object, ...]]:
+    """Scan, viewpoint, number and name of its room, and "train", the only part of the dataset that has rooms.
 
     A viewpoint in a door belongs to the room that is no hallway.
     """
@@ -130,7 +121,7 @@ def room_rows(house: House, part: str) -> list[tuple[object, ...]]:
     for identifier, spot in zip(house.ids, house.spots, strict=True):
         kinds = [house.plan.rooms[number].kind for number in spot.rooms]
         kind = min(kinds, key=lambda kind: kind == "hallway")
-        rows.append((house.scan, identifier, ROOM_LABELS[kind], kind, part))
+        rows.append((house.scan, identifier, ROOM_LABELS[kind], kind, "train"))
     return rows
 
 
@@ -167,8 +158,8 @@ class HouseWorld:
         return seen | {f"unseen{number:04d}": False for number in range(self.unseen_houses)}
 
 
-def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
-    """Write the houses of ``world`` into ``folder``, and return their names.
+def write_houses(folder: Path, world: HouseWorld, seed: int) -> None:
+    """Write the houses of ``world`` into ``folder``.
 
     ``<folder>/world.json``, written last, says that all is simulated, by which ``seed`` and parameters. The same seed
     gives the same bytes on the same machine; a house and its paths depend on the seed, its name and ``floors``.
@@ -193,7 +184,7 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
         write_json(graphs / f"{scan}_connectivity.json", connectivity(house))
         boxes[scan] = annotations(house)
         objects += object_rows(house, boxes[scan])
-        rooms += room_rows(house, "train") if seen else []
+        rooms += room_rows(house) if seen else []
         names.update(name for annotated in boxes[scan].values() for name, _, _ in annotated.values())
         if time.monotonic() - logged > 10:
             logged = time.monotonic()
@@ -207,7 +198,6 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
     write_table(folder / "mp3d_rooms" / "rooms.csv", ROOM_COLUMNS, rooms)
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "scans": scans}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return list(scans)
 
 
 def write_instructions(house: House, path: SampledPath, habits: Habits, rng: np.random.Generator) -> list[str]:

@@ -99,11 +99,8 @@ def _single(parts: list[Floats]) -> Floats:
     return whole
 
 
-@dataclass(frozen=True)
-class Sprite:
-    """A sprite at successively halved sizes: ``levels[k]`` is ``[SIZE / 2**k, SIZE / 2**k, 4]``."""
-
-    levels: tuple[Floats, ...]
+#: A sprite at successively halved sizes: level k is ``[SIZE / 2**k, SIZE / 2**k, 4]``.
+Sprite = tuple[Floats, ...]
 
 
 def draw_sprites(tree: str, season: str, lamps: float, rng: np.random.Generator) -> dict[int, tuple[Sprite, ...]]:
@@ -137,7 +134,7 @@ def _levels(picture: Floats) -> Sprite:
         both = np.concatenate((last[..., :3] * weight, weight), axis=-1)
         half = both.reshape(len(last) // 2, 2, len(last) // 2, 2, 4).mean(axis=(1, 3))
         levels.append(np.concatenate((half[..., :3] / np.maximum(half[..., 3:], 1e-3), half[..., 3:]), axis=-1))
-    return Sprite(tuple(levels))
+    return tuple(levels)
 
 
 def _put(picture: Floats, where: Bools, colour: tuple[float, ...] | Floats) -> None:
@@ -264,16 +261,12 @@ def near(city: City, places: Floats, reach: float) -> City:
 
     walls, network = city.walls, city.network
     kept = inside(walls.start) | inside(walls.stop)
-    streets = inside(network.nodes[network.edges]).any(axis=1)
-    return City(
-        city.name,
-        city.continent,
-        city.style,
-        Network(network.nodes, network.edges[streets], network.road[streets], network.driven[streets]),
-        city.houses,
-        Walls(walls.start[kept], walls.stop[kept], walls.building[kept], walls.front[kept]),
-        city.furniture.take(inside(city.furniture.position)),
-        city.hills,
+    streets = np.asarray(inside(network.nodes[network.edges]).any(axis=1))
+    return replace(
+        city,
+        network=network.take(streets),
+        walls=Walls(walls.start[kept], walls.stop[kept], walls.building[kept], walls.front[kept]),
+        furniture=city.furniture.take(inside(city.furniture.position)),
     )
 
 

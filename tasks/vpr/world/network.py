@@ -96,6 +96,10 @@ class Network:
         away: Floats = np.linalg.norm(self.nodes[self.edges[:, 1]] - self.nodes[self.edges[:, 0]], axis=1)
         return away
 
+    def take(self, which: Bools) -> "Network":
+        """Return the network of the streets selected by ``which [E]``; nodes keep their numbers."""
+        return Network(self.nodes, self.edges[which], self.road[which], self.driven[which])
+
 
 def draw_network(style: Style, metres: float, rng: np.random.Generator) -> Network:
     """Draw streets of which at least ``metres`` are driven, exceeded by at most one street."""

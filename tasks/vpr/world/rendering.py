@@ -117,7 +117,7 @@ def draw_things(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
         first, last = max(0, round(left)), min(width, round(left + broad))
         if top >= bottom or first >= last:
             continue
-        levels = visit.sprites[kind][variant % len(visit.sprites[kind])].levels
+        levels = visit.sprites[kind][variant % len(visit.sprites[kind])]
         level = levels[min(len(levels) - 1, max(0, int(math.log2(max(1.0, SIZE / tall)))))]
         picture = level[_sample(top, bottom, foot - tall, tall, len(level))]
         picture = picture[:, _sample(first, last, left, broad, len(level))]
@@ -238,5 +238,4 @@ def _ground(visit: Visit, view: View, slope: Floats, away: Floats) -> Floats:
 def _around(network: Network, position: Floats) -> Network:
     ends = network.nodes[network.edges]
     low, high = ends.min(axis=1) - GROUND_REACH, ends.max(axis=1) + GROUND_REACH
-    near = ((position > low) & (position < high)).all(axis=1)
-    return Network(network.nodes, network.edges[near], network.road[near], network.driven[near])
+    return network.take(((position > low) & (position < high)).all(axis=1))

@@ -12,19 +12,18 @@ unnamed column counts the rows:
 * ``seq_info.csv``: key, sequence_key, frame_number.
 """
 
-import csv
 import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedapps.base.seeding import derive_seed, generator
+from fedapps.base.tables import write_table
 
 from .city import City, draw_city, near, visit
 from .network import Drive, draw_drives, draw_poses, draw_routes
@@ -53,11 +52,6 @@ class Frame:
     number: int
 
 
-def write_picture(folder: Path, key: str, picture: NDArray[np.uint8], quality: int) -> None:
-    """Write ``picture [H, W, 3]`` as ``images/<key>.jpg`` into ``folder``, which must contain ``images``."""
-    Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=quality, subsampling=0)
-
-
 def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: bool) -> None:
     """Write the three tables of ``frames``, with positions in metres of a UTM zone, into ``folder``."""
     places = np.array([(frame.easting, frame.northing) for frame in frames]).reshape(-1, 2)
@@ -70,16 +64,11 @@ def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: boo
     processed = [
         (f.key, f"{f.easting:.3f}", f"{f.northing:.3f}", f.cluster, f.control_panel, f.night, "Forward") for f in frames
     ]
-    _write(folder / "raw.csv", RAW, raw)
-    _write(folder / "postprocessed.csv", POSTPROCESSED, processed)
-    _write(folder / "seq_info.csv", SEQUENCES, [(f.key, f.sequence, f.number) for f in frames])
-
-
-def _write(path: Path, header: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(header)
-        table.writerows((number, *row) for number, row in enumerate(rows))
+    sequences = [(f.key, f.sequence, f.number) for f in frames]
+    for name, header, rows in (
+        ("raw", RAW, raw), ("postprocessed", POSTPROCESSED, processed), ("seq_info", SEQUENCES, sequences)
+    ):  # fmt: skip
+        write_table(folder / f"{name}.csv", header, ((number, *row) for number, row in enumerate(rows)))
 
 
 AXIS, FLATTENING = 6378137.0, 1 / 298.257223563  # WGS 84
@@ -166,14 +155,6 @@ class StreetWorld:
         if min(self.size) < 16:
             raise ValueError(f"size = {self.size}: must be at least 16 pixels each way")
 
-    def enough_for(self, nodes: int, metres: float = 240.0) -> "StreetWorld":
-        """Return the same world with about ``metres`` of street for each of ``nodes``.
-
-        With the default ``metres``, FedVPR's Proximity split (Section 4.1) finds about as many valid clients as nodes
-        at a radius of 50 m, and half as many at 100 m.
-        """
-        return replace(self, kilometres=nodes * metres / 1000 / self.cities)
-
     def names(self) -> dict[str, tuple[str, str]]:
         """Return the continent and the part of the data set (``train_val`` or ``test``) of each city."""
         parts = ["train_val"] * self.cities + ["test"] * self.test_cities
@@ -185,26 +166,24 @@ class StreetWorld:
         return cities
 
 
-def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
-    """Write the cities of ``world`` into ``folder`` and return their folders.
+def write_streets(folder: Path, world: StreetWorld, seed: int) -> None:
+    """Write the cities of ``world`` into ``folder``.
 
     This module describes ``<folder>/<train_val or test>/<city>/<query or database>``.
     ``<folder>/world.json``, written last, records that everything is simulated, the ``seed`` and parameters, and each
     city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
     Progress is logged every ten seconds.
     """
-    folders, begun, logged = [], time.monotonic(), time.monotonic()
+    begun = logged = time.monotonic()
     names = world.names()
     for number, (name, (continent, part)) in enumerate(names.items()):
-        folders.append(folder / part / name)
-        write_city(folders[-1], name, continent, world, seed)
+        write_city(folder / part / name, name, continent, world, seed)
         if time.monotonic() - logged > 10:
             logged = time.monotonic()
             logger.info("rendered %d of %d cities in %.0f s", number + 1, len(names), logged - begun)
     cities = {name: {"continent": continent, "part": part} for name, (continent, part) in names.items()}
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "cities": cities}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return folders
 
 
 def write_city(folder: Path, name: str, continent: str, world: StreetWorld, seed: int) -> None:
@@ -241,7 +220,7 @@ def _drive(
     for number, (position, heading) in enumerate(zip(poses.position, poses.heading.tolist(), strict=True)):
         key = f"{derive_seed(drive_seed, 'key', number):016x}"
         picture = render(seen, position, heading, world.size, generator(drive_seed, "noise", number))
-        write_picture(folder, key, picture, world.quality)
+        Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=world.quality, subsampling=0)
         easting, northing = (centre + read[number]).tolist()
         frames.append(
             Frame(
