@@ -90,6 +90,7 @@ def cached(cache: Path, name: str, compute: Callable[[Path], None]) -> Path:
 
 PAD, UNKNOWN, END, BEGIN = range(4)
 RESERVED = ("<PAD>", "<UNK>", "<EOS>", "<BOS>")
+_MARKS = frozenset(string.punctuation)
 MIN_COUNT = 5  # how often a word occurs in training instructions to have a number
 
 
@@ -106,7 +107,7 @@ def words_of(text: str) -> list[str]:
     """
     words: list[str] = []
     for part in (part.strip().lower() for part in _word_pattern().split(text.strip())):
-        if part and all(mark in string.punctuation for mark in part) and set(part) != {"."}:
+        if part and _MARKS.issuperset(part) and set(part) != {"."}:
             words += list(part)
         elif part:
             words.append(part)
