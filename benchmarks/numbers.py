@@ -246,10 +246,13 @@ def strongest(name: str, defence: str) -> str:
 
 
 @_function
-def largest(name: str, metric: str, label: str, fill: Sequence[str]) -> str:
-    """The largest mean of a metric among the methods that the result has of those that ``label % one`` names."""
-    methods = result(name).methods
-    return shown(max(methods[label % one][metric].mean for one in fill if label % one in methods), 2)
+def largest(name: str, metric: str, label: str, fill: Sequence[str], beside: str = "") -> str:
+    """The largest mean of a metric among the methods that the result has of those that ``label % one`` names; in
+    parentheses, that of the metric ``beside`` of the same method.
+    """
+    known = [result(name).methods[label % one] for one in fill if label % one in result(name).methods]
+    best = max(known, key=lambda of: of[metric].mean)
+    return shown(best[metric].mean, 2) + (f" ({shown(best[beside].mean, 2)})" if beside else "")
 
 
 @_function

@@ -94,7 +94,10 @@ class SizeBound(Stateful):
             limit = self.factor * median if median else first_limits.get(part, size)
             if size > limit:
                 usual = f"the median of recent ones is {median:.3g}" if median else "there are no others to compare"
-                reason = reason or f"the size of {part} is {size:.3g}: at most {limit:.3g} is accepted ({usual})"
+                reason = (
+                    reason
+                    or f"the size of {part} is {size:.3g}: at most {limit:.3g} is accepted ({usual}; key size-bound)"
+                )
             self.note(part, size)
         if reason:
             self._accepted = before
