@@ -64,7 +64,7 @@ class UpdateSketch(Similarity):
     seed : int
         ≥ 0.
     parameters : sequence of str
-        Glob patterns of the parameters that are compared, such as those of the last layer.
+        Glob patterns. Only parameters that match one are compared, for example those of the last layer.
     """
 
     dimension: int = 256

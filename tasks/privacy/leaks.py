@@ -211,7 +211,7 @@ def leaked_tokens(observation: Observation, table: TokenTable) -> list[list[str]
 
 
 def longest_noise(observation: Observation) -> float:
-    """Return the norm that half a row of R rows of Gaussian noise of the observation's deviation exceeds on average.
+    """Return a norm that noise rarely reaches: of the R rows, an expected 1/2 would be longer if all were pure noise.
 
     The squared norm of a row [d], divided by the variance, has a χ² distribution with d degrees of freedom, and the
     result is its quantile 1 - 1/(2R).

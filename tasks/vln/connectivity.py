@@ -181,7 +181,7 @@ def _truths(values: list[Any], *shape: int) -> np.ndarray:
     return truths
 
 
-#: Of the paths of R2R: shortest paths of so many edges and at least so many metres (Anderson et al., Section 4).
+#: The paths of R2R are shortest paths with 4 to 6 edges and at least 5 metres (Anderson et al., CVPR 2018, Section 4).
 EDGES, SHORTEST = (4, 6), 5.0
 
 

@@ -328,7 +328,7 @@ class City:
 
 
 def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
-    """Draw one map per city, each with a scale bar; ``colours`` are those of the nodes."""
+    """Draw a map of each city, with a scale bar; ``colours`` has the colour of each node."""
     sizes = "; ".join(f"{city.title} within {format_length(float(city.extent.max()))}" for city in cities)
     with small_multiples(f"Maps of image positions. {sizes}", len(cities), height=2.3) as figure:
         for axes, city in zip(figure.axes, cities, strict=True):
@@ -337,7 +337,7 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
 
 
 def strips(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
-    """Draw one strip per city whose positions lie on a line; ``colours`` are those of the nodes."""
+    """Draw a strip for each city whose positions lie on a line; ``colours`` has the colour of each node."""
     sizes = "; ".join(f"{city.title} along {format_length(float(city.extent.max()))}" for city in cities)
     reach = max(float(city.extent.max()) for city in cities) or 1.0
     unit, metres = ("km", 1000.0) if reach >= 2000 else ("m", 1.0)

@@ -152,7 +152,7 @@ class PerImage:
 def augmentation_of(options: Options, key: str) -> Augmentation | None:
     """Return the augmentation of the node ``key``, applied with probability 1/2 (FedVPR, Appendix B), or ``None``.
 
-    A node with a jitter of its own draws each strength once, uniformly between 0 and that of the others.
+    With ``client-jitter``, a node draws each of its strengths once, uniformly from 0 to the usual strength.
     """
     if options.augment == "none":
         return None

@@ -1,4 +1,4 @@
-"""Ratios within pairs, the order of the sides, and peak memory of work in a process of its own."""
+"""Tests of paired ratios, of the order in which the two sides run, and of the peak memory of a process."""
 
 import sys
 from collections.abc import Callable
