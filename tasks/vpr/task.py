@@ -1,6 +1,5 @@
 """The task "vpr": recognise the place of an image with triplets that each node mines in its own images."""
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from fedapps.tasks.vpr.world.world import StreetWorld, write_streets
 from torch import Tensor, nn
 
 from fedapps.base.errors import DataError, listed
+from fedapps.base.tables import write_table
 from fedapps.base.text_files import shown
 
 from . import nodes
@@ -117,8 +117,8 @@ class VprTask(Task):
         except ValueError as error:
             raise DataError(f"vpr.world-*: {error}") from error
         write_streets(folder, world, seed)
-        with (folder / CONTINENTS_FILE).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("city", "continent"), *((n, c) for n, (c, _) in world.names().items())])
+        continents = [(city, continent) for city, (continent, _) in world.names().items()]
+        write_table(folder / CONTINENTS_FILE, ("city", "continent"), continents)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         check_partition(partition, num_partitions)
