@@ -11,6 +11,11 @@ class KilledError(BaseException):
     """Ends what a node does, as a signal would: not even a ``finally`` can write any more."""
 
 
+def killed(*arguments, **named):
+    """In place of a function of a process, which ends there."""
+    raise KilledError
+
+
 @contextmanager
 def killed_before(write: int) -> Iterator[list[str]]:
     """Nothing is written within this context from the ``write``-th change of a file or folder on, counted from 0."""

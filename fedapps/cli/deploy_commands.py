@@ -21,7 +21,8 @@ def config(arguments: argparse.Namespace) -> int:
 
 def deploy(arguments: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
-    return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
+    fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
+    return 0
 
 
 def gate(arguments: argparse.Namespace) -> int:
