@@ -176,10 +176,7 @@ def test_set_reads_numbers_truth_values_and_strings():
     expected = {"a": 1, "b": 1.5, "c": 0.001, "d": True, "e": False, "f": "adam", "g": "7", "h": "true", "i": "",
                 "j": "x=y", "k": -2}  # fmt: skip
     assert repr(assignments(pairs)) == repr(expected)
-
-
-def test_the_last_set_of_a_key_holds():
-    assert assignments(["a=1", "a=2"]) == {"a": 2}
+    assert assignments(["a=1", "a=2"]) == {"a": 2}, "the last one holds"
 
 
 @pytest.mark.parametrize("pair", ["rounds", "=3", "rounds 3"])

@@ -10,7 +10,7 @@ from recipe_runs import recipe_runs
 
 from fedapps.base.text_files import flattened
 from fedapps.config import parsing
-from fedapps.config.keys import defaults, described, for_flower, updated
+from fedapps.config.keys import defaults, described, for_flower, updated, with_extra
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import RunConfig, read_allowed_groups
 from fedapps.registry.methods import method_names
@@ -281,8 +281,6 @@ def test_keys_that_flower_does_not_know_travel_in_extra():
     others = {"tabular.dataset": "dig'its, all", "tabular.alpha": 0.3, "tabular.even": True, "fedsam.rate": 2}
     sent = for_flower(known | others)
     assert sent.keys() == {*known, "extra"}
-    from fedapps.config.keys import with_extra
-
     assert {key: value for key, value in with_extra(sent).items() if key != "extra"} == known | others
 
 

@@ -239,7 +239,6 @@ def test_settings_become_arguments():
         (["--trials", "2", "--seed-keys", "text.partition-seed"], "--seed-keys text.partition-seed: no run uses the"),
         (["--trials", "2", "--methods", "magic"], "methods: 'magic' is unknown"),
         (["--trials", "2", "--methods", "untrained"], "nothing to tune in untrained: add a --range"),
-        (["--trials", "2", "--range", "rounds=1..5"], "rounds is neither an option of a method"),
         (["--trials", "2", "--set-trials", "x"], "--set-trials 'x': write it as key=value"),
         (["--trials", "2", "--set", "lqr.validation-share=2.0"], "lqr.validation-share = 2.0: must be a number at "),
         (["--trials", "2", "--write", __file__], f"--write {__file__}: the file exists; choose another one"),

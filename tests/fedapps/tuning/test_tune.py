@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fedapps.strategies import epsilon
 from fedapps.tasks.lqr import world as lqr
+from killed_processes import KilledError
 
 import fedapps.tuning.trials
 import fedapps.tuning.tune
@@ -154,10 +155,6 @@ def test_the_written_recipe_runs_with_the_settings_of_each_method(tuned, tmp_pat
     label = result["methods"]["fedprox"]["label"]
     one = flat | {"methods": label, "output-dir": str(tmp_path), "name": "tuned"}
     assert run_cell(label, 0, one, "inline")["metrics"]["total_loss"] > 0
-
-
-class KilledError(Exception):
-    """Stands for the end of the process."""
 
 
 @pytest.mark.slow
@@ -371,10 +368,6 @@ def test_an_existing_folder_is_resumed_only_on_demand(tuned, robots, tmp_path, c
         tune(folder.parent, robots, overrides=given)
     assert main(["tune", "--resume", str(tmp_path)]) == 2
     assert "not the folder of a tuning (it has no plan.json)" in capsys.readouterr().err
-    (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
-    assert main(["tune", "--resume", str(tmp_path)]) == 2
-    problem = "plan.json is damaged or not the plan of a tuning (config: Field required); start a new tuning"
-    assert problem in capsys.readouterr().err
     with owned(folder):
         assert main(["tune", "--resume", str(folder)]) == 2
     assert f"{folder} is in use by process" in capsys.readouterr().err
