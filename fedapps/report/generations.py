@@ -253,7 +253,7 @@ def read_fleet(folder: Path) -> Fleet:
     ValueError
         A file is damaged; the message names it and the field.
     """
-    paths = sorted((folder / "decisions").glob("*.json"))
+    paths = Registry(folder).decisions()
     decisions = {int(path.stem): parsed(path.read_bytes(), f"decisions/{path.name}", Decision) for path in paths}
     return Fleet(Registry.read(folder), *judged(decisions))
 

@@ -129,7 +129,7 @@ class Registry:
 
     def decisions(self) -> list[Path]:
         """The files of all decisions, from the first one on."""
-        return sorted((self.folder / "decisions").glob("*.json"))
+        return sorted(path for path in (self.folder / "decisions").glob("*.json") if path.stem.isdecimal())
 
     def decided(self, run: Path) -> bool:
         """Whether there is a decision about the models of a run."""
