@@ -154,6 +154,7 @@ def test_nan_is_refused(key):
         ),
         ({"total-steps": 100}, "total-steps = 100: needs steps"),
         ({"total-steps": 401, "steps": 10}, "total-steps = 401: must be a multiple of steps = 10"),
+        ({"total-steps": 2_000_000, "steps": 2}, "total-steps = 2000000: would be 1000000 rounds of steps = 2"),
         (
             {"total-steps": 400, "steps": 10, "methods": "fedavg,fedavg(run.steps=40)"},
             "methods: 'fedavg(run.steps=40)': steps must be 10, those of the run, with total-steps = 400",

@@ -195,6 +195,7 @@ def test_given_ranges_replace_declared_ones_or_are_added():
     ("text", "message"),
     [
         ("epochs", r"--range 'epochs': write KEY=LOW..HIGH, KEY=LOW..HIGH,log or KEY=VALUE,VALUE,..."),
+        ("epochs=,", "write KEY=LOW..HIGH"),
         (
             "rounds=1..5",
             "rounds is neither an option of a method, such as fedprox.mu, nor a key that a method can set for itself: ",
