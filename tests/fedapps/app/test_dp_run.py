@@ -9,7 +9,7 @@ import pytest
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import PoissonSampling, epsilon
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from killed_processes import KilledError
+from killed_processes import killed_in
 from safetensors.numpy import load_file
 from small_runs import run_inline
 from torch import nn
@@ -18,7 +18,6 @@ from fedapps.app.privacy import check_statistics, protected, spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
-from fedapps.runs.checkpoints import DiskCheckpoints
 
 SMALL = {
     "task": "lqr", "num-nodes": 3, "rounds": 2, "evaluate-every": 2, "epochs": 1, "batch-size": 32,
@@ -129,22 +128,11 @@ def test_under_local_privacy_neighbours_differ_in_the_updates_of_a_node(run):
     assert sfl["privacy"].endswith("; neighbouring runs differ in the updates that one node sends")
 
 
-def test_a_round_that_is_repeated_after_a_crash_counts_as_often_as_nodes_sent_their_updates(
-    tmp_path, world, monkeypatch
-):
+def test_a_round_that_is_repeated_after_a_crash_counts_as_often_as_nodes_sent_their_updates(tmp_path, world):
     given = SMALL | {"dp": "local", "rounds": 4, "cache-dir": str(world)}
-    save = DiskCheckpoints.save
-
-    def killed(self, snapshot, *, best):
-        if snapshot.round == 3:
-            raise KilledError
-        return save(self, snapshot, best=best)
-
-    monkeypatch.setattr(DiskCheckpoints, "save", killed)
     for resume in (False, True, True, True):
-        with pytest.raises(KilledError):
+        with killed_in("runs.checkpoints.DiskCheckpoints.save", when=lambda _, of, best: of.round == 3):
             run_inline(given | {"resume": resume}, tmp_path)
-    monkeypatch.setattr(DiskCheckpoints, "save", save)
     folder = run_inline(given | {"resume": True}, tmp_path)
     sfl = summary(folder)["sfl"]
     assert folder.releases("sfl").by_round() == {1: 1, 2: 1, 3: 5, 4: 1}

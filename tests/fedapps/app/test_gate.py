@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from fedapps.sim.inprocess import run_inprocess
-from killed_processes import KilledError, killed, killed_before
+from killed_processes import KilledError, killed_before, killed_in
 from small_runs import LQR, run_inline, with_changes
 
 from fedapps.app.client_app import app as client_app
@@ -252,11 +252,9 @@ def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it
 
 
 @pytest.mark.parametrize("step", ["Registry.record", "Registry.write", "Registry.target"])
-def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, monkeypatch, step):
-    with monkeypatch.context() as patch:
-        patch.setattr(f"fedapps.runs.champions.{step}", killed)
-        with pytest.raises(KilledError):
-            gate(weeks, second, "week-3", **ANY)
+def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, step):
+    with killed_in(f"runs.champions.{step}"):
+        gate(weeks, second, "week-3", **ANY)
     assert in_use(second) == everywhere(2)
     gate(weeks, second, None, "deliver")
     decided = step != "Registry.record"
@@ -344,10 +342,8 @@ def weekly(weeks, tmp_path):
 def test_a_model_that_was_promoted_before_the_kill_is_brought_to_the_nodes_first(weekly, monkeypatch):
     _, registry, command = weekly
     assert main(command) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("fedapps.app.gate.deliver", killed)
-        with pytest.raises(KilledError):
-            main(command)
+    with killed_in("app.gate.deliver"):
+        main(command)
     assert (Registry.read(registry).champion, in_use(registry)) == (2, everywhere(1))
     used = []
     monkeypatch.setattr("fedapps.app.gate.deliver", lambda *given: used.append(deliver(*given)))
@@ -380,12 +376,10 @@ def runs_of(registry):
 @pytest.mark.parametrize(
     ("step", "first"), [("app.gate.run_gate", True), ("app.server_app.Recorder.after_round", False)]
 )
-def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, monkeypatch, step, first):
+def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, step, first):
     _, registry, command = weekly
-    with monkeypatch.context() as patch:
-        patch.setattr(f"fedapps.{step}", killed)
-        with pytest.raises(KilledError):
-            main(command)
+    with killed_in(step):
+        main(command)
     assert main(command) == 0
     done = ["weekly-1", "weekly-2"] if first else ["weekly-1"]
     assert runs_of(registry) == (done, done)
@@ -394,14 +388,12 @@ def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, m
 
 
 @pytest.fixture
-def unfinished(weekly, monkeypatch):
+def unfinished(weekly):
     """A fleet with a champion, whose second run was killed after its first round."""
     _, registry, command = weekly
     assert main(command) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.Recorder.after_round", killed)
-        with pytest.raises(KilledError):
-            main(command)
+    with killed_in("app.server_app.Recorder.after_round"):
+        main(command)
     return registry, command, registry.parent / "runs" / "weekly-2"
 
 
@@ -474,17 +466,15 @@ def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_pa
         run_inline(read_config(runs / "weekly-3") | {"name": "by-hand", "start": "weekly-3"}, runs)
 
 
-def test_two_fleets_with_runs_of_the_same_names_have_their_own_generations(weekly, tmp_path, monkeypatch):
+def test_two_fleets_with_runs_of_the_same_names_have_their_own_generations(weekly, tmp_path):
     """The first fleet's command is killed after its second run has trained; the other's run is neither its nor old."""
     _, registry, command = weekly
     runs, other = tmp_path / "runs", tmp_path / "other"
     more = ["--set", "keep-runs=1", "--set", "rounds=1"]
     mine, theirs = [*command, *more], [*command, *more, "--set", f"registry={other}"]
     assert [main(mine), main(theirs)] == [0, 0]
-    with monkeypatch.context() as patch:
-        patch.setattr("fedapps.app.gate.run_gate", killed)
-        with pytest.raises(KilledError):
-            main(mine)
+    with killed_in("app.gate.run_gate"):
+        main(mine)
     assert main(theirs) == 0
     assert [(one["challenger"]["run"], one["challenger"]["generation"]) for one in decisions(other)] == [
         (str(runs / "weekly-2"), 1), (str(runs / "weekly-4"), 2),

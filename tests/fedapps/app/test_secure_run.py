@@ -8,9 +8,9 @@ import pytest
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import SecureAggregation, TooFewRepliesError, epsilon
 from fedapps.strategies.masking import Encoding
-from fedapps.strategies.secure_aggregation import SecureRound
 from fedapps.strategies.secure_node import encoding_record
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from killed_processes import killed_in
 from small_runs import LQR
 from toys import record_of
 
@@ -62,20 +62,11 @@ def test_distributed_noise_is_counted_as_that_of_a_trusted_server(federate):
 
 
 @pytest.mark.parametrize("exchange", ["_share", "_sum", "_unmask"])
-def test_a_run_that_dies_in_a_round_resumes_with_new_keys_and_counts_the_release_again(federate, monkeypatch, exchange):
-    whole = federate("whole", **SECURE, dp="distributed", dp_noise=1e-9, dp_clip=10.0)
-
-    def killed(self, *_):
-        if self._loop.report.round == 2:
-            raise KeyboardInterrupt
-        return original(self, *_)
-
-    original = getattr(SecureRound, exchange)
-    monkeypatch.setattr(SecureRound, exchange, killed)
+def test_a_run_that_dies_in_a_round_resumes_with_new_keys_and_counts_the_release_again(federate, exchange):
     settings = SECURE | {"dp": "distributed", "dp-noise": 1e-9, "dp-clip": 10.0}
-    with pytest.raises(KeyboardInterrupt):
+    whole = federate("whole", **settings)
+    with killed_in(f"strategies.secure_aggregation.SecureRound.{exchange}", lambda of, *_: of._loop.report.round == 2):
         federate("run", **settings)
-    monkeypatch.setattr(SecureRound, exchange, original)
     folder = federate("run", **settings, resume=True)
     assert folder.releases("fedavg").by_round() == {1: 1, 2: 2, 3: 1}
     for name, array in arrays(whole).items():

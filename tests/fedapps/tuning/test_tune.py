@@ -3,12 +3,13 @@
 import json
 import math
 import tomllib
+from itertools import count
 from pathlib import Path
 
 import pytest
 from fedapps.strategies import epsilon
 from fedapps.tasks.lqr import world as lqr
-from killed_processes import KilledError
+from killed_processes import killed_in
 
 import fedapps.tuning.trials
 import fedapps.tuning.tune
@@ -158,21 +159,11 @@ def test_the_written_recipe_runs_with_the_settings_of_each_method(tuned, tmp_pat
 
 
 @pytest.mark.slow
-def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tuned, robots, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tuned, robots, tmp_path, capsys):
     whole, _, _ = tuned
-    count = 0
-
-    def killed_in_the_sixth_run(*given):
-        nonlocal count
-        count += 1
-        if count == 6:
-            raise KilledError
-        return run_cell(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fedapps.tuning.trials, "run_cell", killed_in_the_sixth_run)
-        with pytest.raises(KilledError):
-            tune(tmp_path, robots)
+    runs = count(1)
+    with killed_in("tuning.trials.run_cell", when=lambda *given: next(runs) == 6):
+        tune(tmp_path, robots)
     (folder,) = tmp_path.glob("tune-lqr-*")
     assert not (folder / "tune.json").exists()
     capsys.readouterr()
