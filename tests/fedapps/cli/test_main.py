@@ -120,6 +120,7 @@ def test_an_interruption_prints_no_traceback(capsys, monkeypatch):
         ["run", "lqr", "--engine", "steam"],
         ["list", "fedprox", "--keys"],
         ["compare", "lqr", "--jobs", "-1"],
+        ["compare", "lqr", "--json", "."],
     ],
 )
 def test_a_malformed_command_line_has_status_2(given, capsys):
