@@ -272,6 +272,8 @@ def test_a_missing_gpu_is_a_problem(check, monkeypatch):
 def test_an_invalid_run_config_is_refused(place, capsys):
     assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--set", "rounds=0"]) == 2
     assert "rounds = 0: must be a whole number at least 1" in capsys.readouterr().err
+    assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--node-config", "x"]) == 2
+    assert "fedapps: --node-config 'x': write it as key=value" in capsys.readouterr().err
 
 
 # What a SuperNode is given is checked before it starts.
