@@ -19,29 +19,15 @@ FINAL = {"local": 0.04, "sfl": 0.03, "apfl": 0.02}
 def round_line(method: str, number: int, **more: Any) -> dict[str, Any]:
     elbo = FINAL.get(method, 0.05) * (1 + 1 / number)
     line = {
-        "method": method,
-        "round": number,
-        "stage": "train",
-        "seconds": 1.5,
-        "bytes_down": 2000,
-        "bytes_up": 1000,
-        "replies": 2,
-        "refused": [],
-        "train": {"loss": elbo},
-        "evaluate": {"test.kl": 0.5, "test.elbo": elbo},
-    }
+        "method": method, "round": number, "stage": "train", "seconds": 1.5, "bytes_down": 2000, "bytes_up": 1000,
+        "replies": 2, "refused": [], "train": {"loss": elbo}, "evaluate": {"test.kl": 0.5, "test.elbo": elbo},
+    }  # fmt: skip
     return line | more
 
 
 def node_line(method: str, node: str, elbo: float, **metrics: Any) -> dict[str, Any]:
-    return {
-        "method": method,
-        "round": 3,
-        "node": node,
-        "phase": "evaluate",
-        "num_examples": 10,
-        "metrics": {"test.elbo": elbo, **metrics},
-    }
+    found = {"test.elbo": elbo, **metrics}
+    return {"method": method, "round": 3, "node": node, "phase": "evaluate", "num_examples": 10, "metrics": found}
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -71,6 +57,19 @@ def save_traces(folder: Path, method: str, node: str, arrays: Mapping[str, Any])
 
 def page(folder: Path) -> str:
     return write_report(folder).read_text(encoding="utf-8")
+
+
+def comparison_page(folder: Path, content: Mapping[str, Any]) -> str:
+    """The page of a comparison with this content of ``compare.json``."""
+    (folder / "compare.json").write_text(json.dumps(content))
+    return page(folder)
+
+
+def add_to_summary(folder: Path, method: str, **facts: Any) -> None:
+    """Let the summary of a finished run say more of a method."""
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["methods"][method] |= facts
+    (folder / "summary.json").write_text(json.dumps(summary))
 
 
 def section_names(text: str) -> list[str]:

@@ -78,6 +78,12 @@ def trained_run(task: str, parent: Path) -> RunFolder:
         return run_inline(given, folder)
 
 
+def world_of(folder: RunFolder) -> Path:
+    """The folder with the simulated data of a run, whose worlds are its own."""
+    (world,) = (path for path in (folder.path.parent / "worlds").iterdir() if path.is_dir())
+    return world
+
+
 def last_evaluation(folder: RunFolder, method: str) -> dict[str, dict[str, object]]:
     """What each node reported in the last evaluation of a method, by its key."""
     rows = [row for row in folder.lines("nodes.jsonl") if (row["method"], row["phase"]) == (method, "evaluate")]

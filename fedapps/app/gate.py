@@ -23,19 +23,8 @@ from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.runs.tracking import Tracking
 from fedapps.strategies import BaseStrategy, Profile, RoundReport
 from fedapps.strategies.checks import MAX_NAME_LENGTH, truncate
-from fedapps.strategies.records import to_text
 from fedapps.strategies.transport import NodeFailure
-from fedapps.strategies.wire import (
-    ATTEMPTS,
-    BEST_ROUND,
-    CHAMPION,
-    CHAMPION_QUERY,
-    CONFIG,
-    DURABLE_ROUND,
-    PROMOTE,
-    REGISTRY,
-    USE,
-)
+from fedapps.strategies.wire import CHAMPION, CHAMPION_QUERY, CONFIG, PROMOTE, REGISTRY, USE
 
 from .round_config import RoundConfigs, tracked_results
 from .server_app import initial_model, strategy_for
@@ -226,10 +215,8 @@ def _connected(grid: Grid, models: "Mapping[int, _Model]") -> list[Profile]:
 class _Model:
     """A candidate, with its strategy in the state after its round."""
 
-    config: Config
-    label: str
-    run_label: str
     round: int
+    timeout: float
     settings: Mapping[str, Any]
     strategy: BaseStrategy
     arrays: ArrayRecord
@@ -265,23 +252,21 @@ class _Model:
         strategy, initial = strategy_for(loaded, candidate.method, initial_model(loaded, candidate.method))
         strategy.registry.admission.owners = owners
         arrays = strategy.restore(snapshot, strategy.share(initial))
-        best = int(snapshot.facts.get("best", {}).get("round", 0))
-        settings = {DURABLE_ROUND: snapshot.round, ATTEMPTS: to_text(snapshot.attempts)}
-        settings |= {BEST_ROUND: best} if best else {}
-        return cls(loaded, candidate.method, label, snapshot.round, settings, strategy, arrays)
+        settings = {
+            **RoundConfigs(loaded, candidate.method, label).of_checkpoint(snapshot),
+            "final": False,
+            "collect": False,
+        }
+        return cls(snapshot.round, loaded.run.timeout, settings, strategy, arrays)
 
     def evaluated(self, grid: Grid) -> RoundReport:
         """Let all nodes evaluate it."""
         report = self.strategy.report = RoundReport(self.round)
-        messages = self.strategy.configure_evaluate(self.round, self.arrays, self._config(), grid)
-        self.strategy.aggregate_evaluate(self.round, self.strategy.send(grid, messages, self.config.run.timeout))
+        messages = self.strategy.configure_evaluate(self.round, self.arrays, ConfigRecord({**self.settings}), grid)
+        self.strategy.aggregate_evaluate(self.round, self.strategy.send(grid, messages, self.timeout))
         return report
 
     def promotion(self, node: Profile, generation: int, registry: str) -> Message:
         """The message with which a node uses it as a generation of the champions of a registry, by its label."""
-        config = ConfigRecord({**self._config(), PROMOTE: generation, REGISTRY: registry})
+        config = ConfigRecord({**self.settings, PROMOTE: generation, REGISTRY: registry})
         return self.strategy.evaluate_message(self.round, node, self.arrays, config)
-
-    def _config(self) -> ConfigRecord:
-        config = RoundConfigs(self.config, self.label, self.run_label).evaluate(self.round)
-        return ConfigRecord({**config, **self.settings, "final": False, "collect": False})

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from fedapps.base.atomic import append_line, naming_errors, synced
 from fedapps.clients.rules import NodeRules, RulesError
+from fedapps.runs.lines import ledger_lines
 from fedapps.strategies import epsilon
 
 #: The file in the node's state folder.
@@ -121,26 +122,14 @@ class NodeLedger:
             )
 
     def _read(self, content: bytes) -> Spent:
-        spent, unknown, behind, last = Spent(), 0, 0, 0
-        for line in content.splitlines():
-            if not line.strip(b" \0"):
-                continue
-            row = _row(line)
-            if row is None:
-                unknown, behind = unknown + 1, behind + 1
-                continue
+        rows, missing = ledger_lines(content, _is_update)
+        spent = Spent()
+        for row in rows:
             spent = spent.plus(float(row["noise"]))
-            last, behind = max(last, row["number"]), 0
-        # Damaged lines behind the last number are no part of the gaps before it.
-        return spent.plus(self.rules.dp_noise, max(last + behind - spent.count, unknown))
+        return spent.plus(self.rules.dp_noise, missing)
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    """A line of the ledger; ``None`` if it is damaged."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+def _is_update(row: Any) -> bool:
     if not isinstance(row, dict) or not isinstance(row.get("noise"), float | int) or type(row.get("number")) is not int:
-        return None
-    return None if abs(row["noise"]) > sys.float_info.max or row["number"] > _MOST_UPDATES else row
+        return False
+    return not (abs(row["noise"]) > sys.float_info.max or row["number"] > _MOST_UPDATES)

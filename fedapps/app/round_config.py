@@ -18,8 +18,17 @@ from fedapps.clients.settings import CHAMPION_RUNS, LINEAGE
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Scalar
 from fedapps.runs.tracking import stage_of
-from fedapps.strategies import BaseStrategy, RoundReport
-from fedapps.strategies.wire import FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, TIMINGS_WANTED
+from fedapps.strategies import BaseStrategy, RoundReport, Snapshot
+from fedapps.strategies.records import to_text
+from fedapps.strategies.wire import (
+    ATTEMPTS,
+    BEST_ROUND,
+    DURABLE_ROUND,
+    FIXED_DIGEST,
+    HELD_OUT,
+    HELD_OUT_PREFIXES,
+    TIMINGS_WANTED,
+)
 
 
 class RoundConfigs:
@@ -68,6 +77,13 @@ class RoundConfigs:
                 "collect": server_round == self.run.collect_after,
             }
         )
+
+    def of_checkpoint(self, snapshot: Snapshot) -> ConfigRecord:
+        """The config of the messages to evaluate a checkpoint: that of its round, with the private state of then."""
+        kept: dict[str, int | str] = {DURABLE_ROUND: snapshot.round, ATTEMPTS: to_text(snapshot.attempts)}
+        if best := int(snapshot.facts.get("best", {}).get("round", 0)):
+            kept[BEST_ROUND] = best
+        return ConfigRecord({**self.evaluate(snapshot.round), **kept})
 
     def new_node(self, server_round: int, epochs: int) -> ConfigRecord:
         """The config of the message to a new node: that of an evaluation, with the settings of training.

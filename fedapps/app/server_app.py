@@ -136,6 +136,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     configs = RoundConfigs(config, method, folder.label)
 
     clock = grid if isinstance(grid, ClockGrid) else None
+    first = config.begun.get(method, 0) + 1
 
     def devices_known(report: RoundReport) -> None:
         if clock and report.round == last_round + 1:
@@ -150,7 +151,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_config=configs.evaluate,
         evaluate_every=run.evaluate_every,
         callbacks=[
-            *([_Reported(config), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
+            *([_Reported(config, first), Track(tracked)] if (tracked := tracked_metric(run)) else ()),
             *([Each(devices_known)] if clock else ()),
             Recorder(folder, config, method, config.num_stages),
             *([releases] if run.dp != "none" else ()),
@@ -167,13 +168,16 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
 
 @dataclass
 class _Reported(Callback):
-    """Ends a run before its first round if no node can report the tracked metric."""
+    """Ends a run before its ``first`` round if no node can report the tracked metric."""
 
     config: Config
+    first: int
 
     def before_training(self, run: Run, server_round: int) -> None:
+        if server_round != self.first:
+            return
         nodes = [node for node in run.strategy.registry.known.values() if not node.no_data]
-        if server_round == 1 and nodes and all(node.unreported == self.config.run.track_metric for node in nodes):
+        if nodes and all(node.unreported == self.config.run.track_metric for node in nodes):
             raise ValueError(self.config.unreported_text)
 
 

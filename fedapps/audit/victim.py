@@ -175,9 +175,9 @@ def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> 
     Raises
     ------
     ValueError
-        The recipe names no task that can be audited, or cannot be read.
+        The recipe has no task that can be audited, or cannot be read.
     """
-    name = str(read_recipe(recipe, overrides).get("task", ""))
+    name = _task_of(recipe, overrides)
     subject = audit_subject(task_class(name)) if name in task_names() else None
     if subject is None:
         tasks = ", ".join(name for name in usable_tasks() if task_class(name).audit_subject)
@@ -190,5 +190,9 @@ def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> 
 
 def has_words(recipe: Path, overrides: Mapping[str, Any] | None = None) -> bool:
     """Whether the examples of a recipe's task have words, whose recovery an audit counts."""
-    name = str(read_recipe(recipe, overrides).get("task", ""))
+    name = _task_of(recipe, overrides)
     return name not in task_names() or bool(task_class(name).audit_subject)
+
+
+def _task_of(recipe: Path, overrides: Mapping[str, Any] | None) -> str:
+    return str(read_recipe(recipe, overrides).get("task", RunConfig.task))

@@ -259,7 +259,7 @@ class Board:
     def runs(self, now: float | None = None) -> list[RunStatus]:
         """The state of all runs at a time in seconds since the epoch (default now), the last changed first."""
         now = time.time() if now is None else now
-        statuses = [self._readable(path, now) for path in run_folders(self.folder)]
+        statuses = [self._readable(path, now) for path in filter(_is_run, folders(self.folder))]
         return sorted(statuses, key=lambda run: (-run.changed, run.path))
 
     def report(self, path: str) -> Path | None:
@@ -335,11 +335,6 @@ def is_inside(path: Path, folder: Path) -> bool:
         return path.is_file() and path.resolve(strict=True).is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # a loop of links is a RuntimeError in older versions of Python
         return False
-
-
-def run_folders(folder: Path) -> Iterator[Path]:
-    """The run folders among :func:`folders`."""
-    return filter(_is_run, folders(folder))
 
 
 def _is_run(path: Path) -> bool:

@@ -21,7 +21,8 @@ def config(arguments: argparse.Namespace) -> int:
 
 def deploy(arguments: argparse.Namespace) -> int:
     """Run a recipe on a SuperLink."""
-    return fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
+    fleet.deploy(arguments.recipe, arguments.federation, assignments(arguments.set), stream=arguments.stream)
+    return 0
 
 
 def gate(arguments: argparse.Namespace) -> int:
@@ -60,7 +61,11 @@ def run_fleet(arguments: argparse.Namespace) -> int:
 
 def check_node(arguments: argparse.Namespace) -> int:
     """Check whether this machine can take part in a run as a node."""
-    further = {"private": arguments.private, "keep-model": arguments.keep_model, **assignments(arguments.node_config)}
+    further = {
+        "private": arguments.private,
+        "keep-model": arguments.keep_model,
+        **assignments(arguments.node_config, "--node-config"),
+    }
     return check(arguments.recipe, assignments(arguments.set), Path(arguments.data_dir), arguments.state_dir, further)
 
 

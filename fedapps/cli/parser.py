@@ -76,10 +76,17 @@ def _settings(name: str, declared: Settings) -> dict[str, Any]:
     elif isinstance(default, list):
         settings["action"] = "append"
     elif "type" in settings:
-        settings["type"] = {"int": int, "path": Path, "round": _round, "count": _count}[settings["type"]]
+        settings["type"] = {"int": int, "path": Path, "file": _file, "round": _round, "count": _count}[settings["type"]]
     elif isinstance(default, int | float):
         settings["type"] = type(default)
     return settings
+
+
+def _file(text: str) -> Path:
+    """A file that is written after the work, which would be in vain if a folder has this name."""
+    if Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; give the name of a file")
+    return Path(text)
 
 
 def _count(text: str) -> int:

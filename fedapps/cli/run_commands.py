@@ -123,7 +123,7 @@ def audit(arguments: argparse.Namespace) -> int:
         return 0
     subject = recipe_subject(arguments.recipe, overrides)
     sizes = split_names(arguments.batch_sizes)
-    if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:
+    if strange := [size for size in sizes if not size.removeprefix("-").isdecimal()]:
         raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
     plan = AuditPlan(
         subject,

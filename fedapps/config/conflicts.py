@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
+from fedapps.strategies.wire import LAST_ROUND
 from fedapps.tasks.base import Task, missing
 
 from .clock import clock_conflicts
@@ -195,6 +196,12 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"total_steps", "steps"},
             f"total-steps = {run.total_steps}: must be a multiple of steps = {run.training.steps}, so that a whole "
             "number of rounds makes them",
+        )
+    elif run.rounds > LAST_ROUND:
+        yield (
+            {"total_steps", "steps"},
+            f"total-steps = {run.total_steps}: would be {run.rounds} rounds of steps = {run.training.steps}, but there "
+            f"can be at most {LAST_ROUND}; take more steps in each",
         )
     if run.patience and not run.track_metric:
         yield (

@@ -23,7 +23,7 @@ from fedapps.app.node_ledger import LEDGER, NodeLedger
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.base.options import did_you_mean
-from fedapps.base.report.numbers import format_bytes
+from fedapps.base.report.numbers import counted, format_bytes
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KEPT_MODELS, KeptModels
@@ -88,7 +88,7 @@ def check(
     if not report.problems:
         print("this node can join")
         return 0
-    print(f"this node cannot join: {len(report.problems)} problem{'s' if report.problems[1:] else ''}")
+    print(f"this node cannot join: {counted(len(report.problems), 'problem')}")
     for problem in report.problems:
         print("- " + problem.replace("\n", "\n  "))
     return 1
@@ -170,7 +170,7 @@ class NodeCheck:
             self._wrong(str(error))
             return
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-        self._say(f"device: {name}, {run.node_cpus} torch thread{'s'[: run.node_cpus - 1]} (node-cpus)")
+        self._say(f"device: {name}, {counted(run.node_cpus, 'torch thread')} (node-cpus)")
 
     def _state(self) -> Path | None:
         """The state folder, or its nearest existing parent; None if it is not writable."""
@@ -216,7 +216,7 @@ class NodeCheck:
     def _rules(self) -> None:
         """Check the run against the limits and the rules of the node config, and print what its privacy budget has."""
         run, node = self.config.run, {**self.node_config, "data-dir": str(self.data_dir)}
-        for key in node.keys() - NODE_KEYS:
+        for key in sorted(node.keys() - NODE_KEYS):
             self._wrong(f"--node-config {key}: no key of the node config{did_you_mean(key, NODE_KEYS)}")
         try:
             NodeLimits.of(node)

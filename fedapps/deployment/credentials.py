@@ -17,6 +17,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.common import log
 
 LOOPBACK = ("127.0.0.1", "localhost")
+#: The longest validity of a certificate in days, about a thousand years: dates end with the year 9999.
+_MOST_DAYS = 365_000
 #: Days before the end of a certificate in which its users are warned.
 _DAYS_OF_WARNING = 60
 _RENEW = (
@@ -81,12 +83,12 @@ def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, days: int =
     Raises
     ------
     ValueError
-        If ``hosts`` is empty or ``days`` is below 1.
+        If ``hosts`` is empty, or ``days`` is out of range.
     """
     if not hosts:
         raise ValueError("hosts is empty: give the names or IP addresses by which the SuperLink is reached")
-    if days < 1:
-        raise ValueError(f"days = {days}: must be at least 1")
+    if not 1 <= days <= _MOST_DAYS:
+        raise ValueError(f"days = {days}: must be at least 1 and at most {_MOST_DAYS}")
     folder.mkdir(parents=True, exist_ok=True)
     authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority = _authority(authority_key, days)

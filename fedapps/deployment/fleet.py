@@ -49,7 +49,7 @@ def run_config_text(recipe: Path, overrides: Mapping[str, Any]) -> str:
     return tomli_w.dumps(for_flower(keys))
 
 
-def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, stream: bool) -> int:
+def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, stream: bool) -> None:
     """Run a recipe on the SuperLink of a federation.
 
     Parameters
@@ -61,12 +61,7 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     overrides : mapping
         Keys of the run config that override the recipe. Paths refer to the server.
     stream : bool
-        Show the log of the run until it ends.
-
-    Returns
-    -------
-    int
-        0: the SuperLink has taken the run, and with ``stream`` the run has finished.
+        Show the log of the run until it ends; otherwise return once the SuperLink has taken the run.
 
     Raises
     ------
@@ -78,7 +73,6 @@ def deploy(recipe: Path, federation: str, overrides: Mapping[str, Any], *, strea
     keys = read_recipe(recipe, overrides)
     check_deployable(parse(keys, files_exist=False))
     submit(keys, federation, stream=stream)
-    return 0
 
 
 def submit(keys: Mapping[str, Any], federation: str, *, stream: bool) -> None:

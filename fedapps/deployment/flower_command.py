@@ -208,9 +208,7 @@ LastApp = Callable[[], tuple[Path, Callable[[], object]] | None]
 _RELEASE_AFTER = 300.0
 
 
-def serve(
-    command: str, libraries: Sequence[str], last_app: LastApp = lambda: None, release_after: float = _RELEASE_AFTER
-) -> None:
+def serve(command: str, libraries: Sequence[str], last_app: LastApp = lambda: None) -> None:
     """Serve until the standard input ends. Returns in the server and in every fork.
 
     Parameters
@@ -221,8 +219,6 @@ def serve(
         Modules to import; those that are not installed are skipped. Without any, each call imports what it needs.
     last_app : callable
         Asked before each call.
-    release_after : float
-        Seconds without a call after which the process that has imported libraries and app ends.
     """
     name_process("fork-server")
     function = load_command(command)
@@ -231,7 +227,7 @@ def serve(
     with_app: Fork | None = None
     calls = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - select does not see what a buffer has read ahead
     while True:
-        if with_app and not select.select([calls], [], [], release_after)[0]:
+        if with_app and not select.select([calls], [], [], _RELEASE_AFTER)[0]:
             with_app.close()
             with_app = None
         if not (line := calls.readline()):

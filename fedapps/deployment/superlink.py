@@ -299,9 +299,9 @@ def started_run(line: str) -> str:
     return started[1] if started else ""
 
 
-def nodes_speak_http(flower: str = "") -> bool:
-    """Whether SuperNodes use HTTP in the given version of Flower; by default in the installed one."""
-    major, minor, *_ = (flower or version("flwr")).split(".")
+def nodes_speak_http() -> bool:
+    """Whether SuperNodes use HTTP in the installed version of Flower."""
+    major, minor, *_ = version("flwr").split(".")
     return (int(major), int(minor)) >= _FIRST_WITH_HTTP
 
 

@@ -197,7 +197,6 @@ def _check_port(host: str, port: str) -> None:
             ) from error
 
 
-_NODE_CONFIG = "--node-config"
 #: What Flower takes for a key: it leaves out others without an error, such as ``#`` and an empty one.
 _CONFIG_KEY = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
@@ -260,8 +259,8 @@ class SuperNode:
         changed = list(options)
         for index, option in enumerate(options):
             name, equals, value = option.partition("=")
-            after = index > 0 and options[index - 1] == _NODE_CONFIG
-            if option.endswith(".toml") and (after or (equals and name == _NODE_CONFIG)):
+            after = index > 0 and options[index - 1] == _CONFIG
+            if option.endswith(".toml") and (after or (equals and name == _CONFIG)):
                 text = _as_text(Path(option if after else value).expanduser())
                 changed[index] = text if after else f"{name}={text}"
         if self.plain:
@@ -276,16 +275,16 @@ def _as_text(path: Path) -> str:
     try:
         flat = flattened(table)
     except ValueError as error:
-        raise ValueError(f"{_NODE_CONFIG} {path}: {error}") from error
+        raise ValueError(f"{_CONFIG} {path}: {error}") from error
     for key, value in flat.items():
         if not isinstance(value, (bool, int, float, str)) or value in (inf, -inf) or value != value:
             allowed = "must be a finite number, a string, true or false"
-            raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: {allowed}")
+            raise ValueError(f"{_CONFIG} {path}: {key} = {shown(value)}: {allowed}")
         if not _CONFIG_KEY.fullmatch(key):
             allowed = "must be of letters from A to Z, digits, hyphens and underscores, with dots between its parts"
-            raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: {allowed}")
+            raise ValueError(f"{_CONFIG} {path}: the key {key!r}: {allowed}")
         if beside := sorted(other for other in flat if other.startswith(f"{key}.")):
-            raise ValueError(f"{_NODE_CONFIG} {path}: {key} is a value and has keys of its own: {', '.join(beside)}")
+            raise ValueError(f"{_CONFIG} {path}: {key} is a value and has keys of its own: {', '.join(beside)}")
         pairs.append(f"{key}={_quoted(value) if isinstance(value, str) else json.dumps(value)}")
     return " ".join(pairs)
 

@@ -130,9 +130,9 @@ def standard_output() -> Console:
 
 
 @contextmanager
-def one_bar(run: RunProgress, console: Console | None = None) -> Iterator[None]:
+def one_bar(run: RunProgress) -> Iterator[None]:
     """Show a bar of one run below what is printed meanwhile, if standard output is a terminal."""
-    console = console or standard_output()
+    console = standard_output()
     if not console.is_terminal:
         yield
         return
@@ -164,12 +164,10 @@ class MatrixProgress(Watch):
     ----------
     total : int
         The number of runs, or an upper bound.
-    console : rich.console.Console, optional
-        Where it is shown; standard output if missing.
     """
 
-    def __init__(self, total: int, console: Console | None = None) -> None:
-        self._total, self._console = total, console or standard_output()
+    def __init__(self, total: int) -> None:
+        self._total, self._console = total, standard_output()
         self._ended, self._worked = 0, 0.0
         self._running: dict[Path, RunProgress] = {}
         self._begun = self._told = time.monotonic()

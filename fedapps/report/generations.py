@@ -25,7 +25,7 @@ from fedapps.base.errors import listed
 from fedapps.base.report.metrics import describe
 from fedapps.base.report.numbers import Estimate, format_number, half_width, mean_of
 from fedapps.base.report.tables import Cell, Column, Row, Strong, Table, text_columns
-from fedapps.runs.champions import WORST, Candidate, Registry
+from fedapps.runs.champions import WORST, Candidate, Decided, Registry
 from fedapps.runs.records import Metrics, Number, parsed
 
 ALL = "all nodes"
@@ -54,26 +54,14 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollback:
-    """The generations before and after; the nodes that went back, empty for all."""
-
-    before: int
-    after: int
-    nodes: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(Decided):
     """A file of ``decisions``, which :func:`fedapps.app.gate.run_gate` writes."""
 
     date: datetime
     metric: str
-    promote: bool
     reason: str
     mode: Literal["min", "max"] = "min"
     champion: Candidate | None = None
-    challenger: Candidate | None = None
-    rollback: Rollback | None = None
     gain: Gain | None = None
     groups: Metrics = field(default_factory=dict)
     members: Mapping[str, list[str]] = field(default_factory=dict)
@@ -253,7 +241,7 @@ def read_fleet(folder: Path) -> Fleet:
     ValueError
         A file is damaged; the message names it and the field.
     """
-    paths = sorted((folder / "decisions").glob("*.json"))
+    paths = Registry(folder).decisions()
     decisions = {int(path.stem): parsed(path.read_bytes(), f"decisions/{path.name}", Decision) for path in paths}
     return Fleet(Registry.read(folder), *judged(decisions))
 

@@ -44,10 +44,9 @@ def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:
         The folder of a run or a comparison; or a registry of champions, which has no format but ``html``.
     formats : sequence of str
         Of :data:`FORMATS`. ``tex`` is a booktabs table with the mean and the 95 % interval over seeds; the best mean is
-        bold, and an asterisk marks methods that differ from it, or from the
-        baseline if there is one (sign-flip test, Holm-corrected). ``md`` is the same
-        table in Markdown, ``csv`` has a line per method and metric, and ``pdf`` is the folder ``figures`` with the
-        figures of the report.
+        bold, and an asterisk marks methods that differ from it, or from the baseline if there is one (sign-flip test,
+        Holm-corrected). ``md`` is the same table in Markdown, ``csv`` has a line per method and metric, and ``pdf`` is
+        the folder ``figures`` with the figures of the report.
 
     Returns
     -------

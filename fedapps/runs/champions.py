@@ -35,6 +35,24 @@ class Candidate:
     round: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rollback:
+    """The generations before and after; the nodes that went back, empty for all."""
+
+    before: int
+    after: int
+    nodes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What a decision changes."""
+
+    promote: bool
+    challenger: Candidate | None = None
+    rollback: Rollback | None = None
+
+
 @dataclass(frozen=True)
 class Registry:
     """What each node shall use.
@@ -75,12 +93,14 @@ class Registry:
         """
         stored = read_object(folder / "registry.json") | {"folder": str(folder)}
         registry = parsed(json.dumps(stored).encode(), str(folder / "registry.json"), cls)
-        last: dict[str, Any] = read_object(registry.decisions()[-1]) if registry.decisions() else {"promote": False}
-        if (back := last.get("rollback")) and back["before"] == registry.champion:
-            return registry.rolled_back(back["nodes"])
-        decided = Candidate(**last["challenger"]) if last["promote"] else None
+        files = registry.decisions()
+        last = parsed(files[-1].read_bytes(), str(files[-1]), Decided) if files else Decided(promote=False)
+        if last.rollback and last.rollback.before == registry.champion:
+            return registry.rolled_back(last.rollback.nodes)
         newest = max((one.generation for one in registry.generations), default=0)
-        return registry.promoted(decided) if decided and decided.generation > newest else registry
+        if last.promote and last.challenger and last.challenger.generation > newest:
+            return registry.promoted(last.challenger)
+        return registry
 
     def labelled(self) -> Self:
         """With a label, a new one if there is none."""
@@ -129,7 +149,7 @@ class Registry:
 
     def decisions(self) -> list[Path]:
         """The files of all decisions, from the first one on."""
-        return sorted((self.folder / "decisions").glob("*.json"))
+        return sorted(path for path in (self.folder / "decisions").glob("*.json") if path.stem.isdecimal())
 
     def decided(self, run: Path) -> bool:
         """Whether there is a decision about the models of a run."""

@@ -68,18 +68,9 @@ class ReleaseLedger(Callback):
 
         Releases of unknown rounds count for the round with the most, for which the guarantee is the weakest.
         """
-        releases: Counter[int] = Counter()
-        unknown, behind, last = 0, 0, 0
-        for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
-            row = _row(line)
-            if row is None:
-                damaged = bool(line.strip(b" \0"))
-                unknown, behind = unknown + damaged, behind + damaged
-            elif row["method"] == self.method:
-                releases[row["round"]] += 1
-                last, behind = max(last, row["number"]), 0
-        # Damaged lines behind the last number are no part of the gaps before it.
-        missing = max(last + behind - releases.total(), unknown)
+        content = self.path.read_bytes() if self.path.exists() else b""
+        rows, missing = ledger_lines(content, _is_release, lambda row: row["method"] == self.method)
+        releases = Counter(row["round"] for row in rows)
         if missing:
             releases[releases.most_common(1)[0][0] if releases else 1] += missing
         return dict(sorted(releases.items()))
@@ -99,15 +90,43 @@ class ReleaseLedger(Callback):
             )
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    """A line of the ledger; ``None`` if it is damaged."""
+def _is_release(value: Any) -> bool:
+    kinds = {"method": str, "round": int, "number": int}
+    return isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in kinds.items())
+
+
+def ledger_lines(
+    content: bytes, is_row: Callable[[Any], bool], counts: Callable[[Any], bool] = lambda row: True
+) -> tuple[list[Any], int]:
+    """The values of the lines of a ledger that count, and how many more there were: damaged or missing ones.
+
+    Parameters
+    ----------
+    content : bytes
+    is_row : callable
+        Whether a JSON value has the form of a line, with its ``number`` among those that count, from 1.
+    counts : callable
+        Whether such a line counts. Each damaged one does.
+    """
+    rows, unknown, behind, last = [], 0, 0, 0
+    for line in content.splitlines():
+        value = _value(line)
+        if not is_row(value):
+            damaged = bool(line.strip(b" \0"))
+            unknown, behind = unknown + damaged, behind + damaged
+        elif counts(value):
+            rows.append(value)
+            last, behind = max(last, value["number"]), 0
+    # Damaged lines behind the last number are no part of the gaps before it.
+    return rows, max(last + behind - len(rows), unknown)
+
+
+def _value(line: bytes) -> Any:
+    """The JSON value of a line; ``None`` if it is damaged."""
     try:
-        row = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
-    kinds = {"method": str, "round": int, "number": int}
-    whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
-    return row if whole else None
 
 
 def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> tuple[list[Any], list[int]]:
@@ -125,10 +144,7 @@ def whole_lines(path: Path, is_row: Callable[[Any], bool]) -> tuple[list[Any], l
     content = path.read_bytes() if path.exists() else b""
     rows, damaged = [], []
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
+        value = _value(line)
         if value is not None and is_row(value):
             rows.append(value)
         else:

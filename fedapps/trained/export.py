@@ -140,8 +140,8 @@ def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
         "epochs of adaptation": f"{origin.adapted_epochs}{whose}" if origin.adapted_epochs else "",
         "training examples": f"{origin.examples:,}{whose}" if origin.examples else "",
         "parameters": f"{sum(each.numel() for each in model.module.parameters()):,}",
-        "licence": licence if licence != "unknown" else "not stated: the terms of the training data and of pretrained "
-        "weights apply; fedapps is Apache-2.0",
+        "licence": licence if licence != UNKNOWN_LICENCE else "not stated: the terms of the training data and of "
+        "pretrained weights apply; fedapps is Apache-2.0",
     }  # fmt: skip
 
 

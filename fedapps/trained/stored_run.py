@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import RoundConfigs
@@ -25,8 +25,6 @@ from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder, read_config, read_label
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, Snapshot
-from fedapps.strategies.records import to_text
-from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
 from fedapps.tasks.base import Task
 from fedapps.tasks.model_folder import why_no_model
 
@@ -224,15 +222,7 @@ class StoredRun:
             node_wait=0.0,
         )
         strategy, arrays = self.restored(method, snapshot, one_node)
-        best = int(snapshot.facts.get("best", {}).get("round", 0))
-        settings = ConfigRecord(
-            {
-                **RoundConfigs(self.config, method, self.folder.label).evaluate(snapshot.round),
-                DURABLE_ROUND: snapshot.round,
-                ATTEMPTS: to_text(snapshot.attempts),
-                **({BEST_ROUND: best} if best else {}),
-            }
-        )
+        settings = RoundConfigs(self.config, method, self.folder.label).of_checkpoint(snapshot)
         grid = InProcessGrid(client_app, [node_config], self.config.flat())
         return next(iter(strategy.configure_evaluate(snapshot.round, arrays, settings, grid)), None)
 

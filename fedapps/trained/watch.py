@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -68,23 +68,14 @@ class ModelWatch(Iterator["TrainedModel"]):
         Seconds between two looks at the link, above 0.
     device : str or torch.device
         Where the models are put.
-    read : function of a folder
-        Returns the model of a model folder.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        poll: float = 1.0,
-        device: str | torch.device = "cpu",
-        read: Callable[[Path], TrainedModel] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, poll: float = 1.0, device: str | torch.device = "cpu") -> None:
         if not poll > 0:
             raise ValueError(f"poll = {poll!r}: must be above 0 seconds")
         self.folder = folder
         self.poll = poll
         self._device = device
-        self._read = read or _read_folder
         self._seen: _Version | None = None
         self._reported: tuple[_Version | None, str] | None = None
         self._arrived = threading.Condition()
@@ -155,7 +146,7 @@ class ModelWatch(Iterator["TrainedModel"]):
         if version == self._seen:
             return
         try:
-            model = self._read(Path(version[0])).to(self._device)
+            model = TrainedModel.read(Path(version[0]), task_class).to(self._device)
         except (OSError, ValueError) as error:
             self._refuse(version, f"{error}; the last model stays in use")
             return
@@ -191,7 +182,3 @@ class ModelWatch(Iterator["TrainedModel"]):
         if self._reported != (version, problem):
             self._reported = version, problem
             logger.warning("%s", problem, exc_info=unexpected)
-
-
-def _read_folder(folder: Path) -> TrainedModel:
-    return TrainedModel.read(folder, task_class)

@@ -53,7 +53,7 @@ class GivenRange:
             The text has another form, the key cannot be tuned, or a value is not allowed.
         """
         key, equals, values = (part.strip() for part in text.partition("="))
-        if not equals or not key or not values:
+        if not equals or not key or not values.strip(", "):
             raise ValueError(f"--range {text!r}: {_FORM}")
         method, _, bare = key.rpartition(".")
         if not method and bare not in METHOD_KEYS:

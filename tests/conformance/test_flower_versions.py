@@ -55,9 +55,10 @@ def admitted(path: Path) -> list[Requirement]:
     return [wanted for wanted in map(Requirement, listed) if wanted.name == "flwr"]
 
 
-def test_one_version_is_tested_for_each_transport():
-    assert not nodes_speak_http(str(OLDEST))
-    assert nodes_speak_http(str(NEWEST))
+@pytest.mark.parametrize(("tested", "http"), [(OLDEST, False), (NEWEST, True)])
+def test_one_version_is_tested_for_each_transport(tested: Version, http: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fedapps.deployment.superlink.version", lambda name: str(tested))
+    assert nodes_speak_http() is http
 
 
 @pytest.mark.parametrize("path", PROJECTS, ids=lambda path: str(path.relative_to(ROOT)))

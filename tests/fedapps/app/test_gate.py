@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from fedapps.sim.inprocess import run_inprocess
-from killed_processes import KilledError, killed_before
+from killed_processes import KilledError, killed_before, killed_in
 from small_runs import LQR, run_inline, with_changes
 
 from fedapps.app.client_app import app as client_app
@@ -39,6 +39,10 @@ def weeks(tmp_path_factory):
     run_inline(with_changes(keys, {"name": "week-2", "start": "week-1", "rounds": 6}), folder)
     run_inline(with_changes(keys, {"name": "week-3", "start": "week-1", "learning_rate": 3.0}), folder)
     return folder
+
+
+#: Any challenger is promoted.
+ANY = {"gate_margin": 1e9, "gate_group_margin": 1e9}
 
 
 def gate(weeks, registry, run, action="compare", nodes=None, node_config=None, **keys):
@@ -141,16 +145,13 @@ def test_two_gates_at_once_do_not_change_one_registry(weeks, tmp_path, monkeypat
     assert gate(weeks, registry, "week-2", gate_margin=30.0).champion == 2
 
 
-def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, tmp_path):
-    registry = tmp_path / "champions"
-    gate(weeks, registry, "week-1")
-    gate(weeks, registry, "week-2")
+def test_the_models_are_compared_on_examples_that_neither_trained_on(weeks, second):
     on_test = {
         row["node"]: row["metrics"]["test.total_loss"]
         for line in (weeks / "week-2" / "nodes.jsonl").read_text().splitlines()
         if (row := json.loads(line))["phase"] == "evaluate" and row["round"] == 8
     }
-    compared = {node: of["challenger"] for node, of in decisions(registry)[-1]["nodes"].items()}
+    compared = {node: of["challenger"] for node, of in decisions(second)[-1]["nodes"].items()}
     assert compared.keys() == on_test.keys()
     assert all(compared[node] != on_test[node] for node in on_test)
 
@@ -170,7 +171,7 @@ def test_named_nodes_go_back_until_the_next_promotion(weeks, second):
     assert (registry.champion, dict(registry.nodes)) == (2, {"robot-01": 1})
     assert read_fleet(second).generations[-1].decision.outcome == "robot-01 back from generation 2 to 1"
     assert in_use(second) == {"robot-00": 2, "robot-01": 1, "robot-02": 2}
-    registry = gate(weeks, second, "week-3", gate_margin=1e9, gate_group_margin=1e9)
+    registry = gate(weeks, second, "week-3", **ANY)
     assert [one.generation for one in registry.generations] == [2, 3]
     assert in_use(second) == everywhere(3)
 
@@ -213,11 +214,8 @@ def test_a_node_to_go_back_must_be_known_from_a_decision_or_be_connected(weeks, 
 
 
 def test_a_node_keeps_its_model_if_its_command_refuses_the_new_one(weeks, second):
-    folder = {robot: list(second.glob(f"models/champions/*/{robot}")) for robot in everywhere(0)}
-    assert all(len(of) == 1 for of in folder.values())
     accept = {"accept-model": "false"}
-    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
-    registry = gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=accept, **margins)
+    registry = gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=accept, **ANY)
     assert (registry.champion, in_use(second)) == (3, everywhere(2))
     gate(weeks, second, None, "deliver")
     assert in_use(second) == everywhere(3)
@@ -227,8 +225,7 @@ def test_a_node_that_may_not_work_goes_back_at_once_and_gets_a_new_model_later(w
     resting = {"eligible": "false"}
     gate(weeks, second, "week-2", "rollback", nodes=[0, 1, 2], node_config=resting, node_wait=600.0)
     assert in_use(second) == everywhere(1)
-    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
-    registry = gate(weeks, second, "week-3", **margins)
+    registry = gate(weeks, second, "week-3", **ANY)
     assert (registry.champion, in_use(second)) == (3, everywhere(3))
     gate(weeks, second, "week-3", nodes=[0, 1, 2], node_config=resting, node_wait=0.0)
     states = {of.node: of.state for of in read_fleet(second).nodes}
@@ -246,7 +243,7 @@ def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it
         shutil.rmtree(state)
     for links in registry.glob("models/champions/*/robot-01"):
         shutil.rmtree(links)
-    gate(tmp_path, registry, "week-2", gate_margin=1e9, gate_group_margin=1e9)
+    gate(tmp_path, registry, "week-2", **ANY)
     last = decisions(registry)[-1]
     assert last["promote"]
     assert set(last["nodes"]) == {"robot-00", "robot-02"}
@@ -254,18 +251,10 @@ def test_a_node_without_private_parameters_of_a_model_neither_judges_nor_uses_it
     assert in_use(registry) == {"robot-00": 2, "robot-02": 2}
 
 
-def killed(*arguments, **named):
-    """In place of a function of the server, which ends there."""
-    raise KilledError
-
-
 @pytest.mark.parametrize("step", ["Registry.record", "Registry.write", "Registry.target"])
-def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, monkeypatch, step):
-    margins = {"gate_margin": 1e9, "gate_group_margin": 1e9}
-    with monkeypatch.context() as patch:
-        patch.setattr(f"fedapps.runs.champions.{step}", killed)
-        with pytest.raises(KilledError):
-            gate(weeks, second, "week-3", **margins)
+def test_a_server_that_is_killed_has_decided_or_has_not(weeks, second, step):
+    with killed_in(f"runs.champions.{step}"):
+        gate(weeks, second, "week-3", **ANY)
     assert in_use(second) == everywhere(2)
     gate(weeks, second, None, "deliver")
     decided = step != "Registry.record"
@@ -353,10 +342,8 @@ def weekly(weeks, tmp_path):
 def test_a_model_that_was_promoted_before_the_kill_is_brought_to_the_nodes_first(weekly, monkeypatch):
     _, registry, command = weekly
     assert main(command) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("fedapps.app.gate.deliver", killed)
-        with pytest.raises(KilledError):
-            main(command)
+    with killed_in("app.gate.deliver"):
+        main(command)
     assert (Registry.read(registry).champion, in_use(registry)) == (2, everywhere(1))
     used = []
     monkeypatch.setattr("fedapps.app.gate.deliver", lambda *given: used.append(deliver(*given)))
@@ -389,12 +376,10 @@ def runs_of(registry):
 @pytest.mark.parametrize(
     ("step", "first"), [("app.gate.run_gate", True), ("app.server_app.Recorder.after_round", False)]
 )
-def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, monkeypatch, step, first):
+def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, step, first):
     _, registry, command = weekly
-    with monkeypatch.context() as patch:
-        patch.setattr(f"fedapps.{step}", killed)
-        with pytest.raises(KilledError):
-            main(command)
+    with killed_in(step):
+        main(command)
     assert main(command) == 0
     done = ["weekly-1", "weekly-2"] if first else ["weekly-1"]
     assert runs_of(registry) == (done, done)
@@ -403,14 +388,12 @@ def test_a_generation_that_was_killed_is_completed_before_the_next_one(weekly, m
 
 
 @pytest.fixture
-def unfinished(weekly, monkeypatch):
+def unfinished(weekly):
     """A fleet with a champion, whose second run was killed after its first round."""
     _, registry, command = weekly
     assert main(command) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.Recorder.after_round", killed)
-        with pytest.raises(KilledError):
-            main(command)
+    with killed_in("app.server_app.Recorder.after_round"):
+        main(command)
     return registry, command, registry.parent / "runs" / "weekly-2"
 
 
@@ -483,17 +466,15 @@ def test_old_generations_keep_their_records_and_the_champions_all(weekly, tmp_pa
         run_inline(read_config(runs / "weekly-3") | {"name": "by-hand", "start": "weekly-3"}, runs)
 
 
-def test_two_fleets_with_runs_of_the_same_names_have_their_own_generations(weekly, tmp_path, monkeypatch):
+def test_two_fleets_with_runs_of_the_same_names_have_their_own_generations(weekly, tmp_path):
     """The first fleet's command is killed after its second run has trained; the other's run is neither its nor old."""
     _, registry, command = weekly
     runs, other = tmp_path / "runs", tmp_path / "other"
     more = ["--set", "keep-runs=1", "--set", "rounds=1"]
     mine, theirs = [*command, *more], [*command, *more, "--set", f"registry={other}"]
     assert [main(mine), main(theirs)] == [0, 0]
-    with monkeypatch.context() as patch:
-        patch.setattr("fedapps.app.gate.run_gate", killed)
-        with pytest.raises(KilledError):
-            main(mine)
+    with killed_in("app.gate.run_gate"):
+        main(mine)
     assert main(theirs) == 0
     assert [(one["challenger"]["run"], one["challenger"]["generation"]) for one in decisions(other)] == [
         (str(runs / "weekly-2"), 1), (str(runs / "weekly-4"), 2),

@@ -96,14 +96,18 @@ def test_a_metric_that_no_node_can_report_is_refused_before_the_first_round(metr
         "num-nodes": 2, "methods": "fedavg", "images.dataset": "pets", "images.labels": "cat,dog,owl",
         "images.height": 6, "images.width": 5, "track-metric": metric, "track-mode": "max",
     }  # fmt: skip
-    folders = [{"data-dir": str(tmp_path / f"robot-{node}")} for node in range(2)]
+    folders = [
+        {"data-dir": str(tmp_path / f"robot-{node}"), "state-dir": str(tmp_path / f"state-{node}")} for node in range(2)
+    ]
     if not refused:
         assert last_evaluation(run_inline(given, tmp_path, folders), "fedavg")
         return
     reason = 'track-metric = .*common to all of them; set track-metric = "test.local_accuracy"'
-    with pytest.raises(ValueError, match=reason):
-        run_inline(given, tmp_path, folders)
-    assert not (tmp_path / "run" / "metrics.jsonl").exists(), "nobody has trained"
+    run_inline(given | {"name": "before", "track-metric": ""}, tmp_path, folders)
+    for place in ({"name": "run"}, {"name": "after", "start": "before"}):
+        with pytest.raises(ValueError, match=reason):
+            run_inline(given | place, tmp_path, folders)
+        assert not (tmp_path / place["name"] / "metrics.jsonl").exists(), "nobody has trained"
     with pytest.raises(ValueError, match=reason):
         FleetData.read(parse(given), None, ",".join(folder["data-dir"] for folder in folders))
 

@@ -11,7 +11,7 @@ from small_runs import LQR
 from fedapps.base.errors import RunFailedError
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import Simulation, conclude, launch
+from fedapps.launch.launch import conclude
 from fedapps.runs.run_folder import RunFolder, read_config
 from fedapps.runs.tables import RefusedNodesError
 
@@ -77,13 +77,6 @@ def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
     ) as caught:
         federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
     assert "robot-01.csv, line 2, column next_y: 'nan'; expected a finite number" in str(caught.value)
-
-
-def test_a_name_that_is_taken_is_refused(federate, worlds, tmp_path, capsys):
-    federate(methods="sfl", rounds=1)
-    given = LQR | worlds
-    with pytest.raises(ValueError, match="run exists: choose another name"):
-        launch(given, Simulation("inline"), str(tmp_path / "run"))
 
 
 def test_the_wrong_tracked_metric_names_those_that_exist(federate):

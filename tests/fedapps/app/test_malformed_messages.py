@@ -73,68 +73,56 @@ def node(tmp_path_factory):
     return trained
 
 
+def of_each(change):
+    """Shared arrays that are changed one by one."""
+    return lambda shared: record_of({name: change(array) for name, array in shared.items()})
+
+
+def serialised_as(text):
+    """Arrays that are serialised with this header."""
+    return lambda shared: ArrayRecord(dict.fromkeys(shared, serialised(npy(text))))
+
+
+#: By what is wrong with a message: a key with its value, or arrays by a function of the right ones; what the node says.
 FAULTS = {
-    "no arrays": (lambda shared: {"arrays": {}}, "the message has no ArrayRecord 'arrays'"),
-    "other shapes": (
-        lambda shared: {"arrays": record_of({name: array[None] for name, array in shared.items()})},
-        "received parameters that do not fit the model",
-    ),
-    "unknown names": (lambda shared: {"arrays": record_of({"huh": np.ones(2)})}, "huh: not a parameter of the model"),
+    "no arrays": ("arrays", lambda shared: {}, "the message has no ArrayRecord 'arrays'"),
+    "other shapes": ("arrays", of_each(lambda a: a[None]), "received parameters that do not fit the model"),
+    "unknown names": ("arrays", lambda _: record_of({"huh": np.ones(2)}), "huh: not a parameter of the model"),
     "a bomb": (
-        lambda shared: {
-            "arrays": ArrayRecord(dict.fromkeys(shared, serialised(npy(header(shape="(1099511627776,)")))))
-        },
+        "arrays", serialised_as(header(shape="(1099511627776,)")),
         "array '.*' cannot be decoded: its header states 4398046511104 bytes",
     ),
-    "a header that is no header": (
-        lambda shared: {"arrays": ArrayRecord(dict.fromkeys(shared, serialised(npy("{("))))},
-        "array '.*' cannot be decoded",
-    ),
-    "a word for a number": (lambda shared: {"epochs": "many"}, "config epochs = 'many': must be of type int"),
-    "a list for a number": (
-        lambda shared: {"learning_rate": [0.1]},
-        "config learning-rate = .*: must be of type float",
-    ),
-    "no epochs": (lambda shared: {"epochs": 0}, "config epochs = 0: must be a whole number at least 1"),
-    "no batches": (lambda shared: {"batch_size": -3}, "config batch-size = -3: must be"),
-    "epochs without end": (lambda shared: {"epochs": 2**62}, "config epochs = 4611686018427387904: this node"),
-    "steps without end": (lambda shared: {"steps": 2**62}, "config steps = 4611686018427387904: this node"),
-    "a few steps too many": (lambda shared: {"epochs": 400}, "step 401: this node takes at most 400"),
-    "a round that no file can be named after": (
-        lambda shared: {"server_round": 10**6},
-        "config server-round = 1000000",
-    ),
-    "a round before the first": (lambda shared: {"server_round": -1}, "config server-round = -1: must be"),
-    "a stage before the first": (lambda shared: {"stage": -1}, "config stage = -1: must be"),
-    "an update to be reversed": (
-        lambda shared: {"clipping_norm": -1.0},
-        "config clipping_norm = -1.0: must be a number",
-    ),
-    "an update that NaN clips": (lambda shared: {"clipping_norm": float("nan")}, "config clipping_norm = nan: must be"),
+    "a header that is no header": ("arrays", serialised_as("{("), "array '.*' cannot be decoded"),
+    "a word for a number": ("epochs", "many", "config epochs = 'many': must be of type int"),
+    "a list for a number": ("learning_rate", [0.1], "config learning-rate = .*: must be of type float"),
+    "no epochs": ("epochs", 0, "config epochs = 0: must be a whole number at least 1"),
+    "no batches": ("batch_size", -3, "config batch-size = -3: must be"),
+    "epochs without end": ("epochs", 2**62, "config epochs = 4611686018427387904: this node"),
+    "steps without end": ("steps", 2**62, "config steps = 4611686018427387904: this node"),
+    "a few steps too many": ("epochs", 400, "step 401: this node takes at most 400"),
+    "a round that no file can be named after": ("server_round", 10**6, "config server-round = 1000000"),
+    "a round before the first": ("server_round", -1, "config server-round = -1: must be"),
+    "a stage before the first": ("stage", -1, "config stage = -1: must be"),
+    "an update to be reversed": ("clipping_norm", -1.0, "config clipping_norm = -1.0: must be a number"),
+    "an update that NaN clips": ("clipping_norm", float("nan"), "config clipping_norm = nan: must be"),
     "complex numbers": (
-        lambda shared: {"arrays": record_of({n: a.astype(np.complex64) for n, a in shared.items()})},
+        "arrays", of_each(lambda a: a.astype(np.complex64)),
         "arrays: '.*' is complex64: must be floating-point, integer or boolean",
     ),
     "another byte order": (
-        lambda shared: {"arrays": record_of({n: a.astype(a.dtype.newbyteorder(">")) for n, a in shared.items()})},
+        "arrays", of_each(lambda a: a.astype(a.dtype.newbyteorder(">"))),
         "arrays: '.*' is >f4: must have the byte order of this machine",
     ),
-    "a path for a method": (
-        lambda shared: {"method": "/tmp"},
-        "config method = '/tmp': the run config has the methods",
-    ),
-    "NaN": (
-        lambda shared: {"arrays": record_of({n: a * np.nan for n, a in shared.items()})},
-        "the training loss is nan",
-    ),
-}
+    "a path for a method": ("method", "/tmp", "config method = '/tmp': the run config has the methods"),
+    "NaN": ("arrays", of_each(lambda a: a * np.nan), "the training loss is nan"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_malformed_order_is_answered_with_what_is_wrong(node, fault):
-    spoil, reason = FAULTS[fault]
+    name, value, reason = FAULTS[fault]
     before = node.kept()
-    reply = node.train(2, **spoil(node.shared))
+    reply = node.train(2, **{name: value(node.shared) if callable(value) else value})
     assert reply.has_error()
     with pytest.raises(ValueError, match=reason):
         raise ValueError(reply.error.reason)

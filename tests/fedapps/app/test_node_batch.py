@@ -8,24 +8,15 @@ from joint_jobs import counted_passes
 
 from fedapps.comparison.compare import compare_recipe
 from fedapps.config.parsing import parse
-from fedapps.deployment.fleet import LocalFleet
 from fedapps.launch.launch import Simulation
 from fedapps.tuning.tune import tune_recipe
 
 LQR = {"num-nodes": 3, "rounds": 2, "evaluate-every": 1, "epochs": 1}
 SOCIAL = {
-    "task": "social",
-    "num-nodes": 3,
-    "rounds": 4,
-    "evaluate-every": 1,
-    "epochs": 1,
-    "learning-rate": 0.001,
-    "batch-size": 8,
-    "social.world-scenes": 20,
-    "weighting": "uniform",
-    "collect-after": 0,
+    "task": "social", "num-nodes": 3, "rounds": 4, "evaluate-every": 1, "epochs": 1, "learning-rate": 0.001,
+    "batch-size": 8, "weighting": "uniform", "collect-after": 0, "social.world-scenes": 20,
     "social.source": "simulated",
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -63,11 +54,10 @@ def test_nodes_measured_one_by_one_cannot_train_at_once():
         parse({"task": "lqr", "collect-after": 0, "node-batch": 2, "timings": True})
 
 
-@pytest.mark.parametrize("runner", [Simulation("ray"), LocalFleet()])
-def test_nodes_with_a_process_each_cannot_train_at_once(runner, tmp_path):
+def test_nodes_with_a_process_each_cannot_train_at_once(tmp_path):
     config = parse({"task": "lqr", "collect-after": 0, "node-batch": 2, "name": "run", "output-dir": str(tmp_path)})
     with pytest.raises(ValueError, match=r"node-batch = 2: must be 1 where each node has its own process; .*inline"):
-        runner.check(config)
+        Simulation("ray").check(config)
 
 
 @pytest.mark.parametrize("command", [compare_recipe, tune_recipe])

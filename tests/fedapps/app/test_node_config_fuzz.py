@@ -4,16 +4,7 @@ from contextlib import suppress
 
 import pytest
 from damaged_files import bounded
-from fedapps.clients.rules import (
-    KEEP_MODEL,
-    MAX_MEMORY,
-    MAX_RANK,
-    MAX_SECONDS,
-    MAX_STEPS,
-    PRIVATE,
-    SEND_ERRORS,
-    NodeRules,
-)
+from fedapps.clients.rules import MAX_MEMORY, MAX_STEPS
 from fedapps.tasks.lqr.world import write_world
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from hypothesis import HealthCheck, assume, given, settings
@@ -23,31 +14,15 @@ from spoiled_messages import FLOATS, INTEGERS, ours, typed_errors
 from fedapps.app.client_app import app
 from fedapps.app.disclosure import NodeFailedError
 from fedapps.app.server_app import initial_arrays
-from fedapps.base.options import option_fields
 from fedapps.config.parsing import parse
-from fedapps.deployment.supernode import check_options
+from fedapps.deployment.supernode import NODE_KEYS, check_options
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
-LIMITS = [MAX_MEMORY, MAX_RANK, MAX_SECONDS, MAX_STEPS]
-PLACES = ["data-dir", "state-dir", "partition-id", "num-partitions", "unknown"]
-KEYS = sorted([*option_fields(NodeRules), *LIMITS, *PLACES, PRIVATE, KEEP_MODEL, SEND_ERRORS])
+KEYS = sorted(NODE_KEYS | {"unknown"})
 TEXTS = [
-    "",
-    " ",
-    ",",
-    "*",
-    "policy.*",
-    "[",
-    "[!",
-    "local",
-    "none",
-    "groups",
-    "loss, *",
-    "x" * 5000,
-    "a\0b",
-    "true",
+    "", " ", ",", "*", "policy.*", "[", "[!", "local", "none", "groups", "loss, *", "x" * 5000, "a\0b", "true",
     "~nobody-here/x",
-]
+]  # fmt: skip
 VALUES = st.sampled_from([*INTEGERS, *FLOATS, 10**400, True, False, *TEXTS])
 RUN = {"task": "lqr", "methods": "apfl", "collect-after": 0, "num-nodes": 2, "name": "run", "epochs": 1, "steps": 1}
 

@@ -8,9 +8,9 @@ import pytest
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import SecureAggregation, TooFewRepliesError, epsilon
 from fedapps.strategies.masking import Encoding
-from fedapps.strategies.secure_aggregation import SecureRound
 from fedapps.strategies.secure_node import encoding_record
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from killed_processes import killed_in
 from small_runs import LQR
 from toys import record_of
 
@@ -62,20 +62,11 @@ def test_distributed_noise_is_counted_as_that_of_a_trusted_server(federate):
 
 
 @pytest.mark.parametrize("exchange", ["_share", "_sum", "_unmask"])
-def test_a_run_that_dies_in_a_round_resumes_with_new_keys_and_counts_the_release_again(federate, monkeypatch, exchange):
-    whole = federate("whole", **SECURE, dp="distributed", dp_noise=1e-9, dp_clip=10.0)
-
-    def killed(self, *_):
-        if self._loop.report.round == 2:
-            raise KeyboardInterrupt
-        return original(self, *_)
-
-    original = getattr(SecureRound, exchange)
-    monkeypatch.setattr(SecureRound, exchange, killed)
+def test_a_run_that_dies_in_a_round_resumes_with_new_keys_and_counts_the_release_again(federate, exchange):
     settings = SECURE | {"dp": "distributed", "dp-noise": 1e-9, "dp-clip": 10.0}
-    with pytest.raises(KeyboardInterrupt):
+    whole = federate("whole", **settings)
+    with killed_in(f"strategies.secure_aggregation.SecureRound.{exchange}", lambda of, *_: of._loop.report.round == 2):
         federate("run", **settings)
-    monkeypatch.setattr(SecureRound, exchange, original)
     folder = federate("run", **settings, resume=True)
     assert folder.releases("fedavg").by_round() == {1: 1, 2: 2, 3: 1}
     for name, array in arrays(whole).items():
@@ -86,17 +77,11 @@ def test_a_run_that_dies_in_a_round_resumes_with_new_keys_and_counts_the_release
 # -- the nodes --------------------------------------------------------------------------------------------------------
 
 
-def asked(node_config, run_config, kind, content):
+def asked(node_config, run_config, content):
     config = parse(LQR | run_config).flat()
     context = Context(1, 2, {"partition-id": 0, "num-partitions": 3, **node_config}, RecordDict(), config)
     with flower_identity():
-        return client_app(Message(RecordDict(content), 2, kind), context)
-
-
-def test_a_node_refuses_a_message_without_masks_in_a_secure_run(tmp_path):
-    content = {"config": ConfigRecord({"server-round": 1, "method": "fedavg"})}
-    with pytest.raises(RuntimeError, match="secure-aggregation = true: the message asks for an update without masks"):
-        asked({}, SECURE | {"cache-dir": str(tmp_path)}, "train", content)
+        return client_app(Message(RecordDict(content), 2, "train"), context)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +102,7 @@ def test_a_node_is_in_a_sum_with_the_scales_of_the_run_and_with_metrics_that_may
     secagg = ConfigRecord({"session": bytes(16), **encoding_record(encoding), **changes})
     config = ConfigRecord({"server-round": 1, "attempts": "", "method": "fedavg"})
     with pytest.raises(RuntimeError, match=message):
-        asked(node_config, given, "train", {"arrays": SHARED, "config": config, "secagg": secagg})
+        asked(node_config, given, {"arrays": SHARED, "config": config, "secagg": secagg})
 
 
 def test_the_updates_of_a_node_with_its_part_of_the_noise_are_counted(tmp_path, monkeypatch):
@@ -127,18 +112,13 @@ def test_the_updates_of_a_node_with_its_part_of_the_noise_are_counted(tmp_path, 
     config = ConfigRecord({"server-round": 1, "attempts": "", "method": "fedavg"})
     rules = {"dp": "distributed", "dp-noise": 1.0, "max-releases": 1, "state-dir": str(tmp_path / "state")}
     content = {"arrays": SHARED, "config": config, "secagg": ConfigRecord(encoding_record(encoding))}
-    asked(rules, given, "train", content)
+    asked(rules, given, content)
     (line,) = (tmp_path / "state" / LEDGER).read_text().splitlines()
     assert (json.loads(line)["noise"], json.loads(line)["round"]) == (2.0, 1)
     with pytest.raises(RuntimeError, match="max-releases = 1: 1 updates have left this node"):
-        asked(rules, given, "train", content)
+        asked(rules, given, content)
     with pytest.raises(RuntimeError, match="dp = 'none': must be 'distributed'"):
-        asked(rules, SECURE | {"cache-dir": str(tmp_path)}, "train", content)
-
-
-def test_a_node_that_requires_it_takes_no_part_in_another_run(tmp_path):
-    with pytest.raises(RuntimeError, match='secagg = "required" needs secure-aggregation = true'):
-        asked({"secagg": "required"}, {"methods": "fedavg", "cache-dir": str(tmp_path)}, "query.profile", {})
+        asked(rules, SECURE | {"cache-dir": str(tmp_path)}, content)
 
 
 def test_less_noise_than_the_run_promises_is_refused(federate, monkeypatch):

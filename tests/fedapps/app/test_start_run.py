@@ -9,6 +9,7 @@ from fedapps.strategies import TooFewRepliesError
 from fedapps.tasks.lqr.world import COLUMNS
 from fedapps.tasks.text.sources import write_examples
 from image_files import drawn, write_folders
+from killed_processes import killed_in
 from method_worlds import METHODS, MORE, AdaptedPoints, Quadratics, StagedPoints, registered, run_method, world_of
 from safetensors.numpy import load_file
 from small_runs import LQR, run_inline, timed_runs, with_changes
@@ -224,21 +225,12 @@ def test_more_rounds_of_a_finished_run_are_a_start(tmp_path):
         run_method("ditto", Quadratics, folder=tmp_path, rounds=4, resume=True)
 
 
-class KilledError(RuntimeError):
-    """The server ends here."""
-
-
 @pytest.mark.parametrize("step", ["runs.checkpoints.DiskCheckpoints.save", "app.start.whole_folder"])
-def test_a_server_that_is_killed_while_it_copies_copies_again(first, monkeypatch, step):
-    def killed(*arguments, **named):
-        raise KilledError
-
+def test_a_server_that_is_killed_while_it_copies_copies_again(first, step):
     undisturbed = start(first, rounds=1, name="third")
     assert undisturbed.arrays
-    with monkeypatch.context() as patch:
-        patch.setattr(f"fedapps.{step}", killed)
-        with pytest.raises(KilledError):
-            run_method("ditto", folder=first, rounds=1, name="second", start="first")
+    with killed_in(step):
+        run_method("ditto", folder=first, rounds=1, name="second", start="first")
     start(first, rounds=1, resume=True)
     one, two = (RunFolder(first / name, "").checkpoints("ditto").last() for name in ("second", "third"))
     assert same_bits(one.arrays, two.arrays)

@@ -137,15 +137,23 @@ def test_who_drops_out_is_the_same_for_every_method():
 def test_the_weights_of_a_fisher_exchange(label, weights):
     strategy = strategy_of(label)
     assert (strategy.own_past, strategy.others_past, strategy.others_now) == weights
-    assert (strategy.anchors, strategy.estimator) == ("online", "per-sample")
-    separate = strategy_of("elastic-transfer(anchors=separate,estimator=per-batch)")
-    assert (separate.anchors, separate.estimator) == ("separate", "per-batch")
 
 
-def test_adaptive_rates_have_a_granularity_and_a_power():
-    strategy = strategy_of("apfl(granularity=parameter,power=0.5)")
-    assert (strategy.granularity, strategy.power) == ("parameter", 0.5)
-    assert (strategy_of("apfl").granularity, strategy_of("apfl").power) == ("tensor", 1.0)
+@pytest.mark.parametrize(
+    ("label", "parts"),
+    [
+        ("elastic-transfer", {"anchors": "online", "estimator": "per-sample"}),
+        ("elastic-transfer(anchors=separate,estimator=per-batch)", {"anchors": "separate", "estimator": "per-batch"}),
+        ("apfl", {"granularity": "tensor", "power": 1.0}),
+        ("apfl(granularity=parameter,power=0.5)", {"granularity": "parameter", "power": 0.5}),
+        ("clustered(clusters=4,first=3,every=2)", {"num_clusters": 4, "first": 3, "every": 2}),
+        ("fedvc(examples=9)", {"work": {"virtual-examples": 9}}),
+        ("fedvc(examples=9,run.steps=4)", {"work": {"steps": 4}}),  # virtual clients do equal work
+    ],
+)
+def test_a_strategy_has_the_options_of_its_method(label, parts):
+    strategy = strategy_of(label)
+    assert {name: getattr(strategy, name) for name in parts} == parts
 
 
 @pytest.mark.parametrize(
@@ -162,11 +170,6 @@ def test_methods_with_a_server_optimizer_of_their_own():
     assert strategy_of("fedadam(learning-rate=0.6)", GIVEN | common).server_optimizer == Adam(0.6, tau=0.02)
     assert strategy_of("fedadagrad(learning-rate=0.7)", GIVEN | common).server_optimizer == AdaGrad(0.7, tau=0.02)
     assert strategy_of("fedyogi(learning-rate=0.8)", GIVEN | common).server_optimizer == Yogi(0.8, tau=0.02)
-
-
-def test_virtual_clients_do_equal_work():
-    assert strategy_of("fedvc(examples=9)").work == {"virtual-examples": 9}
-    assert strategy_of("fedvc(examples=9)", steps=4).work == {"steps": 4}
 
 
 def test_virtual_clients_are_drawn_with_replacement_unless_the_method_says_otherwise():
@@ -186,11 +189,6 @@ def test_tiers_and_their_cohorts():
     assert strategy.server_optimizer == Adam(0.3)
     assert strategy.sampler == strategy_of("fedavg", GIVEN | {"seed": 2}).sampler
     assert strategy_of("h-fl(cohort=5)").sampler == FixedPerCluster("cluster", 5, seed=3)
-
-
-def test_clusters_that_are_found():
-    strategy = strategy_of("clustered(clusters=4,first=3,every=2)")
-    assert (strategy.num_clusters, strategy.first, strategy.every) == (4, 3, 2)
 
 
 def test_the_pooled_data_are_trained_on_by_the_first_key():

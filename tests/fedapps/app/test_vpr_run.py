@@ -1,6 +1,5 @@
 """Whole runs of nodes that look for places, under every way in which the server brings them together."""
 
-import json
 from functools import cache
 
 import pytest
@@ -57,8 +56,7 @@ def shared_of(folder, method):
 
 
 def lines(folder, name, method):
-    rows = map(json.loads, (folder.path / name).read_text().splitlines())
-    return [row for row in rows if row["method"] == method]
+    return [row for row in folder.lines(name) if row["method"] == method]
 
 
 def test_every_method_runs_to_its_end_and_ends_in_a_report(whole):

@@ -35,12 +35,15 @@ def run(place, nodes, **changes):
     return run_inline(with_changes(SMALL | given, changes), place, nodes)
 
 
+def asked(node_config, kind):
+    """A node's reply to a message without content."""
+    context = Context(1, 7, node_config, RecordDict(), parse(SMALL | {"methods": "sfl"}).flat())
+    return app(Message(RecordDict(), 7, kind), context)
+
+
 def told(node_config):
     """A node's answer to the query for its profile."""
-    run_config = parse(SMALL | {"methods": "sfl"}).flat()
-    context = Context(run_id=1, node_id=7, node_config=node_config, state=RecordDict(), run_config=run_config)
-    reply = app(Message(RecordDict(), dst_node_id=7, message_type="query.profile"), context)
-    return reply.content["profile"]
+    return asked(node_config, "query.profile").content["profile"]
 
 
 def test_a_run_goes_on_as_if_nodes_without_data_were_not_there(folders, tmp_path, warnings):
@@ -104,12 +107,8 @@ def test_where_no_node_has_data_the_run_fails(tmp_path, warnings):
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_a_node_without_data_that_is_asked_all_the_same_refuses_in_one_line(tmp_path, kind, warnings):
-    run_config = parse(SMALL | {"methods": "sfl"}).flat()
-    context = Context(
-        run_id=1, node_id=7, node_config={"data-dir": str(tmp_path)}, state=RecordDict(), run_config=run_config
-    )
     with pytest.raises(NodeFailedError) as refused:
-        app(Message(RecordDict(), dst_node_id=7, message_type=kind), context)
+        asked({"data-dir": str(tmp_path)}, kind)
     sent = re.fullmatch(rf"DataError: the node's data .*; {DETAILS} (\w{{8}})", str(refused.value))
     expected = f"{tmp_path}: expected files robot-*.csv, .csv.gz or .csv.xz, found none"
     assert warnings[-1] == f"the {kind} message failed, error {sent[1]}: {expected}"

@@ -15,7 +15,7 @@ from tiny_encoder import encoder_folder
 
 import fedapps.audit.run
 from fedapps.audit.plan import ATTACKS
-from fedapps.audit.victim import trained_victim
+from fedapps.audit.victim import has_words, trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
@@ -289,7 +289,7 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
         (["--batch-sizes", "1,0"], "--batch-sizes 0: must be between 1 and 4, the number of sentences"),
         (["--batch-sizes", "5"], "--batch-sizes 5: must be between 1 and 4"),
         (["--batch-sizes", "1,1"], "--batch-sizes '1,1': name at least one, and none twice"),
-        (["--batch-sizes", "two"], "--batch-sizes two: must be whole numbers, separated by commas"),
+        (["--batch-sizes", "two,--2"], "--batch-sizes two, --2: must be whole numbers, separated by commas"),
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--restarts", "-1"], "--restarts -1: must be at least 1"),
         (["--sentences", "1000"], "--sentences 1000: sentences = 1000: only 3"),
@@ -306,6 +306,13 @@ def test_invalid_arguments_are_refused_before_anything_runs(arguments, told, rec
     assert main([*common, *arguments]) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_without_a_task_has_the_default_one(tmp_path, capsys):
+    (tmp_path / "plain.toml").write_text("rounds = 2\n")
+    assert not has_words(tmp_path / "plain.toml")
+    assert main(["audit", str(tmp_path / "plain.toml"), "--attack", "rows"]) == 2
+    assert "task = 'driving': must be one of text, vln" in capsys.readouterr().err
 
 
 def test_all_errors_are_reported_at_once(recipe, capsys):

@@ -285,7 +285,7 @@ def test_a_registry_shows_its_generations_and_is_read_again_after_a_change(tmp_p
     path.rename(path.with_suffix(".gone"))
     assert board.fleets()[0].decisions[1][1].startswith("champion kept, not week-5")
     (path.parent / "000007.json").write_text("{}")
-    assert board.fleets()[0].problem == "decisions/000007.json: 'date' is missing"
+    assert board.fleets()[0].problem == "decisions/000007.json: 'promote' is missing"
     (path.parent / "000007.json").unlink()
     (path.parent / "000007.json").symlink_to(tmp_path / "elsewhere.json")
     assert board.fleets()[0].problem == "000007.json: no regular file of this folder"

@@ -113,6 +113,7 @@ def test_a_task_and_a_recipe_of_one_name_are_both_described(capsys):
         (["--keys", "--task", "chess"], "task = 'chess': must be one of driving, "),
         (["--keys", "--methods", "sfl,magic"], "'magic' is unknown"),
         (["--task", "driving"], "--task and --methods choose the keys to list: add --keys"),
+        (["--for", "lqrr"], "did you mean 'lqr'"),
     ],
 )
 def test_unknown_names_are_refused(given, said, capsys):
@@ -157,11 +158,6 @@ def test_the_share_of_private_words_is_that_of_the_model_with_all_words(capsys):
     rows = {line.split()[0]: line for line in printed(capsys, "--for", "text")}
     assert "86% of the model" in rows["fedvocab"]
     assert "< 1% of the model" in rows["fedper"]
-
-
-def test_methods_for_an_unknown_task(capsys):
-    assert main(["list", "--for", "lqrr"]) == 2
-    assert "did you mean 'lqr'" in capsys.readouterr().err
 
 
 def test_the_lines_of_methods_are_read_from_their_source_as_they_are():

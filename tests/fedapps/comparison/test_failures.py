@@ -88,10 +88,6 @@ def test_names_stand_in_place_of_labels_and_a_baseline_in_place_of_pairs():
     assert {(test.a, test.b) for test in comparison.tests} == {("local", "Ours"), ("FedAvg", "Ours")}
 
 
-def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
-    return [work(**cell) for cell in cells]
-
-
 def one_diverging(config, engine):
     if config.run.seed == 1 and "fedprox" in config.methods:
         raise DivergedError(REASON)
@@ -104,7 +100,6 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("failed")
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
         patch.setattr(fedapps.comparison.compare, "execute", one_diverging)
         patch.setattr("builtins.print", lambda *parts, **_: said.append(" ".join(map(str, parts))))
         worlds = {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
@@ -134,7 +129,6 @@ def test_the_table_is_printed_before_the_report_is_written(compared, monkeypatch
     def full(folder):
         raise OSError("no space left")
 
-    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", one_diverging)
     monkeypatch.setattr(fedapps.comparison.compare, "write_report", full)
     with pytest.raises(OSError, match="no space left"):
@@ -198,7 +192,6 @@ def test_the_command_fails_only_if_every_run_fails(tmp_path, monkeypatch, capsys
     def diverging(config, engine):
         raise DivergedError(REASON)
 
-    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", diverging)
     monkeypatch.setattr(fedapps.comparison.compare, "references_of", lambda plan, folder: [{}])
     assert main(["compare", "lqr", "--methods", "sfl", "--seeds", "1", "--output-dir", str(tmp_path)]) == 1

@@ -187,6 +187,11 @@ def test_samplers_that_learn_from_replies():
         ({"over-selection": 1.3, "drop-nodes": True}, "drop-nodes: must be false with over-selection"),
         ({"deadline": 9.0, "late-replies": "fold", "dp": "local"}, "dp: must be 'none' with late-replies = 'fold'"),
         ({"deadline": 9.0, "late-replies": "fold", "methods": "scaffold"}, "must be 'drop' with 'scaffold'"),
+        ({"task": "social", "mode": "async"}, "mode = 'async': must be 'sync' with 'fedavg' and data in"),
+        (
+            {"task": "social", "deadline": 9.0, "late-replies": "fold"},
+            "late-replies = 'fold': must be 'drop' with data in",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_run(keys, message):
@@ -204,11 +209,3 @@ def test_which_methods_work_asynchronously():
         "fedit", "fedsa-lora", "fedvln", "fedvocab",
     }  # fmt: skip
     assert all("mode" in found for fields in refused.values() for found in fields)
-
-
-def test_data_in_stages_need_rounds():
-    run = {"task": "social", "num-nodes": 7, "collect-after": 0, "methods": "fedavg"}
-    with pytest.raises(ConfigError, match="mode = 'async': must be 'sync' with 'fedavg' and data in"):
-        parse(run | {"mode": "async"})
-    with pytest.raises(ConfigError, match="late-replies = 'fold': must be 'drop' with data in"):
-        parse(run | {"deadline": 9.0, "late-replies": "fold"})

@@ -10,7 +10,7 @@ from recipe_runs import recipe_runs
 
 from fedapps.base.text_files import flattened
 from fedapps.config import parsing
-from fedapps.config.keys import defaults, described, for_flower, updated
+from fedapps.config.keys import defaults, described, for_flower, updated, with_extra
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.run_config import RunConfig, read_allowed_groups
 from fedapps.registry.methods import method_names
@@ -154,6 +154,7 @@ def test_nan_is_refused(key):
         ),
         ({"total-steps": 100}, "total-steps = 100: needs steps"),
         ({"total-steps": 401, "steps": 10}, "total-steps = 401: must be a multiple of steps = 10"),
+        ({"total-steps": 2_000_000, "steps": 2}, "total-steps = 2000000: would be 1000000 rounds of steps = 2"),
         (
             {"total-steps": 400, "steps": 10, "methods": "fedavg,fedavg(run.steps=40)"},
             "methods: 'fedavg(run.steps=40)': steps must be 10, those of the run, with total-steps = 400",
@@ -281,8 +282,6 @@ def test_keys_that_flower_does_not_know_travel_in_extra():
     others = {"tabular.dataset": "dig'its, all", "tabular.alpha": 0.3, "tabular.even": True, "fedsam.rate": 2}
     sent = for_flower(known | others)
     assert sent.keys() == {*known, "extra"}
-    from fedapps.config.keys import with_extra
-
     assert {key: value for key, value in with_extra(sent).items() if key != "extra"} == known | others
 
 

@@ -53,45 +53,17 @@ def test_a_missing_file_names_the_recipes(tmp_path):
     assert all(name in str(caught.value) for name in recipes())
 
 
-@pytest.mark.parametrize("content", [b"seed = = 1\n", b"seed = 1\nseed = 2\n", b"\xe9"])
-def test_malformed_toml_names_the_file(tmp_path, content):
-    path = tmp_path / "odd.toml"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"recipe .*odd\.toml cannot be read: "):
-        read_recipe(path)
+def test_what_is_no_text_is_refused(tmp_path):
+    (tmp_path / "odd.toml").write_bytes(b"\xe9")
+    for path in (tmp_path / "odd.toml", tmp_path):
+        with pytest.raises(ValueError, match=rf"recipe {path} cannot be read: "):
+            read_recipe(path)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_a_recipe_as_windows_writes_it(tmp_path, encoding):
     (tmp_path / "own.toml").write_text("# é\r\nseed = 5\r\n", encoding=encoding, newline="")
     assert read_recipe(tmp_path / "own.toml") == {"seed": 5}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('"lqr.horizon" = 3\n[lqr]\nhorizon = 4\n', "own.toml cannot be read: lqr.horizon: set twice; keep one"),
-        ("a" + ".a" * 99 + " = 1\n", r"own.toml cannot be read: a\.a\..*: tables are nested in more than 20 others"),
-    ],
-)
-def test_keys_that_are_set_twice_or_nested_without_end(tmp_path, text, message):
-    (tmp_path / "own.toml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_recipe(tmp_path / "own.toml")
-
-
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_recipe(tmp_path)
-
-
-def test_values_that_a_run_config_cannot_hold_are_named(tmp_path):
-    path = tmp_path / "list.toml"
-    path.write_text("[driving]\nscenario = ['lane-swap']\n")
-    with pytest.raises(
-        ValueError, match=r"list\.toml cannot be read: driving\.scenario = \['lane-swap'\]: must be a number, a string"
-    ):
-        read_recipe(path)
 
 
 # -- bases and studies -----------------------------------------------------------------------------------------
@@ -124,14 +96,6 @@ def test_a_recipe_cannot_be_its_own_base(tmp_path):
     path = write(tmp_path, one='base = "two"\n', two='base = "one"\n')
     with pytest.raises(ValueError, match=r"one\.toml: its chain of bases leads back to it: .*one\.toml -> .*two\.toml"):
         read_recipe(path)
-
-
-def test_an_unknown_key_of_a_comparison_is_named(tmp_path):
-    with pytest.raises(
-        ValueError,
-        match=r"study\.toml cannot be read: compare\.seeds: unknown key; the table compare has only the keys vary and ",
-    ):
-        read_recipe(write(tmp_path, study="[compare]\nseeds = 3\n"))
 
 
 @pytest.mark.parametrize("name", sorted(recipe_runs()))
@@ -219,6 +183,12 @@ def test_other_braces_are_no_placeholders(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("seed = = 1", "study.toml cannot be read: "),
+        ("seed = 1\nseed = 2", "study.toml cannot be read: "),
+        ('"lqr.horizon" = 3\n[lqr]\nhorizon = 4', "cannot be read: lqr.horizon: set twice; keep one"),
+        ("a" + ".a" * 99 + " = 1", "a.a....: tables are nested in more than 20 others"),
+        ("[lqr]\nhorizon = ['a']", "cannot be read: lqr.horizon = ['a']: must be a number, a string, true or false"),
+        ("[compare]\nseeds = 3", "compare.seeds: unknown key; the table compare has only the keys vary and seed-keys"),
         ("pipeline = 3", "pipeline = 3: must be tables [pipeline.NAME], one for each stage"),
         ("[pipeline]", "pipeline: has no stages; add a table [pipeline.NAME] for each stage, or remove it"),
         ("[pipeline]\nrounds = 3", "pipeline.rounds = 3: must be a table [pipeline.rounds] with the keys of a stage"),
@@ -229,17 +199,11 @@ def test_other_braces_are_no_placeholders(tmp_path):
         ("[pipeline.a]\nresume = true", "pipeline.a.resume: a stage cannot have this key"),
         ("[pipeline.a]\noutput-dir = 'x'", "pipeline.a.output-dir: a stage cannot have this key"),
         ("[pipeline.a]\nbase = 'lqr'", "pipeline.a.base: a stage cannot have this key"),
-        (
-            "[pipeline.a.vln]\nlanguages = ['en']",
-            "pipeline.a.vln.languages = ['en']: must be a number, a string, true or false",
-        ),
-        (
-            "[pipeline.a.compare]\nseeds = 3",
-            "pipeline.a.compare.seeds: unknown key; the table compare has only the keys vary and seed-keys",
-        ),
+        ("[pipeline.a.vln]\nlanguages = ['en']", "pipeline.a.vln.languages = ['en']: must be a number, a string"),
+        ("[pipeline.a.compare]\nseeds = 3", "pipeline.a.compare.seeds: unknown key; the table compare has only"),
     ],
 )
-def test_what_a_pipeline_cannot_be_is_named_with_the_file(tmp_path, text, said):
+def test_what_a_recipe_cannot_be_is_named_with_the_file(tmp_path, text, said):
     path = write(tmp_path, study=text)
     for read in (read_pipeline, read_recipe):
         with pytest.raises(ValueError, match=re.escape(said)) as caught:

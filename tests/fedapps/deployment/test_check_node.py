@@ -42,11 +42,20 @@ def checked(capsys, *arguments):
     return status, out.splitlines()
 
 
-def test_a_node_that_can_join_prints_its_requirements(place, capsys):
+@pytest.fixture
+def check(place, capsys):
+    """As :func:`checked`, of the robot's node with keys of the run."""
+
+    def of(*options, data_dir=place / "data", state_dir=place / "state", **keys):
+        given = [f"--set={key.replace('_', '-')}={value}" for key, value in keys.items()]
+        return checked(capsys, *ROBOT, "--data-dir", data_dir, "--state-dir", state_dir, *given, *options)
+
+    return of
+
+
+def test_a_node_that_can_join_prints_its_requirements(place, check):
     before = sorted(place.rglob("*"))
-    status, lines = checked(
-        capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=local,apfl"
-    )
+    status, lines = check(methods="local,apfl")
     assert status == 0, lines
     assert lines[-1] == "this node can join"
     assert lines[0].startswith("read:   1 robots (robot-00.csv")
@@ -61,73 +70,69 @@ def test_a_node_that_can_join_prints_its_requirements(place, capsys):
 
 
 @pytest.mark.parametrize(
-    "of_many",
+    ("keys", "rules"),
     [
-        ["--set", "sampling=poisson", "--set", "fraction-train=0.0001"],
-        ["--set", "aggregation=trimmed-mean"],
-        [
-            *("--set", "secure-aggregation=true", "--set", "dp=distributed", "--set", "dp-noise=2.0"),
-            *("--node-config", "dp=distributed", "--node-config", "dp-noise=2.0"),
-        ],
+        ({"sampling": "poisson", "fraction_train": 0.0001}, []),
+        ({"aggregation": "trimmed-mean"}, []),
+        (
+            {"secure_aggregation": "true", "dp": "distributed", "dp_noise": 2.0},
+            ["--node-config=dp=distributed", "--node-config=dp-noise=2.0"],
+        ),
     ],
     ids=["sampling", "aggregation", "distributed noise"],
 )
-def test_the_node_trains_in_the_check_also_where_a_round_needs_many(place, capsys, of_many):
-    given = ["--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=sfl", *of_many]
-    status, lines = checked(capsys, *ROBOT, *given)
+def test_the_node_trains_in_the_check_also_where_a_round_needs_many(check, keys, rules):
+    status, lines = check(*rules, methods="sfl", **keys)
     assert status == 0, lines
     assert any("the first step took " in line for line in lines)
 
 
-def test_the_disk_holds_the_kept_versions_and_the_personal_model(place, capsys, monkeypatch):
+def test_the_disk_holds_the_kept_versions_and_the_personal_model(check, monkeypatch):
     seen = []
     monkeypatch.setattr(
         "fedapps.deployment.check_node.format_bytes", lambda count: seen.append(count) or format_bytes(count)
     )
-    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place]
-    checked(capsys, *given, "--set", "methods=sfl")
+    check(methods="sfl")
     assert seen[-2] == 0, "FedAvg stores nothing on a node"
-    checked(capsys, *given, "--set", "methods=apfl")
+    check(methods="apfl")
     assert seen[-2] == 8 * 4, "a personalised model of eight float32 parameters"
-    checked(capsys, *given, "--set", "methods=local")
+    check(methods="local")
     assert seen[-2] % KEPT_VERSIONS == 0
     assert seen[-2] > KEPT_VERSIONS * 8 * 4, "every version has a header besides its parameters"
 
 
-def test_the_models_that_a_node_keeps_need_room_and_have_a_place(place, capsys, monkeypatch):
+def test_the_models_that_a_node_keeps_need_room_and_have_a_place(place, check, monkeypatch):
     monkeypatch.setattr("fedapps.deployment.check_node.format_bytes", lambda count: f"{count} bytes")
-    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=fedavg"]
-    status, lines = checked(capsys, *given, "--set", "name=first", "--keep-model")
+    status, lines = check("--keep-model", methods="fedavg", name="first")
     assert status == 0, lines
     folder = place / "state" / "models" / "first" / "fedavg" / "robot-00"
     (size,) = [line.split()[3] for line in lines if line.endswith(f" bytes will be in {folder}")]
     assert f"disk:   a run needs up to {3 * int(size)} bytes in " in "\n".join(lines), "two, and the one being written"
     assert not (place / "state").exists()
     monkeypatch.setattr("fedapps.clients.kept_models.Path.symlink_to", refuse)
-    status, lines = checked(capsys, *given, "--keep-model")
+    status, lines = check("--keep-model", methods="fedavg")
     assert (status, lines[-1]) == (
         1, "- fedavg: keep-model: no model was kept: put --state-dir on a file system with symbolic links"
     )  # fmt: skip
 
 
-def test_a_year_of_weekly_runs_takes_what_the_kept_runs_and_the_champions_take(place, capsys, monkeypatch):
+def test_a_year_of_weekly_runs_takes_what_the_kept_runs_and_the_champions_take(check, monkeypatch):
     monkeypatch.setattr("fedapps.deployment.check_node.format_bytes", lambda count: f"{count} bytes")
-    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=local"]
 
-    def numbers(*more):
-        lines = checked(capsys, *given, *more)[1]
+    def numbers(*options, **keys):
+        lines = check(*options, methods="local", **keys)[1]
         (run,) = [line for line in lines if "a run needs up to" in line]
         years = [line for line in lines if "a year of weekly runs takes up to" in line]
         return int(run.split()[6]), [[int(word) for word in line.split() if word.isdigit()] for line in years]
 
     one, none = numbers()
     assert none == []
-    registry = ["--set", "registry=champions", "--set", "name=first"]
+    registry = {"registry": "champions", "name": "first"}
     models = numbers("--keep-model")[0] - one
     assert one > 0 < models
-    assert numbers(*registry)[0] == one
+    assert numbers(**registry)[0] == one
     for keep, runs in ((4, 8), (1, 5), (0, 52), (100, 52)):
-        _, ((year, counted, champions),) = numbers(*registry, "--set", f"keep-runs={keep}")
+        _, ((year, counted, champions),) = numbers(**registry, keep_runs=keep)
         assert (year, counted) == (runs * one + champions, runs)
         assert champions == pytest.approx(models, rel=0.1)  # the name of the run is in the model
 
@@ -147,85 +152,77 @@ def test_a_text_node_with_its_own_vocabulary_cannot_share_it(tmp_path, capsys):
     }  # fmt: skip
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("".join(f'"{key}" = {value!r}\n' for key, value in options.items()))
-    status, lines = checked(capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path)
+    given = [recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path]
+    status, lines = checked(capsys, *given)
     assert status == 0, lines
     assert lines[0].startswith(
         "read:   texts in the column text and labels in the column label; train: 16 from train.jsonl"
     )
     assert lines[1].startswith("data:   node shop: ")
-    shared = checked(
-        capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path, "--set", "methods=fedavg"
-    )
-    assert shared[0] == 1
-    assert "- data: text.vocabulary: deployed nodes do not know" in "\n".join(shared[1])
+    status, lines = checked(capsys, *given, "--set", "methods=fedavg")
+    assert status == 1
+    assert "- data: text.vocabulary: deployed nodes do not know" in "\n".join(lines)
 
 
-def test_what_stays_private_is_printed_and_methods_that_share_it_are_problems(place, capsys):
-    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place, "--private"]
+def test_what_stays_private_is_printed_and_methods_that_share_it_are_problems(check):
     first, second, *_ = initial_arrays(parse({"task": "lqr", "collect-after": 0}))
-    given.append(f"{first}, {second}")
-    status, lines = checked(capsys, *given, "--set", "methods=local")
+    private = f"--private={first}, {second}"
+    status, lines = check(private, methods="local")
     assert status == 0, lines
     assert f"private: {first}, {second} never leave this node" in lines
-    status, lines = checked(capsys, *given, "--set", "methods=local,sfl")
+    status, lines = check(private, methods="local,sfl")
     assert status == 1
     assert lines[-1].startswith(
         f"- --private {first}, {second}: sfl shares {first}, {second}, so this node would refuse"
     )
-    given[-1] = "misspelt.*"
-    status, lines = checked(capsys, *given, "--set", "methods=local")
+    status, lines = check("--private=misspelt.*", methods="local")
     assert status == 1
     assert lines[-1].startswith("- --private = misspelt.*: no parameter of the model matches; it has ")
 
 
-def test_the_privacy_rules_of_the_node_are_checked_with_its_budget(place, capsys):
-    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=sfl,local"]
-    given += ["--set", "rounds=4", "--node-config", "dp=local", "--node-config", "max-releases=4"]
-    status, lines = checked(capsys, *given)
+def test_the_privacy_rules_of_the_node_are_checked_with_its_budget(place, check):
+    rules, keys = ["--node-config=dp=local", "--node-config=max-releases=4"], {"methods": "sfl,local", "rounds": 4}
+    status, lines = check(*rules, **keys)
     assert status == 1
     assert lines[-1].startswith("- --node-config: the node config of this node demands more of the run: dp = 'none'")
-    given += ["--set", "dp=local"]
-    status, lines = checked(capsys, *given)
+    keys["dp"] = "local"
+    status, lines = check(*rules, **keys)
     assert status == 0, lines
     (line,) = [line for line in lines if line.startswith("privacy: ")]
     assert line == (
         "privacy: 0 updates have left this node, epsilon 0; the run takes at most 4 more, epsilon "
         f"{epsilon(1.0, 4, 1e-5, sensitivity=2.0):.3g} at delta 1e-05"
     )
-    assert not (place / "releases.jsonl").exists(), "nothing has left"
-    status, lines = checked(capsys, *given, "--set", "rounds=5")
+    assert not (place / "state" / "releases.jsonl").exists(), "nothing has left"
+    status, lines = check(*rules, **keys | {"rounds": 5})
     assert lines[-1] == (
         "- --node-config: node config max-releases = 4: 0 updates have left this node, and 5 more would be too many"
     )
-    status, lines = checked(capsys, *given, "--node-config", "dp-nois=2.0", "--node-config", "max-steps=-1")
+    status, lines = check(*rules, "--node-config=dp-nois=2.0", "--node-config=max-steps=-1", **keys)
     assert lines[-2:] == [
         "- --node-config dp-nois: no key of the node config; did you mean 'dp-noise'?",
         "- --node-config: node config max-steps = -1: must be a number above 0 and at most 1e+12, without quotes",
     ]
 
 
-def test_the_parent_of_the_state_folder_is_noted(place, capsys):
-    given = [*ROBOT, "--data-dir", place / "data", "--set", "methods=fedavg"]
+def test_the_parent_of_the_state_folder_is_noted(place, check):
     (place / "state").mkdir()
-    assert not any("state folder" in line for line in checked(capsys, *given, "--state-dir", place)[1])
+    assert not any("state folder" in line for line in check(methods="fedavg", state_dir=place)[1])
     (place / "state" / "releases.jsonl").write_text("")
-    status, lines = checked(capsys, *given, "--state-dir", place)
+    status, lines = check(methods="fedavg", state_dir=place)
     assert status == 0, lines
     (note,) = [line for line in lines if line.startswith("note: ")]
     assert note == (
         f"note:   {place / 'state'} has a releases.jsonl, so it is probably the node's state folder: give --state-dir "
         f"{place / 'state'}, or what has left this node before is not counted here"
     )
-    assert not any("state folder" in line for line in checked(capsys, *given, "--state-dir", place / "state")[1])
+    assert not any("state folder" in line for line in check(methods="fedavg")[1])
 
 
-def test_all_problems_are_reported_at_once(place, capsys):
+def test_all_problems_are_reported_at_once(place, check):
     (place / "file").write_text("")
     (place / "empty").mkdir()
-    status, lines = checked(
-        capsys, *ROBOT, "--data-dir", place / "empty", "--state-dir", place / "file" / "state",
-        "--set", "methods=cloud,sfl,apfl",
-    )  # fmt: skip
+    status, lines = check(methods="cloud,sfl,apfl", data_dir=place / "empty", state_dir=place / "file" / "state")
     assert status == 1
     assert lines[1] == "this node cannot join: 3 problems"
     assert lines[2:4] == [
@@ -235,42 +232,39 @@ def test_all_problems_are_reported_at_once(place, capsys):
     assert lines[4].startswith(f"- --state-dir {place / 'file' / 'state'}: cannot be written (")
 
 
-def test_a_node_without_data_or_training_examples_cannot_join(place, capsys):
-    plain = [*ROBOT, "--state-dir", place, "--set", "methods=sfl"]
-    status, lines = checked(capsys, *plain, "--data-dir", place / "none")
+def test_a_node_without_data_or_training_examples_cannot_join(place, check):
+    status, lines = check(methods="sfl", data_dir=place / "none")
     assert status == 1
     assert f"- data: the node's data-dir = '{place / 'none'}': no such folder" in lines[-1]
     (path,) = (place / "data").iterdir()
     header, *rows = path.read_text().splitlines()
     path.write_text("\n".join([header, *(row for row in rows if "train" not in row)]) + "\n")
-    status, lines = checked(capsys, *plain, "--data-dir", place / "data")
+    status, lines = check(methods="sfl")
     assert status == 1
     assert lines[-1] == f"- data: {place / 'data'} has no training examples: the run would exclude this node"
 
 
-def test_a_disk_that_is_too_small_is_a_problem(place, capsys, monkeypatch):
+def test_a_disk_that_is_too_small_is_a_problem(check, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
-    status, lines = checked(
-        capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=local"
-    )
+    status, lines = check(methods="local")
     assert status == 1
     assert "but only 10 B are free: free some space or choose another disk" in lines[-1]
 
 
-def test_a_failed_training_step_is_reported_with_its_reason(place, capsys, monkeypatch):
+def test_a_failed_training_step_is_reported_with_its_reason(check, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("fedapps.tasks.lqr.task.LqrTask.loss", broken)
-    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=sfl")
+    status, lines = check(methods="sfl")
     assert status == 1
     assert any(line.startswith("- sfl: round 1: 0 usable replies") for line in lines)
     assert any("out of memory" in line for line in lines)
 
 
-def test_a_missing_gpu_is_a_problem(place, capsys, monkeypatch):
+def test_a_missing_gpu_is_a_problem(check, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "device=cuda")
+    status, lines = check(device="cuda")
     assert status == 1
     assert "- device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'" in lines
 
@@ -278,6 +272,8 @@ def test_a_missing_gpu_is_a_problem(place, capsys, monkeypatch):
 def test_an_invalid_run_config_is_refused(place, capsys):
     assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--set", "rounds=0"]) == 2
     assert "rounds = 0: must be a whole number at least 1" in capsys.readouterr().err
+    assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--node-config", "x"]) == 2
+    assert "fedapps: --node-config 'x': write it as key=value" in capsys.readouterr().err
 
 
 # What a SuperNode is given is checked before it starts.
@@ -410,22 +406,19 @@ def test_the_command_says_it_in_one_line(options: dict[str, str], capsys: pytest
     assert "--auth-supernode-private-key /none/car-7.key: no such file" in capsys.readouterr().err
 
 
+NO_COMMAND = "no such command; give the path of a program"
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
         ("secagg-key=/none/car.key", "node config secagg-key = '/none/car.key': cannot be read (FileNotFoundError)"),
-        (
-            "accept-model=/none/check.sh --fast",
-            "node config accept-model: '/none/check.sh': no such command; give the path of a program",
-        ),
-        (
-            "eligible=/none/ready.sh",
-            "node config eligible: '/none/ready.sh': no such command; give the path of a program",
-        ),
+        ("accept-model=/none/a.sh --fast", f"node config accept-model: '/none/a.sh': {NO_COMMAND}"),
+        ("eligible=/none/ready.sh", f"node config eligible: '/none/ready.sh': {NO_COMMAND}"),
     ],
 )
-def test_files_and_commands_of_the_node_config_must_exist(place, capsys, rule, said):
-    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--node-config", rule)
+def test_files_and_commands_of_the_node_config_must_exist(check, rule, said):
+    status, lines = check("--node-config", rule)
     assert status == 1
     assert lines[-1] == f"- --node-config: {said}"
     with pytest.raises(ValueError, match=re.escape(said)):

@@ -97,8 +97,8 @@ def children(pid: int) -> list[int]:
 def test_the_libraries_are_released_after_a_time_without_calls_and_imported_again(
     environment: dict[str, str], tmp_path: Path, end: str, imported: bool
 ) -> None:
-    code = f"serve('probe', ['colorsys'], release_after={0.2 if end == 'release' else 1000})"
-    command = [sys.executable, "-P", "-c", f"from fedapps.deployment.flower_command import serve; {code}"]
+    code = f"server._RELEASE_AFTER = {0.2 if end == 'release' else 1000}; server.serve('probe', ['colorsys'])"
+    command = [sys.executable, "-P", "-c", f"from fedapps.deployment import flower_command as server; {code}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as server:
         assert call(server, tmp_path / "first")["library"]
         if end == "kill":

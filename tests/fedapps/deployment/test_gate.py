@@ -47,14 +47,9 @@ def test_from_a_bag_to_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert sorted(path.name for path in (tmp_path / "data").glob("*.csv")) == [f"robot-{n}.csv" for n in (6, 7)]
 
     recipe = {
-        "base": "lqr",
-        "methods": "fedper",
-        "num-nodes": 2,
-        "rounds": 4,
-        "evaluate-every": 4,
-        "learning-rate": 0.1,
-    }
-    recipe |= {"registry": "champions", "track-metric": "test.total_loss"}
+        "base": "lqr", "methods": "fedper", "num-nodes": 2, "rounds": 4, "evaluate-every": 4, "learning-rate": 0.1,
+        "registry": "champions", "track-metric": "test.total_loss",
+    }  # fmt: skip
     (tmp_path / "weekly.toml").write_text(tomli_w.dumps(recipe))
     assert main(check) == 0
     assert generation[-2:] == ["--federation", "fleet"]

@@ -1,7 +1,7 @@
 """Commands of ``flwr`` in one process."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,5 @@ def test_a_check_that_raises_stops_the_query(flwr: FlwrCommands) -> None:
     def ended() -> None:
         raise FleetError("the SuperLink has ended")
 
-    check: Callable[[], None] = ended
     with pytest.raises(FleetError, match="the SuperLink has ended"):
-        flwr.query("ls", key="nodes", check=check)
+        flwr.query("ls", key="nodes", check=ended)

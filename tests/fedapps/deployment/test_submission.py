@@ -185,12 +185,12 @@ def test_the_run_is_submitted_to_the_federation(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     commands("finished:completed")
-    assert deploy(RECIPE, federation, FEDERATED | {"num-nodes": 3}, stream=True) == 0
+    deploy(RECIPE, federation, FEDERATED | {"num-nodes": 3}, stream=True)
     assert "Successfully started run 12" in capfd.readouterr().out
     submitted, asked = commands("")
     assert submitted[2:-1] == [*named, "--stream", "--run-config"]
     assert asked == ["ls", *named, "--run-id", "12", "--format", "json"]
-    assert deploy(RECIPE, federation, FEDERATED, stream=False) == 0
+    deploy(RECIPE, federation, FEDERATED, stream=False)
     assert [command[0] for command in commands("")] == ["run", "ls", "run"], "nobody waits for the end of the run"
     assert "--stream" not in commands("")[2]
 
@@ -202,7 +202,7 @@ def test_what_is_submitted_has_the_keys_and_the_app(monkeypatch: pytest.MonkeyPa
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("fedapps.deployment.fleet.subprocess.run", run)
-    assert deploy(RECIPE, "", FEDERATED | {"num-nodes": 3}, stream=False) == 0
+    deploy(RECIPE, "", FEDERATED | {"num-nodes": 3}, stream=False)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -230,8 +230,8 @@ def test_nothing_is_submitted_with_an_expired_certificate(
         ):
             deploy(RECIPE, federation, FEDERATED, stream=True)
         assert not commands("")
-        assert deploy(RECIPE, "other", FEDERATED, stream=False) == 0
-    assert deploy(RECIPE, federation, FEDERATED, stream=False) == 0
+        deploy(RECIPE, "other", FEDERATED, stream=False)
+    deploy(RECIPE, federation, FEDERATED, stream=False)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,6 @@ def test_a_run_whose_log_breaks_is_followed_to_its_end(
 ) -> None:
     """Also if the SuperLink is away for a moment, which is what breaks a log."""
     commands(status, exit_status)
-    assert deploy(RECIPE, "fleet", FEDERATED, stream=True) == 0
+    deploy(RECIPE, "fleet", FEDERATED, stream=True)
     assert [command[0] for command in commands("")] == ["run", *asked, "log", "ls"]
     assert commands("")[-2] == ["log", "12", "fleet", "--stream"]

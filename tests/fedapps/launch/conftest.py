@@ -1,9 +1,11 @@
-"""The pipeline that the tests run."""
+"""The pipeline that the tests run, and the clock and the screen of its progress."""
 
+import io
 import time
 
 import pytest
 from pipelines import RECIPE, run_pipeline
+from rich.console import Console
 from warm_lqr import warm_lqr
 
 
@@ -35,3 +37,15 @@ def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A function of what the console of the progress is like, which gives what is printed on it."""
+
+    def of(**settings):
+        printed = io.StringIO()
+        monkeypatch.setattr("fedapps.launch.progress.standard_output", lambda: Console(file=printed, **settings))
+        return printed
+
+    return of

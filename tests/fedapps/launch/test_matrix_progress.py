@@ -1,10 +1,7 @@
 """The progress of a comparison: bars in a terminal, lines elsewhere."""
 
-import io
 import json
 from pathlib import Path
-
-from rich.console import Console
 
 from fedapps.launch.progress import MatrixProgress, folder_of, label_of, log_of
 
@@ -22,10 +19,10 @@ def finish(of, rounds):
     (folder / "summary.json").write_text("{}")
 
 
-def test_a_line_after_each_run_and_one_a_minute_between_them(tmp_path, clock):
-    printed = io.StringIO()
+def test_a_line_after_each_run_and_one_a_minute_between_them(tmp_path, clock, screen):
+    printed = screen(width=40)
     first, second, third = (cell(tmp_path, "fedavg", seed) for seed in range(3))
-    with MatrixProgress(3, Console(file=printed, width=40)) as progress:
+    with MatrixProgress(3) as progress:
         progress.begin(first)
         progress.begin(second)
         clock[0] = 30.0
@@ -48,10 +45,10 @@ def test_a_line_after_each_run_and_one_a_minute_between_them(tmp_path, clock):
     ]
 
 
-def test_runs_that_had_finished_before_do_not_shorten_the_estimate(tmp_path, clock):
-    done, new = cell(tmp_path, "fedavg"), cell(tmp_path, "local")
+def test_runs_that_had_finished_before_do_not_shorten_the_estimate(tmp_path, clock, screen):
+    done, new, printed = cell(tmp_path, "fedavg"), cell(tmp_path, "local"), screen()
     finish(done, 4)
-    progress = MatrixProgress(2, Console(file=(printed := io.StringIO())))
+    progress = MatrixProgress(2)
     progress.begin(done)
     clock[0] = 10.0
     progress.end(done)
@@ -62,10 +59,9 @@ def test_runs_that_had_finished_before_do_not_shorten_the_estimate(tmp_path, clo
     assert [bar.to_go for bar in progress.bars()] == ["about 20 s to go", "about 30 s to go"]
 
 
-def test_a_terminal_shows_a_bar_for_each_run_and_one_for_all(tmp_path, clock):
-    printed = io.StringIO()
-    run = cell(tmp_path, "fedavg", 7)
-    with MatrixProgress(5, Console(file=printed, force_terminal=True, width=120)) as progress:
+def test_a_terminal_shows_a_bar_for_each_run_and_one_for_all(tmp_path, clock, screen):
+    printed, run = screen(force_terminal=True, width=120), cell(tmp_path, "fedavg", 7)
+    with MatrixProgress(5) as progress:
         progress.begin(run)
         finish(run, 1)
         clock[0] = 5.0
@@ -78,9 +74,9 @@ def test_a_terminal_shows_a_bar_for_each_run_and_one_for_all(tmp_path, clock):
     assert "0 of 5 runs" in printed.getvalue()
 
 
-def test_a_run_that_stops_early_is_a_whole_one(tmp_path, clock):
-    first, second = cell(tmp_path, "fedavg"), cell(tmp_path, "local")
-    progress = MatrixProgress(2, Console(file=(printed := io.StringIO())))
+def test_a_run_that_stops_early_is_a_whole_one(tmp_path, clock, screen):
+    first, second, printed = cell(tmp_path, "fedavg"), cell(tmp_path, "local"), screen()
+    progress = MatrixProgress(2)
     progress.begin(first)
     finish(first, 1)
     clock[0] = 10.0

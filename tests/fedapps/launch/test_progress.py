@@ -63,13 +63,13 @@ def test_a_narrow_terminal_cuts_labels_and_nothing_else(tmp_path):
     assert line.rstrip().endswith("round 3 of 4  about 5 s to go")
 
 
-def test_log_lines_stay_whole_above_the_bar_of_a_run(tmp_path):
-    printed = io.StringIO()
+def test_log_lines_stay_whole_above_the_bar_of_a_run(tmp_path, screen):
+    printed = screen(force_terminal=True, width=100)
     handler = logging.StreamHandler(before := io.StringIO())
     logger = logging.getLogger("flwr")
     logger.addHandler(handler)
     try:
-        with one_bar(RunProgress("mine", tmp_path, 4), Console(file=printed, force_terminal=True, width=100)):
+        with one_bar(RunProgress("mine", tmp_path, 4)):
             finish(tmp_path, 1)
             logger.warning("round 1 took 3 s")
         logger.warning("afterwards")
@@ -90,9 +90,9 @@ def test_variables_that_ask_for_colours_make_no_terminal(monkeypatch, capsys):
     assert capsys.readouterr().out == "[1/2] fedavg\n"
 
 
-def test_where_there_is_no_terminal_no_bar_is_drawn(tmp_path):
-    printed = io.StringIO()
-    with one_bar(RunProgress("mine", tmp_path, 4), Console(file=printed)):
+def test_where_there_is_no_terminal_no_bar_is_drawn(tmp_path, screen):
+    printed = screen()
+    with one_bar(RunProgress("mine", tmp_path, 4)):
         finish(tmp_path, 1)
     assert printed.getvalue() == ""
     assert bar_of(RunProgress("mine", tmp_path, 4)) == Bar("mine", 0.25, "round 2 of 4", "")

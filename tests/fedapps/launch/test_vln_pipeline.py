@@ -6,45 +6,18 @@ import subprocess
 import sys
 
 import pytest
-from drawn_houses import write_world
+import tomli_w
+from drawn_houses import run_keys, write_world
 from pipelines import assert_same_results, results, run_pipeline
 
-STAGES = """# Agent, speaker, augmented training
-task = "vln"
-methods = "fedavg"
-num-nodes = 3
-rounds = 3
-epochs = 1
-batch-size = 4
-learning-rate = 0.01
-evaluate-every = 1
-collect-after = 0
-data-dir = "{world}"
-[vln]
-features = "file"
-feature-file = "features.npz"
-feature-width = 6
-vocabulary-size = 30
-hidden = 16
-word-width = 8
-action-width = 4
-max-actions = 6
-sampled-paths = 5
-
-[pipeline.agent]
-track-metric = "val_seen.sr"
-track-mode = "max"
-
-[pipeline.speaker]
-vln.stage = "speaker"
-track-metric = "val_seen.bleu"
-track-mode = "max"
-
-[pipeline.augmented]
-vln.stage = "augmented"
-vln.agent-file = "{{agent}}/checkpoints/fedavg/best.safetensors"
-vln.speaker-file = "{{speaker}}/checkpoints/fedavg/best.safetensors"
-"""
+BEST = "checkpoints/fedavg/best.safetensors"
+STAGES = {
+    "agent": {"track-metric": "val_seen.sr", "track-mode": "max"},
+    "speaker": {"vln.stage": "speaker", "track-metric": "val_seen.bleu", "track-mode": "max"},
+    "augmented": {
+        "vln.stage": "augmented", "vln.agent-file": f"{{agent}}/{BEST}", "vln.speaker-file": f"{{speaker}}/{BEST}",
+    },
+}  # fmt: skip
 
 #: `fedapps run` in a process that is killed when the first round of augmented training has been recorded.
 KILLED = """
@@ -69,7 +42,9 @@ run_pipeline(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
 @pytest.mark.subprocesses
 def test_a_kill_in_augmented_training_resumes_there(tmp_path, monkeypatch):
     recipe = tmp_path / "stages.toml"
-    recipe.write_text(STAGES.format(world=write_world(tmp_path / "world")))
+    keys = run_keys(write_world(tmp_path / "world")) | {"methods": "fedavg", "num-nodes": 3, "rounds": 3}
+    del keys["name"]
+    recipe.write_text(tomli_w.dumps(keys | {"pipeline": STAGES}))
 
     def settings(name):
         return "name=pipe", f"vln.feature-cache={tmp_path / f'{name}-cache'}"
@@ -83,5 +58,5 @@ def test_a_kill_in_augmented_training_resumes_there(tmp_path, monkeypatch):
     monkeypatch.setattr("fedapps.tasks.vln.nodes.label_paths", None)  # every house has its labels
     assert run_pipeline(recipe, tmp_path / "cut", *settings("cut"), "resume=true") == 0
     assert before == {path: path.stat().st_mtime_ns for path in before}, "finished stages"
-    for stage in ("agent", "speaker", "augmented"):
+    for stage in STAGES:
         assert_same_results(results(folder / stage), results(tmp_path / "whole" / "pipe" / stage))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
-from report_pages import comparison, labels, page, section, write_lines
+from report_pages import comparison, comparison_page, labels, page, section, write_lines
 
 from fedapps.base.report.metrics import columns, main_metric
 from fedapps.report import ReportError, read_run, write_report
@@ -278,8 +278,7 @@ def test_a_comparison_shows_the_mean_matrix_over_seeds(tmp_path: Path) -> None:
         {"method": "apd", "seed": 0, "metrics": {"amse": 3.5}, "matrices": {"mse": [[1, None], [1, 1]]}},
         {"method": "apd", "seed": 1, "metrics": {"amse": 3.5}, "matrices": {"mse": [[1, 1], [2, 1]]}},
     ]
-    (tmp_path / "compare.json").write_text(json.dumps(comparison(rows)))
-    shown = section(page(tmp_path), "stages")
+    shown = section(comparison_page(tmp_path, comparison(rows)), "stages")
     assert "stl 2.500, 1, 4; apd 1, 0.5000, NaN" in shown
     assert "mean over seeds" in shown
     assert "7" not in labels(shown)
@@ -287,6 +286,5 @@ def test_a_comparison_shows_the_mean_matrix_over_seeds(tmp_path: Path) -> None:
 
 def test_a_malformed_matrix_is_reported(tmp_path: Path) -> None:
     rows = [{"method": "stl", "seed": 0, "metrics": {"amse": 1.5}, "matrices": {"mse": [[1, 3], [3]]}}]
-    (tmp_path / "compare.json").write_text(json.dumps(comparison(rows)))
     with pytest.raises(ReportError, match=r"compare\.json: 'mse' is \[\[1.0, 3.0\], \[3.0\]\]; it must be a list"):
-        write_report(tmp_path)
+        comparison_page(tmp_path, comparison(rows))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from report_pages import (
     FINAL,
+    add_to_summary,
     comparison,
+    comparison_page,
     estimate,
     headline,
     labels,
@@ -36,8 +39,7 @@ def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
     table = {m: {"elbo": estimate(v)} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
     paper = {"apfl": {"elbo": 0.0116}, "cloud": {"elbo": 0.01643}}
     comparison = {"recipe": "three-cars", "table": table, "paper": paper, "tests": [test]}
-    (tmp_path / "compare.json").write_text(json.dumps(comparison))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, comparison)
     assert '<span class="paper">0.01160</span>' in text
     assert "cloud (paper)" in text
     assert "apfl against sfl" in text
@@ -51,15 +53,14 @@ def test_the_note_beside_the_tests_of_the_best_of_many_counts_all_pairs(tmp_path
     """Of eight methods there are 28 pairs, of which 7 are tested: 28 / 16 is above 1."""
     tests = [paired_test("test.elbo", "apfl", other) for other in "bcdefgh"]
     table = {method: {"elbo": estimate(0.5)} for method in ("apfl", *"bcdefgh")}
-    (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table, "tests": tests}))
-    assert "correction over 28 pairs of methods); use 11 seeds" in page(tmp_path)
+    text = comparison_page(tmp_path, {"recipe": "lane-swap", "table": table, "tests": tests})
+    assert "correction over 28 pairs of methods); use 11 seeds" in text
 
 
 def test_one_seed_shows_no_order(tmp_path: Path) -> None:
     test = paired_test("test.elbo", "apfl", "sfl", seeds=1, p=1.0, p_holm=1.0, low=None, high=None)
     table = {m: {"elbo": estimate(v)} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
-    (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table, "tests": [test]}))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, {"recipe": "lane-swap", "table": table, "tests": [test]})
     assert '(0.03000).</p><p class="note">One seed does not show whether this is more than noise.' in text
     assert "paired over 1 seed, not over nodes or sessions. The smallest possible p is 1; use 10 seeds" in text
 
@@ -74,8 +75,7 @@ def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     tests = [paired_test("test.elbo", "apfl", "local", (4, 1)), paired_test("test.mae", "apfl", "local")]
     nodes = {m: {"elbo": dict.fromkeys("abcd", v) | {"e": 0.03}} for m, v in FINAL.items()}
     comparison = {"recipe": "lane-swap", "task": "driving", "rows": rows, "table": table, "tests": tests}
-    (tmp_path / "compare.json").write_text(json.dumps(comparison | {"nodes": nodes}))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, comparison | {"nodes": nodes})
     assert section_names(text) == ["result", "comparison", "nodes"]
     assert headline(text).endswith("0.04000), the mean of 5 seeds; better on 4 of 5 nodes."), "e is a tie"
     assert "The difference is −1.250 to 0.2500 (95\N{NO-BREAK SPACE}% interval). It is not significant" in text
@@ -95,8 +95,7 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
     rows.append({"method": "local", "seed": 0, "metrics": {"total_loss": 0.5}})  # without the metric of the figure
     table = {m: {"excess": estimate(0.001)} for m in ("apfl", "sfl")}
     table["local"] = {"total_loss": estimate(0.5)}
-    (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table}))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, {"recipe": "lqr", "rows": rows, "table": table})
     assert section_names(text) == ["result", "comparison", "seeds", "distances"]
     assert "excess of each method by seed" in text
     assert "distance of the gain and of the dynamics from the true ones" in text
@@ -111,8 +110,7 @@ def test_a_comparison_shows_results_against_what_a_node_sends(tmp_path: Path) ->
     alt = "against the bytes that a node sends in a round: apfl 2 MB, 0.02; sfl 40 kB, 0.03"
     for bytes_of_sfl, drawn in ((4e4, True), (1.9e6, False)):
         table["sfl"]["bytes_per_client_round"]["mean"] = bytes_of_sfl
-        (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table}))
-        text = page(tmp_path)
+        text = comparison_page(tmp_path, {"recipe": "lane-swap", "table": table})
         assert (alt in text) == drawn
         assert ("traffic" in section_names(text)) == drawn
 
@@ -125,8 +123,7 @@ def test_curves_and_nodes_begin_with_the_main_metric(tmp_path: Path) -> None:
     curves = {m: dict.fromkeys(metrics, course) for m in table}
     nodes = {m: {name: {"a": 0.25 * k, "b": 0.5} for name in metrics} for k, m in enumerate(table, start=1)}
     whole = {"recipe": "lqr", "rows": rows, "table": table, "curves": curves, "nodes": nodes}
-    (tmp_path / "compare.json").write_text(json.dumps(whole))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, whole)
     assert text.index("Line chart of total loss over rounds") < text.index("Line chart of state loss over rounds")
     assert "Dot plot of total loss by node and method" in text
     assert "Lines are means over 2 seeds" in text
@@ -145,8 +142,7 @@ def test_a_comparison_marks_rounds_with_other_nodes(tmp_path: Path) -> None:
     ):
         curves = {"apfl": {"total_loss": course | {"paired": paired}}}
         whole = {"recipe": "lqr", "rows": rows, "table": table, "curves": curves}
-        (tmp_path / "compare.json").write_text(json.dumps(whole))
-        text = page(tmp_path)
+        text = comparison_page(tmp_path, whole)
         assert f"apfl: the evaluated nodes change in 1 round, first 2. {said}" in text
         assert ("round 2, same nodes: 0.3750" in text) == bool(paired["rounds"])
 
@@ -163,8 +159,7 @@ def with_long_names(folder: Path) -> str:
     table = {m: {"total_loss": estimate(v, 0.1)} for v, m in enumerate(LONG, start=1)}
     nodes = {m: {"total_loss": {"a": 0.25, "b": 0.5}} for m in LONG}
     rows = [{"method": m, "seed": 0, "metrics": {"total_loss": 0.5}} for m in LONG]
-    (folder / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table, "nodes": nodes}))
-    return page(folder)
+    return comparison_page(folder, {"recipe": "lqr", "rows": rows, "table": table, "nodes": nodes})
 
 
 def test_long_names_lie_in_lines_below_the_chart_of_nodes(tmp_path: Path) -> None:
@@ -184,8 +179,8 @@ def test_a_phone_shows_a_number_beside_a_long_name(tmp_path: Path) -> None:
 # Comparisons in which a key of the run config varies.
 
 
-def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **more: float) -> Path:
-    """A comparison whose share of the data varies; ``errors`` are mean and half width by value and method.
+def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **more: float) -> str:
+    """The page of a comparison whose share of the data varies: means and half widths by value and method.
 
     ``more`` are further metrics and their means, which are the same for all.
     """
@@ -195,9 +190,7 @@ def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **
         table = {method: {"amse": estimate(mean, half), **also} for method, (mean, half) in of_method.items()}
         rows = [{"method": method, "seed": 0, "metrics": {"amse": 1.0}} for method in of_method]
         parts.append({"point": {"share": value}, "rows": rows, "table": table})
-    whole = comparison([], varied=parts)
-    (tmp_path / "compare.json").write_text(json.dumps(whole))
-    return tmp_path
+    return comparison_page(tmp_path, comparison([], varied=parts))
 
 
 def test_the_main_metric_is_drawn_against_the_varied_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +202,7 @@ def test_the_main_metric_is_drawn_against_the_varied_key(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Axes, "fill_between", fill_between)
     errors = {1.0: {"stl": (0.5, 0.125), "apd": (0.25, 0.0)}, 0.25: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
-    text = page(varied(tmp_path, errors))
+    text = varied(tmp_path, errors)
     assert section_names(text) == ["result", "varied", "comparison"]
     assert bands == [([0.25, 1.0], [0.5, 0.375], [1.0, 0.625]), ([0.25, 1.0], [0.5, 0.25], [1.5, 0.25])]
     shown = section(text, "varied")
@@ -219,7 +212,7 @@ def test_the_main_metric_is_drawn_against_the_varied_key(tmp_path: Path, monkeyp
 
 def test_each_value_has_its_own_table(tmp_path: Path) -> None:
     errors = {0.5: {"stl": (0.5, 0.0), "apd": (0.25, 0.0)}, 1.0: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
-    shown = section(page(varied(tmp_path, errors)), "comparison")
+    shown = section(varied(tmp_path, errors), "comparison")
     first, second = shown.split("<summary>share = 1.0</summary>")
     assert "<summary>share = 0.5</summary>" in first
     assert "★ 0.2500" in first
@@ -228,20 +221,20 @@ def test_each_value_has_its_own_table(tmp_path: Path) -> None:
 
 def test_the_headline_counts_values(tmp_path: Path) -> None:
     errors = {v: {"stl": (0.5, 0.0), "apd": (best, 0.0)} for v, best in ((0.1, 0.25), (0.5, 0.75), (1.0, 0.25))}
-    result = section(page(varied(tmp_path, errors)), "result")
+    result = section(varied(tmp_path, errors), "result")
     assert "<b>apd</b> has the lowest AMSE at 2 of 3 values of share." in result
 
 
 def test_the_headline_names_all_that_are_best_equally_often(tmp_path: Path) -> None:
     errors = {v: {"stl": (0.5, 0.0), "apd": (best, 0.0)} for v, best in ((0.1, 0.25), (0.5, 0.75))}
-    result = section(page(varied(tmp_path, errors)), "result")
+    result = section(varied(tmp_path, errors), "result")
     assert "<b>apd</b> and <b>stl</b> each have the lowest AMSE at 1 of 2 values of share." in result
 
 
 def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = []
     monkeypatch.setattr(Axes, "fill_between", lambda axes, x, *limits, **how: bands.append(list(x)) or Artist())
-    shown = section(page(varied(tmp_path, {"yogi": {"stl": (0.5, 0.0)}, "adam": {"stl": (0.25, 0.0)}})), "varied")
+    shown = section(varied(tmp_path, {"yogi": {"stl": (0.5, 0.0)}, "adam": {"stl": (0.25, 0.0)}}), "varied")
     assert bands == [[0.0, 1.0]]
     assert "stl 0.5, 0.25" in shown
     assert {"yogi", "adam"} <= set(labels(shown))
@@ -249,24 +242,27 @@ def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypa
 
 def test_rounds_and_steps_to_the_target_have_figures(tmp_path: Path) -> None:
     errors = {0.5: {"stl": (0.5, 0.0)}, 1.0: {"stl": (0.75, 0.25)}}
-    shown = section(page(varied(tmp_path, errors, rounds_to_target=30.0, steps_to_target=1400.0)), "varied")
+    shown = section(varied(tmp_path, errors, rounds_to_target=30.0, steps_to_target=1400.0), "varied")
     assert shown.count("<figure") == 3
     assert "rounds to target against share: stl 30, 30" in shown
     assert "steps to target against share: stl 1400, 1400" in shown
     assert "to the target are shown for methods of which every seed" in shown
 
 
-def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) -> None:
+def grid(tmp_path: Path, table: Callable[[float, int], dict[str, Any]]) -> str:
+    """The page of a comparison with two varied keys, by the table at each pair of values."""
     parts = [
-        {
-            "point": {"alpha": alpha, "epochs": epochs},
-            "table": {"stl": {"amse": estimate(alpha * epochs)}, "apd": {"amse": estimate(9.0)}},
-        }
+        {"point": {"alpha": alpha, "epochs": epochs}, "table": table(alpha, epochs)}
         for alpha in (0.5, 1.0)
         for epochs in (1, 5)
     ]
-    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
-    text = page(tmp_path)
+    return comparison_page(tmp_path, comparison([], varied=parts))
+
+
+def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) -> None:
+    text = grid(
+        tmp_path, lambda alpha, epochs: {"stl": {"amse": estimate(alpha * epochs)}, "apd": {"amse": estimate(9.0)}}
+    )
     shown = section(text, "varied")
     assert "AMSE against alpha, epochs = 1: stl 0.5, 1; apd 9, 9" in shown
     assert "AMSE against alpha, epochs = 5: stl 2.5, 5; apd 9, 9" in shown
@@ -276,16 +272,9 @@ def test_a_grid_has_a_figure_for_each_value_of_the_second_key(tmp_path: Path) ->
 
 def test_a_target_that_is_reached_at_one_value_of_the_second_key_has_a_figure_there(tmp_path: Path) -> None:
     """Two figures of the AMSE, one for each value of epochs, and one of the rounds at 5 epochs."""
-    parts = [
-        {
-            "point": {"alpha": alpha, "epochs": epochs},
-            "table": {"stl": {"amse": estimate(0.5), **({"rounds_to_target": estimate(3.0)} if epochs == 5 else {})}},
-        }
-        for alpha in (0.5, 1.0)
-        for epochs in (1, 5)
-    ]
-    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
-    shown = section(page(tmp_path), "varied")
+    reached = {5: {"rounds_to_target": estimate(3.0)}}
+    text = grid(tmp_path, lambda alpha, epochs: {"stl": {"amse": estimate(0.5), **reached.get(epochs, {})}})
+    shown = section(text, "varied")
     assert shown.count("<figure") == 3
     assert "rounds to target against alpha, epochs = 5: stl 3, 3" in shown
 
@@ -296,8 +285,7 @@ def test_without_a_method_whose_runs_have_all_finished_nothing_is_drawn(tmp_path
         {"point": {"alpha": alpha}, "table": {"stl": {"amse": estimate(0.5, planned=2)}}, "failed": failed}
         for alpha in (0.5, 1.0)
     ]
-    (tmp_path / "compare.json").write_text(json.dumps(comparison([], varied=parts)))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, comparison([], varied=parts))
     assert section_names(text) == ["result", "comparison"]
     assert "(1 of 2)" in section(text, "comparison")
 
@@ -310,9 +298,9 @@ MODELS = {"shared": {"test.elbo": 0.5}, "adapted": {"test.elbo": 0.25, "test.kl"
 
 def test_a_run_shows_the_three_models_of_each_method(tmp_path):
     write_finished_run(tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    summary["methods"]["sfl"]["held_out"] = {"epochs": 3, "nodes": {"c": MODELS, "d": MODELS}, "refused": {}, **MODELS}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    add_to_summary(
+        tmp_path, "sfl", held_out={"epochs": 3, "nodes": {"c": MODELS, "d": MODELS}, "refused": {}, **MODELS}
+    )
     shown = section(page(tmp_path), "held-out")
     assert "2 nodes, 3 epochs." in shown
     assert shown.count("<tr>") == 2
@@ -328,8 +316,7 @@ def test_a_comparison_shows_intervals(tmp_path):
     found = {"epochs": 1, "nodes": 1, "metrics": {"elbo": {**spreads, **differences}}}
     table = {"sfl": {"elbo": estimate(0.03)}}
     comparison = {"recipe": "lane-swap", "table": table, "tests": [], "held_out": {"sfl": found}}
-    (tmp_path / "compare.json").write_text(json.dumps(comparison))
-    shown = section(page(tmp_path), "held-out")
+    shown = section(comparison_page(tmp_path, comparison), "held-out")
     assert "1 node, 1 epoch." in shown
     assert "0.500 <small>± 0.062</small>" in shown
     assert "−0.25 <small>−0.75 to 0.25</small>" in shown
@@ -343,10 +330,8 @@ def test_without_held_out_nodes_there_is_no_section(tmp_path):
 def test_without_test_data_the_first_metric_is_shown(tmp_path):
     """A trial of a tuning has no metric on test data."""
     write_finished_run(tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text())
     models = {model: {"validation.elbo": found["test.elbo"]} for model, found in MODELS.items()}
-    summary["methods"]["sfl"]["held_out"] = {"epochs": 3, "nodes": {"c": models}, "refused": {}, **models}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    add_to_summary(tmp_path, "sfl", held_out={"epochs": 3, "nodes": {"c": models}, "refused": {}, **models})
     assert "★ 0.2500" in section(page(tmp_path), "held-out")
 
 
@@ -455,8 +440,7 @@ def test_a_comparison_counts_nodes_and_seeds(tmp_path: Path) -> None:
     nodes = {"local": dict.fromkeys("abcdefg", 0.5), "fedavg": dict.fromkeys("abcde", 0.9) | {"f": 0.4, "g": 0.5}}
     of_metric = {method: {"accuracy": of} for method, of in nodes.items()}
     content = comparison(rows, tests=[test]) | {"table": table, "nodes": of_metric}
-    (tmp_path / "compare.json").write_text(json.dumps(content))
-    text = page(tmp_path)
+    text = comparison_page(tmp_path, content)
     assert headline(text) == (
         f"fedavg: accuracy 0.7000, 40{SPACE}% above training alone (local: 0.5000), the mean of 3 seeds; better on 5 "
         "of 7 nodes and in 2 of 3 seeds."

@@ -166,6 +166,13 @@ def test_a_damaged_decision_is_named(tmp_path: Path, damage: Any, problem: str) 
         read_fleet(tmp_path)
 
 
+def test_a_copy_of_a_decision_is_none(tmp_path: Path) -> None:
+    registry = write_registry(tmp_path, weeks=2)
+    (tmp_path / "decisions" / "000002 copy.json").write_text("{}")
+    assert [one.number for one in read_fleet(tmp_path).generations] == [1, 2]
+    assert registry.record(ROLLBACK).name == "000003.json"
+
+
 def test_damaged_files_end_the_command_with_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_registry(tmp_path, weeks=2)
     (tmp_path / "decisions" / "000002.json").write_text("{}")

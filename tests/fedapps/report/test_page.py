@@ -10,6 +10,7 @@ from browser_pages import in_a_browser, violations
 from hypothesis import given
 from hypothesis import strategies as st
 from report_pages import (
+    add_to_summary,
     headline,
     node_line,
     page,
@@ -23,7 +24,6 @@ from report_pages import (
 
 from fedapps.report import read_run, write_report
 from fedapps.report.comparison_tables import SIGNIFICANT, about_tests, needed_seeds, smallest_p
-from fedapps.report.sections.details import timings
 from fedapps.runs.run_folder import STARTED
 
 
@@ -213,28 +213,19 @@ def test_advice_is_given_only_where_the_seeds_are_too_few():
 # Where the time goes: bars of phases where a run has recorded them, and no section where it has not.
 
 
-def write_timed(folder: Path) -> Path:
-    write_finished_run(folder)
+def test_means_of_the_phases_are_shown_and_small_phases_count_as_other(folder: Path) -> None:
     server = [{"wait": 3.0, "fold": 1.0, "decode": 0.001}, {"wait": 5.0, "fold": 1.0, "decode": 0.001}]
     lines = [round_line("sfl", number, timings=found) for number, found in enumerate(server, start=1)]
     write_lines(folder / "metrics.jsonl", [*lines, round_line("local", 1)])
     node = {"train": 2.0, "model": 0.5, "unknown": 9.0}
     write_lines(folder / "nodes.jsonl", [node_line("sfl", "a", 0.1) | {"phase": "train", "timings": node}])
-    return folder
-
-
-def test_means_of_the_phases_are_shown_and_small_phases_count_as_other(tmp_path):
-    shown = section(page(write_timed(tmp_path)), "timings")
+    shown = section(page(folder), "timings")
     assert "server, per round; totals: sfl 5 s" in shown
     assert "nodes, per reply; totals: sfl, train 2.5 s" in shown
     for name in ("wait", "fold", "train", "model", "other"):
         assert f">{name}</text>" in shown, name
     assert ">decode</text>" not in shown
     assert "unknown" not in shown
-
-
-def test_without_timings_there_is_no_section(tmp_path):
-    assert timings(read_run(write_finished_run(tmp_path))) is None
 
 
 # Sections of the report of one run: refused replies, privacy and learned rates.
@@ -262,11 +253,8 @@ def test_rounds_are_those_of_the_run_as_its_bytes_are(folder: Path) -> None:
 
 def test_refused_replies_are_counted(folder: Path) -> None:
     refused = [{"node": "driver-03", "phase": "train", "reason": "loss is <nan>"}]
-    crash = {
-        "node": "driver-04",
-        "phase": "train",
-        "reason": "Traceback (most recent call last):\n  |   File <x>\n  | ValueError: no data",
-    }
+    reason = "Traceback (most recent call last):\n  |   File <x>\n  | ValueError: no data"
+    crash = {"node": "driver-04", "phase": "train", "reason": reason}
     lines = [round_line("sfl", r, refused=refused if r in (1, 2, 3, 5) else [crash] * (r == 6)) for r in range(1, 7)]
     lines.append(round_line("sfl", 101, refused=[crash | {"node": "driver-05"}]))
     write_lines(folder / "metrics.jsonl", lines)
@@ -289,9 +277,7 @@ def test_metrics_that_were_left_out_are_counted_and_named(folder: Path) -> None:
 
 def test_a_guarantee_of_privacy_is_shown_with_its_neighbouring_relation(folder: Path) -> None:
     assert "epsilon" not in page(folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["methods"]["sfl"]["privacy"] = "epsilon = 6.57; neighbouring runs differ in <one node>"
-    (folder / "summary.json").write_text(json.dumps(summary))
+    add_to_summary(folder, "sfl", privacy="epsilon = 6.57; neighbouring runs differ in <one node>")
     assert '<p class="note">sfl: epsilon = 6.57; neighbouring runs differ in &lt;one node&gt;.</p>' in page(folder)
 
 

@@ -73,11 +73,6 @@ def test_a_missing_file_is_reported(folder: Path, missing: str) -> None:
         write_report(folder)
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="absent: no such run folder"):
-        write_report(tmp_path / "absent")
-
-
 def test_methods_with_several_arguments_are_not_split_at_their_commas():
     config = {"methods": "fedavg, h-fl(groups='city,continent',intervals='5,15'), (broken"}
     assert configured_methods(config) == ["fedavg", "h-fl(groups='city,continent',intervals='5,15')"]

@@ -66,10 +66,6 @@ def test_the_page_shows_who_was_waited_for(timed):
     assert "against simulated time" in shown
 
 
-def test_without_simulated_time_there_is_no_section(tmp_path):
-    assert 'id="simulated_time"' not in page(write_finished_run(tmp_path))
-
-
 def test_a_damaged_file_of_devices(timed):
     (timed / "devices.csv").write_text("device,speed\na,fast\n")
     with pytest.raises(ReportError, match=r"devices\.csv: not a CSV file with the columns device and speed"):

@@ -94,15 +94,18 @@ def test_the_registry_keeps_the_last_two_champions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("file", "text", "problem"),
     [
-        ("[1]", "is damaged"),
-        ('{"champion": "2"}', "'champion' is '2'; it must be a valid integer"),
-        ('{"champion": 2}', "generation 2 is in use, and is not among the generations"),
-        ('{"generations": [{"generation": 1, "run": "week-1"}]}', "'generations.0.method' is missing"),
+        ("registry.json", "[1]", "is damaged"),
+        ("registry.json", '{"champion": "2"}', "'champion' is '2'; it must be a valid integer"),
+        ("registry.json", '{"champion": 2}', "generation 2 is in use, and is not among the generations"),
+        ("registry.json", '{"generations": [{"generation": 1, "run": "w"}]}', "'generations.0.method' is missing"),
+        ("decisions/000001.json", "{}", "'promote' is missing"),
+        ("decisions/000001.json", '{"promote": true, "challenger": {}}', "'challenger.generation' is missing"),
     ],
 )
-def test_a_damaged_registry_is_named(tmp_path, text, problem):
-    (tmp_path / "registry.json").write_text(text)
-    with pytest.raises(ValueError, match=rf"registry.json.* {problem}"):
+def test_a_damaged_registry_is_named(tmp_path, file, text, problem):
+    (tmp_path / "decisions").mkdir()
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=rf"{tmp_path / file}.* {problem}"):
         Registry.read(tmp_path)

@@ -34,6 +34,17 @@ def report(server_round):
     )
 
 
+def record(folder, *rounds, method="sfl"):
+    for server_round in rounds:
+        folder.record(method, "given data", report(server_round))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run that has begun."""
+    return RunFolder.open(config(tmp_path), 1)
+
+
 def rounds(folder, name, method):
     return [row["round"] for row in folder.lines(name) if row["method"] == method]
 
@@ -67,8 +78,7 @@ def test_a_users_folder_with_the_name_of_a_run_stays(tmp_path):
     assert (tmp_path / "pretrain" / "thesis.tex").read_text() == "years of work"
 
 
-def test_who_owns_a_run_folder_has_the_leftovers_of_killed_processes_removed(tmp_path, monkeypatch):
-    folder = RunFolder.open(config(tmp_path), 1)
+def test_who_owns_a_run_folder_has_the_leftovers_of_killed_processes_removed(folder, monkeypatch):
     checkpoints = folder.path / "checkpoints" / "fedavg"
     checkpoints.mkdir(parents=True)
     left = [temporary_name(path / "x") for path in (folder.path, checkpoints)]
@@ -114,7 +124,7 @@ def test_what_replaces_a_file_of_a_durable_run_is_on_the_disk_before_the_file_is
     tmp_path, monkeypatch, durable, synced
 ):
     folder, calls = RunFolder.open(config(tmp_path), 1, durable=durable), []
-    folder.record("sfl", "given data", report(1))
+    record(folder, 1)
     monkeypatch.setattr("os.fsync", calls.append)
     folder.finish(config(tmp_path), "sfl", {"rounds": 1})
     folder.drop_after("sfl", 1)
@@ -134,7 +144,7 @@ def test_resuming_nothing_is_refused(tmp_path):
 
 def test_a_resumed_run_keeps_its_label(tmp_path):
     first = RunFolder.open(config(tmp_path), 1)
-    first.record("sfl", "given data", report(1))
+    record(first, 1)
     again = RunFolder.open(
         config(tmp_path, resume=True, timeout=5.0, node_wait=1.0, cache_dir="/elsewhere", device="cpu"), 2
     )
@@ -142,8 +152,7 @@ def test_a_resumed_run_keeps_its_label(tmp_path):
     assert rounds(again, "metrics.jsonl", "sfl") == [1]
 
 
-def test_a_key_that_is_newer_than_the_run_had_its_default(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
+def test_a_key_that_is_newer_than_the_run_had_its_default(folder, tmp_path):
     kept = folder.path / "config.toml"
     kept.write_text("".join(line for line in kept.open() if not line.startswith("fedprox.mu")))
     assert RunFolder.open(config(tmp_path, resume=True), 2).path == folder.path
@@ -191,9 +200,8 @@ def test_a_crash_before_the_config_is_written_leaves_no_run_to_resume(tmp_path, 
 # -- lines -----------------------------------------------------------------------------------------------------
 
 
-def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
-    folder.record("sfl", "given data", report(1))
+def test_a_round_adds_one_line_and_one_line_per_node(folder):
+    record(folder, 1)
     assert folder.lines("metrics.jsonl") == [
         {
             "method": "sfl", "stage": "given data", "round": 1, "seconds": 1.5, "bytes_down": 0, "bytes_up": 0,
@@ -210,8 +218,7 @@ def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
     ]  # fmt: skip
 
 
-def test_timings_are_part_of_a_line_only_where_there_are_any(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
+def test_timings_are_part_of_a_line_only_where_there_are_any(folder):
     given = report(1)
     node = replace(given.nodes[0], timings={"train": 0.5})
     folder.record("sfl", "given data", replace(given, timings={"wait": 1.25}, nodes=[node, *given.nodes]))
@@ -219,40 +226,34 @@ def test_timings_are_part_of_a_line_only_where_there_are_any(tmp_path):
     assert [line.get("timings") for line in folder.lines("nodes.jsonl")] == [{"train": 0.5}, None]
 
 
-def test_there_are_no_lines_before_the_first_round(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
+def test_there_are_no_lines_before_the_first_round(folder):
     assert folder.lines("metrics.jsonl") == []
     folder.drop_after("sfl", 0)
     assert not (folder.path / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("torn", ['{"method": "sfl", "ro', '{"method": "sfl", "round": 3}'])
-def test_an_incomplete_last_line_is_ignored(tmp_path, torn):
-    folder = RunFolder.open(config(tmp_path), 1)
-    for server_round in (1, 2):
-        folder.record("sfl", "given data", report(server_round))
+def test_an_incomplete_last_line_is_ignored(folder, torn):
+    record(folder, 1, 2)
     with (folder.path / "metrics.jsonl").open("a") as lines:
         lines.write(torn)
     assert rounds(folder, "metrics.jsonl", "sfl") == [1, 2]
     folder.drop_after("sfl", 2)
-    folder.record("sfl", "given data", report(3))
+    record(folder, 3)
     assert rounds(folder, "metrics.jsonl", "sfl") == [1, 2, 3]
 
 
-def test_rounds_after_the_checkpoint_are_dropped_for_this_method_only(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
-    for method, server_round in (("local", 1), ("local", 2), ("sfl", 1), ("sfl", 2), ("sfl", 3)):
-        folder.record(method, "given data", report(server_round))
+def test_rounds_after_the_checkpoint_are_dropped_for_this_method_only(folder):
+    record(folder, 1, 2, method="local")
+    record(folder, 1, 2, 3)
     folder.drop_after("sfl", 1)
     for name in ("metrics.jsonl", "nodes.jsonl"):
         assert rounds(folder, name, "local") == [1, 2]
         assert rounds(folder, name, "sfl") == [1]
 
 
-def test_damaged_lines_are_named_and_left_out_by_a_resumed_run_only(tmp_path, caplog):
-    folder = RunFolder.open(config(tmp_path), 1)
-    for server_round in (1, 2, 3):
-        folder.record("sfl", "given data", report(server_round))
+def test_damaged_lines_are_named_and_left_out_by_a_resumed_run_only(folder, caplog):
+    record(folder, 1, 2, 3)
     path = folder.path / "metrics.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"\0\xff\n" + whole[1] + b"[" * 100_000 + b"\n")
@@ -265,10 +266,9 @@ def test_damaged_lines_are_named_and_left_out_by_a_resumed_run_only(tmp_path, ca
     assert rounds(folder, "nodes.jsonl", "sfl") == [1, 2, 3]
 
 
-def test_rounds_without_a_line_are_named_from_the_first_round_of_the_run(tmp_path, caplog):
-    folder = RunFolder.open(config(tmp_path), 1)
-    for method, server_round in (("local", 4), ("sfl", 3), ("sfl", 5)):
-        folder.record(method, "given data", report(server_round))
+def test_rounds_without_a_line_are_named_from_the_first_round_of_the_run(folder, caplog):
+    record(folder, 4, method="local")
+    record(folder, 3, 5)
     folder.warn_of_gaps("sfl", 6)
     leave_out = "bytes, seconds and curves leave them out"
     assert f"{folder.path / 'metrics.jsonl'} lacks round 1, 2, 4, 6 of sfl: {leave_out}" in caplog.text
@@ -278,9 +278,8 @@ def test_rounds_without_a_line_are_named_from_the_first_round_of_the_run(tmp_pat
     assert not caplog.text
 
 
-def test_a_round_that_the_disk_had_no_room_for_is_repeated(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
-    folder.record("sfl", "given data", report(1))
+def test_a_round_that_the_disk_had_no_room_for_is_repeated(folder):
+    record(folder, 1)
     long = replace(report(2), evaluate={f"metric {number}": 0.5 for number in range(2000)})
     with full_disk(), pytest.raises(UnwritableError, match=r"metrics\.jsonl cannot be written"):
         folder.record("sfl", "given data", long)
@@ -292,22 +291,19 @@ def test_a_round_that_the_disk_had_no_room_for_is_repeated(tmp_path):
     assert not list(folder.path.glob("*.damaged-*"))
 
 
-def test_a_round_that_two_processes_recorded_is_refused(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
-    for server_round in (1, 2, 2):
-        folder.record("sfl", "given data", report(server_round))
+def test_a_round_that_two_processes_recorded_is_refused(folder):
+    record(folder, 1, 2, 2)
     with pytest.raises(ValueError, match=r"metrics\.jsonl: round 2 of sfl is recorded more than once.*another name"):
         folder.lines("metrics.jsonl")
 
 
-def test_while_a_process_owns_the_folder_no_other_begins(tmp_path):
-    folder = RunFolder.open(config(tmp_path), 1)
+def test_while_a_process_owns_the_folder_no_other_begins(folder, tmp_path):
     with folder.owned():
         with pytest.raises(FolderInUseError, match="is in use by process"):
             RunFolder.check(config(tmp_path, resume=True), 2)
         (folder.path / "owner.json").write_text("{}")  # another host took it over
         with pytest.raises(FolderInUseError):
-            folder.record("sfl", "given data", report(1))
+            record(folder, 1)
     assert not (folder.path / "metrics.jsonl").exists()
 
 
@@ -321,8 +317,7 @@ def test_while_a_process_owns_the_folder_no_other_begins(tmp_path):
         ("label", "one-\xff", "label is missing or empty, or no text in UTF-8"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, file, content, message):
-    folder = RunFolder.open(config(tmp_path), 1)
+def test_a_damaged_file_is_named(folder, tmp_path, file, content, message):
     (folder.path / file).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
         RunFolder.open(config(tmp_path, resume=True), 2).summary()

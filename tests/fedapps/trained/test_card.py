@@ -97,19 +97,25 @@ def test_a_vocabulary_of_a_node_is_named():
     assert added in section(card(model, Safetensors(), WRITTEN, "unknown"), "What was private")
 
 
+ALL_SHARED = "All trained parameters were shared."
+
+
 @pytest.mark.parametrize(
-    ("method", "sentence"),
+    ("method", "private", "node", "whose", "shared"),
     [
-        ("fedavg", "The model that all nodes share"),
-        ("fedavg(logit-adjustment=1)", "The model that all nodes share"),
-        ("not-installed(mu=0.1)", "The model that all nodes share, trained by a method that is not installed here."),
-        ("centralized", "one node trained on the data of all nodes, without federated learning"),
-        ("", "A model of the task lqr. How it was trained is not recorded."),
+        ("fedavg", (), "", "The model that all nodes share, trained by federated learning.", ALL_SHARED),
+        ("fedavg(logit-adjustment=1)", (), "robot-7", "of node robot-7, trained by federated learning.", ALL_SHARED),
+        ("not-installed(mu=0.1)", (), "", "trained by a method that is not installed here.", ALL_SHARED),
+        ("centralized", (), "", "without federated learning", "Nothing: one node had the data of all nodes."),
+        ("local", ("*",), "robot-7", "of node robot-7, which trained alone", "each node trained alone"),
+        ("", (), "", "A model of the task lqr. How it was trained is not recorded.", "is not recorded."),
     ],
 )
-def test_whose_model_it_is(method, sentence):
-    text = card(of_robots(method=method), Safetensors(), WRITTEN, "unknown")
-    assert sentence in text
+def test_whose_model_it_is_and_what_was_shared(method, private, node, whose, shared):
+    text = card(of_robots(PrivateParameters(private), method=method, node=node), Safetensors(), WRITTEN, "unknown")
+    assert whose in text
+    assert shared in section(text, "What was private")
+    assert ("federated-learning" in ModelCard(text).data.tags) == method.startswith("fedavg")
     assert ModelCard(text).data.license == "unknown"
     assert "No evaluation of this model is recorded." in text
 
@@ -167,20 +173,3 @@ def test_a_guarantee_that_is_not_recorded_is_not_denied():
     private = section(text, "What was private")
     assert "the training had `dp = local`. Its guarantee is not recorded in this model" in private
     assert "no guarantee" not in private
-
-
-@pytest.mark.parametrize(
-    ("method", "private", "whose", "shared"),
-    [
-        ("centralized", (), "without federated learning", "Nothing: one node had the data of all nodes."),
-        ("local", ("*",), "The model of node robot-7, which trained alone", "each node trained alone"),
-        ("fedavg", (), "trained by federated learning.", "All trained parameters were shared."),
-        ("not-installed", (), "trained by a method that is not installed here.", "All trained parameters were shared."),
-    ],
-)
-def test_a_model_counts_as_federated_only_if_it_is(method, private, whose, shared):
-    model = of_robots(PrivateParameters(private), method=method, node="robot-7")
-    text = card(model, Safetensors(), WRITTEN, "unknown")
-    assert whose in text
-    assert shared in section(text, "What was private")
-    assert ("federated-learning" in ModelCard(text).data.tags) == (method == "fedavg")

@@ -4,14 +4,12 @@ import csv
 import io
 import json
 import shutil
-import tomllib
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from small_runs import LQR, run_inline
-from trained_runs import last_evaluation
+from trained_runs import last_evaluation, world_of
 
 import fedapps
 from fedapps.base.report.numbers import mean_and_interval, over_examples, share_interval
@@ -24,12 +22,16 @@ from fedapps.trained.evaluate import PredictionFiles, evaluate_run, evaluation_t
 def robots(runs, tmp_path_factory):
     """The run of robots, and a folder for each robot with its file."""
     folder = runs("lqr")
-    config = tomllib.loads((folder.path / "config.toml").read_text())
-    (world,) = (path for path in Path(config["cache-dir"]).iterdir() if path.is_dir())
-    own = {path.stem: tmp_path_factory.mktemp(path.stem) for path in world.glob("*.csv")}
-    for key, place in own.items():
-        shutil.copy(world / f"{key}.csv", place)
+    own = {}
+    for path in world_of(folder).glob("*.csv"):
+        own[path.stem] = tmp_path_factory.mktemp(path.stem)
+        shutil.copy(path, own[path.stem])
     return folder.path, own
+
+
+def answering(*answers):
+    """A model that gives these answers."""
+    return SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))
 
 
 def command(*given):
@@ -62,8 +64,7 @@ def test_what_is_not_utf_8_is_refused_on_standard_input(robots, monkeypatch, cap
 
 
 def test_a_csv_file_has_the_columns_of_all_rows(tmp_path):
-    answers = [{"text": "a", "label": "x"}, {"label": "y", "scores": [0.5, 0.25]}]
-    model = SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))
+    model = answering({"text": "a", "label": "x"}, {"label": "y", "scores": [0.5, 0.25]})
     assert PredictionFiles((), tmp_path / "out.csv", 1).write(model) == 2
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -73,9 +74,8 @@ def test_a_csv_file_has_the_columns_of_all_rows(tmp_path):
 def test_a_text_that_utf_8_cannot_encode_is_escaped_and_no_row_is_lost(tmp_path):
     """JSON can have half of a surrogate pair, and so can the name of a file."""
     answers = [{"text": "ä", "label": "x"}, {"text": "a \ud83d b", "label": "y"}, {"text": "c", "label": "x"}]
-    model = SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))
     for name in ("out.jsonl", "out.csv"):
-        assert PredictionFiles((), tmp_path / name, 1).write(model) == 3
+        assert PredictionFiles((), tmp_path / name, 1).write(answering(*answers)) == 3
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert list(map(json.loads, lines)) == answers
     assert lines[0] == '{"text": "ä", "label": "x"}'
@@ -84,10 +84,9 @@ def test_a_text_that_utf_8_cannot_encode_is_escaped_and_no_row_is_lost(tmp_path)
 
 
 def test_standard_output_gets_what_its_encoding_lacks_escaped(monkeypatch):
-    answers = [{"text": "ä"}, {"text": "日"}]
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
-    assert PredictionFiles().write(SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))) == 2
+    assert PredictionFiles().write(answering({"text": "ä"}, {"text": "日"})) == 2
     assert written.getvalue().decode("latin-1") == '{"text": "ä"}\n{"text": "\\u65e5"}\n'
 
 
@@ -191,12 +190,10 @@ def test_nodes_have_rows_if_the_model_of_any_node_differs(robots, tmp_path):
 
 
 def test_nodes_that_add_something_else_to_their_logits_have_rows(runs):
-    run = runs("text").path
-    config = tomllib.loads((run / "config.toml").read_text())
-    (world,) = (path for path in Path(config["cache-dir"]).iterdir() if path.is_dir())
+    run = runs("text")
     nodes = ["client-000", "client-001", "client-002", "all nodes"]
     for method, expected in (("fedavg", []), ("fedavg(logit-adjustment=1)", nodes)):
-        rows = list(evaluate_run(run, [world], methods=[method]))
+        rows = list(evaluate_run(run.path, [world_of(run)], methods=[method]))
         assert [row.node for row in rows] == ["shared", *expected]
 
 

@@ -9,14 +9,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import tomli_w
 import torch
 from small_runs import LQR, run_inline
 from toys import same_bits
-from trained_runs import RUNS, last_evaluation
+from trained_runs import RUNS, last_evaluation, world_of
 
 import fedapps
 from fedapps.registry.expressions import split_expressions
@@ -328,21 +327,16 @@ def test_another_process_computes_the_same_from_the_model_folders_alone(runs, tm
 
 def test_a_model_folder_evaluates_as_the_run_did(runs, tmp_path):
     folder = runs("text")
-    config = tomllib.loads((folder.path / "config.toml").read_text())
-    (world,) = (path for path in Path(config["cache-dir"]).iterdir() if path.is_dir())
     for number, method in enumerate(split_expressions(RUNS["text"])):
         for partition, (node, reported) in enumerate(last_evaluation(folder, method).items()):
             kept = fedapps.load(folder.path, method, node).save(tmp_path / f"{number}-{node}")
             model = fedapps.load(kept)
-            metrics = model.evaluate(model.data(world, partition, 3))
+            metrics = model.evaluate(model.data(world_of(folder), partition, 3))
             assert metrics == {name: reported[name] for name in metrics}
             assert "test.global_accuracy" in metrics
 
 
 def test_a_model_folder_has_one_model(runs, tmp_path):
-    folder = runs("lqr")
-    kept = fedapps.load(folder.path, "apfl", "robot-01").save(tmp_path / "kept")
-    model = fedapps.load(kept, "apfl", "robot-01", 3)
-    assert model.origin == fedapps.load(folder.path, "apfl", "robot-01").origin
+    kept = fedapps.load(runs("lqr").path, "apfl", "robot-01").save(tmp_path / "kept")
     with pytest.raises(ValueError, match="node = 'robot-02': the model folder has the model with node = 'robot-01'"):
-        fedapps.load(kept, node="robot-02")
+        fedapps.load(kept, "apfl", "robot-02", 3)

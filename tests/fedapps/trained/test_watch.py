@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from model_folders import files_of
 
 import fedapps
+from fedapps.registry.tasks import task_class
 from fedapps.trained.watch import ModelWatch
 
 FAST = 0.001  # seconds
+READ = TrainedModel.read
 
 
 def keep(folder, number):
@@ -38,20 +40,21 @@ def test_models_come_as_they_arrive_and_each_once(tmp_path):
             model = next(models)
             assert model.origin.round == number
             assert models.newest() is None
-            stored = TrainedModel.read(path, {"lqr": LqrTask}.__getitem__).module
+            stored = TrainedModel.read(path, task_class).module
             assert all(map(torch.equal, model.module.parameters(), stored.parameters()))
 
 
-def test_a_model_that_nobody_took_is_replaced(tmp_path):
+def test_a_model_that_nobody_took_is_replaced(tmp_path, monkeypatch):
     keep(tmp_path, 1)
     read, started = [], threading.Event()
 
-    def reading(folder):
-        read.append(fedapps_read(folder))
+    def reading(*given):
+        read.append(READ(*given))
         started.set()
         return read[-1]
 
-    with ModelWatch(tmp_path, FAST, read=reading) as models:
+    monkeypatch.setattr(TrainedModel, "read", reading)
+    with ModelWatch(tmp_path, FAST) as models:
         while len(read) < 1:
             started.wait()
         keep(tmp_path, 2)
@@ -62,20 +65,17 @@ def test_a_model_that_nobody_took_is_replaced(tmp_path):
         assert models.newest() is None
 
 
-def fedapps_read(folder):
-    return TrainedModel.read(folder, {"lqr": LqrTask}.__getitem__)
-
-
-def test_nobody_waits_while_a_model_is_read(tmp_path):
+def test_nobody_waits_while_a_model_is_read(tmp_path, monkeypatch):
     keep(tmp_path, 1)
     begun, go_on = threading.Event(), threading.Event()
 
-    def slowly(folder):
+    def slowly(*given):
         begun.set()
         go_on.wait()
-        return fedapps_read(folder)
+        return READ(*given)
 
-    with ModelWatch(tmp_path, FAST, read=slowly) as models:
+    monkeypatch.setattr(TrainedModel, "read", slowly)
+    with ModelWatch(tmp_path, FAST) as models:
         begun.wait()
         assert [models.newest() for _ in range(3)] == [None] * 3, "control steps while the disk is slow"
         go_on.set()
@@ -143,20 +143,6 @@ def test_a_model_that_becomes_whole_is_read(tmp_path, caplog):
         assert next(models).origin.round == 1
 
 
-def test_a_model_that_does_not_fit_into_the_memory_is_tried_again(tmp_path, caplog):
-    keep(tmp_path, 1)
-    full = [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("out of memory")]
-
-    def read(folder):
-        if full:
-            raise full.pop()
-        return fedapps_read(folder)
-
-    with ModelWatch(tmp_path, FAST, read=read) as models:
-        assert next(models).origin.round == 1
-    assert len(caplog.records) == 2
-
-
 def test_a_copy_without_links_is_followed(tmp_path):
     copy = tmp_path / "copy"
     for number in (1, 2):
@@ -178,33 +164,34 @@ def test_what_is_missing_is_said_once(tmp_path, caplog):
     ]
 
 
-@pytest.mark.parametrize("error", [KeyError("facts"), RecursionError("deep"), ImportError("no module torchvision")])
-def test_no_error_of_a_folder_ends_the_watch(tmp_path, caplog, error):
+def test_no_error_of_a_folder_ends_the_watch(tmp_path, caplog, monkeypatch):
     path = keep(tmp_path, 1)
-    errors = [error]
+    errors = [
+        KeyError("facts"), RecursionError("deep"), ImportError("no module torchvision"), MemoryError("out of memory"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+    ]  # fmt: skip
+    left = iter(errors)
 
-    def read(folder):
-        if errors:
-            raise errors.pop()
-        return fedapps_read(folder)
+    def read(*given):
+        for error in left:
+            raise error
+        return READ(*given)
 
-    with ModelWatch(tmp_path, FAST, read=read) as models:
+    monkeypatch.setattr(TrainedModel, "read", read)
+    with ModelWatch(tmp_path, FAST) as models:
         assert next(models).origin.round == 1
-    (record,) = caplog.records
-    said = f"{path}: {type(error).__name__}: {error}; the last model stays in use"
-    assert (record.getMessage(), record.exc_info[1]) == (said, error)
+    said = [f"{path}: {type(error).__name__}: {error}; the last model stays in use" for error in errors]
+    assert [record.getMessage() for record in caplog.records] == said
+    assert [record.exc_info[1] for record in caplog.records] == errors
 
 
-def test_what_ends_the_thread_is_raised_by_the_caller(tmp_path):
+def test_what_ends_the_thread_is_raised_by_the_caller(tmp_path, monkeypatch):
     class Stopped(BaseException):
         """As a panic of a library that is no ``Exception``."""
 
     keep(tmp_path, 1)
-
-    def read(folder):
-        raise Stopped
-
-    with ModelWatch(tmp_path, FAST, read=read) as models:
+    monkeypatch.setattr(TrainedModel, "read", mock.Mock(side_effect=Stopped))
+    with ModelWatch(tmp_path, FAST) as models:
         with pytest.raises(Stopped):
             next(models)
         with pytest.raises(Stopped):
