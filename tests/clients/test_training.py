@@ -54,18 +54,6 @@ def test_two_steps_of_sgd_by_hand():
     assert (trained.steps, trained.loss) == (2, pytest.approx(0.5 * 4 * 0.6**2))  # of the last epoch
 
 
-def test_two_steps_of_adam_by_hand():
-    w, m, v = 1.0, 0.0, 0.0
-    for step in (1, 2):
-        gradient = 4 * w
-        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-        w -= 0.1 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
-    model = Scalar(1.0)
-    scalar_training(model, phase())
-    assert model.w.item() == pytest.approx(w, rel=1e-6)
-    assert w == pytest.approx(0.8, abs=0.001)  # two steps of nearly the learning rate
-
-
 def test_a_prior_adds_its_gradient():
     model = Scalar(1.0)
     prior = QuadraticPrior.around({"w": torch.tensor([3.0])}, 2.0)
@@ -113,12 +101,6 @@ def test_no_optimizer_and_no_check_of_a_network_imports_torchs_compiler():
     """Its import takes as long as that of torch."""
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_one_step_of_adamw_by_hand():
-    model = Scalar(1.0)
-    scalar_training(model, phase(optimizer="adamw", epochs=1, weight_decay=0.3))
-    assert model.w.item() == pytest.approx(1 - 0.1 * 0.3 * 1 - 0.1)  # decayed, then a first step of the learning rate
 
 
 @pytest.mark.parametrize(
@@ -231,10 +213,9 @@ def test_an_unknown_optimizer_is_an_error():
 # -- divergence ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learning_rate", [1e30])
-def test_divergence_is_told(learning_rate):
+def test_divergence_is_told():
     with pytest.raises(DivergedError, match=r"after 4 steps at learning rate 1e\+30: lower the learning rate"):
-        train(toy_model(), phase(optimizer="sgd", learning_rate=learning_rate))
+        train(toy_model(), phase(optimizer="sgd", learning_rate=1e30))
 
 
 def test_poisoned_data_are_told():
@@ -276,12 +257,6 @@ def test_it_is_torchs_schedule_also_across_rounds(losses, patience, cut):
         reference.step(loss)
         mine.epoch_ended(loss)
         assert mine.learning_rate == optimizer.param_groups[0]["lr"]
-
-
-def test_nothing_kept_is_a_fresh_start():
-    plateau = Plateau(2, 0.5, 0.0, 1.0)
-    plateau.resume({})
-    assert (plateau.learning_rate, plateau.stale) == (1.0, 0)
 
 
 @pytest.mark.parametrize("length", [{"epochs": 3}, {"epochs": 1, "steps": 5}])
@@ -377,11 +352,6 @@ def test_the_decay_knows_how_many_batches_an_epoch_has():
     assert run(linear_decay=True).steps == run().steps == 4
     assert seen == [4, 2, 4, 2] * 2
     assert train(toy_model(), phase(linear_decay=True, epochs=0))[0].steps == 0
-
-
-def test_a_single_step_of_a_decaying_rate_has_all_of_it():
-    plain = train(toy_model(), phase(steps=1))[1]
-    assert same_bits(train(toy_model(), phase(steps=1, linear_decay=True))[1], plain)
 
 
 # -- rates -----------------------------------------------------------------------------------------------------
