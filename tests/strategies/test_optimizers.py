@@ -226,34 +226,14 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_NAMES)
-def test_every_name_steps_as_the_optimizer_of_that_name(name):
-    named, expected = optimizer_by_name(name, 0.2, tau=0.05), fresh(NAMED[name])
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        current, mean = one(rng.normal(size=5)), one(rng.normal(size=5))
-        np.testing.assert_array_equal(named.step(current, mean)["w"], expected.step(current, mean)["w"])
-    assert named == expected
-
-
-def test_names_have_distinct_steps_and_every_call_makes_a_new_optimizer():
-    # The squared gradient, 4, lies far from v = tau², where Adam and Yogi differ in the second step.
-    def second_step(name):
-        optimizer = optimizer_by_name(name, 0.1)
-        optimizer.step(one([3.0]), one([1.0]))
-        return float(optimizer.step(one([3.0]), one([2.9]))["w"][0])
-
-    assert len({second_step(name) for name in OPTIMIZER_NAMES}) == len(OPTIMIZER_NAMES)
-    assert [second_step(name) for name in OPTIMIZER_NAMES] == [second_step(name) for name in OPTIMIZER_NAMES]
+def test_every_name_makes_a_new_optimizer_with_the_numbers_given(name):
+    named = optimizer_by_name(name, 0.2, tau=0.05)
+    assert named == NAMED[name]
+    named.step(one(2.0), one(1.0))
+    assert optimizer_by_name(name, 0.2, tau=0.05).state() == {}
 
 
 @pytest.mark.parametrize("name", ["", "SGD", "yogi ", "adamw"])
 def test_an_unknown_name_is_an_error_that_lists_the_known(name):
     with pytest.raises(ValueError, match=f"server optimizer {name!r}: must be one of sgd, momentum, adagrad, adam, yo"):
         optimizer_by_name(name, 0.1)
-
-
-def test_the_numbers_of_a_named_optimizer_are_checked():
-    with pytest.raises(ValueError, match=r"learning_rate = 0\.0: must be finite and above 0"):
-        optimizer_by_name("sgd", 0.0)
-    with pytest.raises(ValueError, match="tau = -1"):
-        optimizer_by_name("yogi", 0.1, tau=-1.0)
