@@ -4,7 +4,7 @@ A reply is checked before aggregation, so that an invalid one neither stops nor 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from math import inf, isfinite
 from numbers import Real
@@ -21,6 +21,12 @@ def require_integer(name: str, value: int, *, least: int) -> None:
     """Raise ``ValueError`` unless a parameter is an integer of at least ``least``; booleans are not integers."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
+
+
+def require_one_of(name: str, value: object, allowed: Collection[str]) -> None:
+    """Raise ``ValueError`` unless a parameter is one of the words that are allowed."""
+    if not (isinstance(value, str) and value in allowed):
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
 
 
 def stage_of(config: Mapping[str, object]) -> int:

@@ -36,6 +36,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from . import wire
 from .arrays import shared_record, to_record, views, without
+from .checks import require_one_of
 from .compression import Next, declared_buffers
 from .masking import SHARE_BYTES, Cohort, Encoding, mask, new_key, public_key, seal, split_secret, unseal
 
@@ -121,8 +122,7 @@ class SecureRules:
     secagg_peers: str = ""
 
     def __post_init__(self) -> None:
-        if self.secagg not in ("optional", "required"):
-            raise ValueError(f"node config secagg = {self.secagg!r}: must be 'optional' or 'required'")
+        require_one_of("node config secagg", self.secagg, ("optional", "required"))
         if type(self.secagg_min_cohort) is not int or self.secagg_min_cohort < 3:
             raise ValueError(f"node config secagg-min-cohort = {self.secagg_min_cohort!r}: must be an integer from 3")
         share = self.secagg_min_threshold

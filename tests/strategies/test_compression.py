@@ -56,7 +56,7 @@ def reply_with(arrays):
 def round_trip(compression, sent, trained, memory=None):
     """What the server restores of a node's reply."""
     reply = reply_with(trained)
-    compress_reply(reply, sent, compression, memory or Memory())
+    compress_reply(reply, sent, compression, memory or Memory(), Buffers())
     return shared_arrays(reply.content, sent, compression, Buffers())
 
 
@@ -191,7 +191,7 @@ def test_top_k_with_all_values_restores_the_reply(trained):
 def test_a_reply_that_cannot_be_compressed_is_an_error_that_later_replies_do_not_inherit(trained, message):
     memory, (dtype,) = Memory(), {array.dtype for array in trained.values()}
     with pytest.raises(ValueError, match=message):
-        compress_reply(reply_with(trained), {"w": np.zeros(2, dtype)}, Int8(), memory)
+        compress_reply(reply_with(trained), {"w": np.zeros(2, dtype)}, Int8(), memory, Buffers())
     assert not memory.error
 
 

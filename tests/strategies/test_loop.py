@@ -191,6 +191,19 @@ def test_a_model_that_no_node_could_return_is_refused_before_anybody_trains(arra
     federate(BaseStrategy(shared=["head.*"]), arithmetic_app(add_partition), {**START, "mask": array}, num_nodes=1)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mode": "most"}, "mode = 'most': must be one of 'min', 'max'"),
+        ({"patience": 1.5}, "patience = 1.5: must be an integer of at least 0"),
+        ({"min_delta": float("nan")}, "min_delta = nan: must be finite and at least 0"),
+    ],
+)
+def test_ranges_of_a_tracked_metric(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        TrackedMetric("loss", **wrong)
+
+
 def test_an_unknown_tracked_metric_is_an_error():
     with pytest.raises(ValueError, match="'accuracy' is not reported; reported metrics: loss, num-examples"):
         federate(BaseStrategy(), losses_app([1.0]), START, num_nodes=1, num_rounds=1, tracked=TrackedMetric("accuracy"))

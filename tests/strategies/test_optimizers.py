@@ -230,5 +230,5 @@ def test_every_name_makes_a_new_optimizer_with_the_numbers_given(name):
 
 @pytest.mark.parametrize("name", ["", "SGD", "yogi ", "adamw"])
 def test_an_unknown_name_is_an_error_that_lists_the_known(name):
-    with pytest.raises(ValueError, match=f"server optimizer {name!r}: must be one of sgd, momentum, adagrad, adam, yo"):
+    with pytest.raises(ValueError, match=f"server optimizer = {name!r}: must be one of 'sgd', 'momentum', "):
         optimizer_by_name(name, 0.1)

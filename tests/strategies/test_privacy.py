@@ -12,6 +12,7 @@ from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
 from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
+from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy, clip_update, delta_of, epsilon, renyi_divergence, sampled_epsilon
@@ -56,7 +57,7 @@ def test_by_hand_every_update_is_cut_to_the_clip_before_the_mean():
 def test_names_are_matched_whatever_their_order():
     sent = {"a": np.zeros(2), "b": np.full(2, 5.0)}
     reply = {"b": np.full(2, 5.0), "a": np.array([3.0, 4.0])}
-    found = clip_update(reply, sent, 1.0)
+    found = clip_update(reply, sent, 1.0, Buffers())
     np.testing.assert_allclose(found["a"], [0.6, 0.8])
     assert list(found) == ["a", "b"]
     assert (found["b"] == 5.0).all()
@@ -64,7 +65,7 @@ def test_names_are_matched_whatever_their_order():
 
 def test_integers_stay_as_they_were_sent():
     sent = {"n": np.array(3), "w": np.zeros(1)}
-    assert clip_update({"n": np.array(9), "w": np.ones(1)}, sent, 10.0)["n"] == 3
+    assert clip_update({"n": np.array(9), "w": np.ones(1)}, sent, 10.0, Buffers())["n"] == 3
 
 
 def test_on_the_same_draws_the_model_is_that_of_flowers_wrapper(monkeypatch):
@@ -120,22 +121,23 @@ numbers = arrays(np.float32, 4, elements=st.floats(-1e6, 1e6, width=32))
 
 @given(sent=numbers, reply=numbers, clip=st.floats(1e-3, 1e4))
 def test_what_enters_the_mean_never_moves_by_more_than_the_clip(sent, reply, clip):
-    found = clip_update({"w": reply}, {"w": sent}, clip)["w"]
+    found = clip_update({"w": reply}, {"w": sent}, clip, Buffers())["w"]
     # float64 rounds numbers of 1e6 to 1e-10
     assert np.linalg.norm(found - sent.astype(np.float64)) <= clip * (1 + 1e-6)
 
 
 @given(sent=numbers, reply=numbers)
 def test_what_is_short_enough_passes_untouched(sent, reply):
-    assert same_bits(clip_update({"w": reply}, {"w": sent}, inf), {"w": reply.astype(np.float64)})
+    assert same_bits(clip_update({"w": reply}, {"w": sent}, inf, Buffers()), {"w": reply.astype(np.float64)})
 
 
 def estimate(privacy, updates, weights, sent):
     """The estimated mean without noise, from replies that are limited one by one."""
-    mean = replace(privacy, noise=0.0).mean("newest", sent, 1)
+    mean = replace(privacy, noise=0.0).mean("newest", sent, 1, Buffers())
     for update, weight in zip(updates, weights, strict=True):
         arrays = {"w": sent["w"] + update}
-        reply = privacy.limit(Reply(Profile.unknown(1), RecordDict(), arrays, MetricRecord(), weight, weight), sent)
+        reply = Reply(Profile.unknown(1), RecordDict(), arrays, MetricRecord(), weight, weight)
+        reply = privacy.limit(reply, sent, Buffers())
         mean.add(reply.arrays, reply.weight)
     return mean.result()["w"]
 
@@ -174,7 +176,7 @@ def test_a_mean_over_actual_replies_moves_twice_as_far_as_the_estimate(n):
 @given(noise=st.floats(0.1, 10), clip=st.floats(0.1, 10), count=st.integers(0, 5), expected=st.floats(0.5, 10))
 def test_the_noise_has_the_deviation_it_should_have_whatever_the_number_of_replies(noise, clip, count, expected):
     like = {"w": np.zeros(20_000), "n": np.zeros(3, np.int64)}
-    mean = CentralPrivacy(clip, noise, expected, seed=1).mean("newest", like, 1)
+    mean = CentralPrivacy(clip, noise, expected, seed=1).mean("newest", like, 1, Buffers())
     for _ in range(count):
         mean.add(like, 1.0)
     drawn = mean.result()
@@ -309,8 +311,9 @@ def test_a_node_is_drawn_once_a_round_at_most():
         ({"noise": inf}, "noise = inf"),
         ({"expected_weight": 0.0}, "expected_weight = 0.0: must be finite and above 0"),
         ({"max_weight": inf}, "max_weight = inf: must be finite and above 0"),
-        ({"seed": -1}, "seed = -1"),
-        ({"clipping": "nobody"}, "clipping = 'nobody': must be 'server' or 'nodes'"),
+        ({"seed": -1}, "seed = -1: must be an integer of at least 0"),
+        ({"seed": 1.5}, "seed = 1.5: must be an integer of at least 0"),
+        ({"clipping": "nobody"}, "clipping = 'nobody': must be one of 'server', 'nodes'"),
     ],
 )
 def test_parameters_out_of_range_are_named(changes, message):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from damaged_files import bounded, damaged
+from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.compression import BFloat16, Compression, ContextMemory, Int8, TopK, compress_reply
 from fedapps.strategies.mailbox import Arrival, Flight
 from fedapps.strategies.profiles import ExampleLimits, Profile, read_profile
@@ -35,7 +36,7 @@ def honest(compression: Compression | None) -> RecordDict:
     content = RecordDict({"arrays": record_of(arrays), "metrics": metrics, "profile": extra, "timings": extra})
     reply = Message(content, reply_to=Message(RecordDict(), dst_node_id=1, message_type="train"))
     if compression is not None:
-        compress_reply(reply, SENT, compression, ContextMemory(Context(1, 1, {}, RecordDict(), {})))
+        compress_reply(reply, SENT, compression, ContextMemory(Context(1, 1, {}, RecordDict(), {})), Buffers())
     return reply.content
 
 

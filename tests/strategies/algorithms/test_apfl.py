@@ -130,7 +130,7 @@ def test_the_state_survives_a_restart():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"granularity": "layer"}, "granularity = 'layer': must be 'tensor' or 'parameter'"),
+        ({"granularity": "layer"}, "granularity = 'layer': must be one of 'parameter', 'tensor'"),
         ({"power": 0.0}, r"power = 0\.0: must be finite and above 0"),
         ({"power": float("nan")}, "power = nan"),
         ({"power": float("inf")}, "power = inf"),

@@ -207,7 +207,7 @@ OPTIMIZER = SGD()
         ({"cluster_optimizers": [SGD()]}, "cluster_optimizers of 'city': must be a function"),
         ({"max_weight": 0.0}, "max_weight = 0.0: must be above 0 and at most 1"),
         ({"max_weight": 1.5}, "max_weight = 1.5: must be above 0 and at most 1"),
-        ({"cluster_weights": "sizes"}, "cluster_weights = 'sizes': must be 'equal' or 'replies'"),
+        ({"cluster_weights": "sizes"}, "cluster_weights = 'sizes': must be one of 'equal', 'replies'"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):
