@@ -102,6 +102,11 @@ def test_a_node_of_a_group_that_is_not_allowed_is_left_out(groups, reason):
     assert node == (Profile(1, "node-1", no_data=reason) if reason else Profile(1, "a", 5, groups))
 
 
+def test_a_single_label_is_no_list_of_which_each_part_may_take_part():
+    with pytest.raises(ValueError, match=r"allowed_groups\['city'\] = 'rome': must be a list, such as"):
+        Admission({"city": "rome"})
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=12))
 def test_a_key_has_one_owner_for_ever(claims):
     """``claims``: public keys that claim keys, one node after the other."""
