@@ -121,7 +121,7 @@ def test_what_is_refused_is_told_what_to_do() -> None:
         ({"fraction_train": 0.5, "sampler": FixedNodes(["a"])}, "fraction_train = 0.5: sampler = .* decides"),
         ({"min_evaluate_nodes": 2, "evaluate_sampler": UniformFraction()}, "min_evaluate_nodes = 2: evaluate_sampler"),
         ({"fraction_train": 1.5}, "fraction = 1.5: must be between 0 and 1"),
-        ({"min_train_nodes": -1}, "min_train_nodes = -1: must be at least 0"),
+        ({"min_train_nodes": -1}, "min_train_nodes = -1: must be an integer of at least 0"),
         ({"min_available_nodes": 3, "min_nodes": 2}, "min_available_nodes = 3: min_nodes = 2 is set, too"),
         ({"weighted_by_key": "n", "weighting": "uniform"}, "weighted_by_key = 'n': weighting = 'uniform' ignores it"),
         ({"arrayrecord_key": "a.b"}, "arrayrecord_key = 'a.b': must be a name without a dot"),
