@@ -128,7 +128,7 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
     if negative := [n for n, a in floats.items() if last_part(n) == wire.RUNNING_VARIANCE and (a < 0).any()]:
-        return f"a variance is below 0: {_listing(negative)}"
+        return f"a variance is below 0: {listing(negative)}"
     with np.errstate(over="ignore", invalid="ignore"):
         suspects = {name: array for name, array in floats.items() if not is_near(array)}
     suspects = {name: array for name, array in suspects.items() if not _max_abs(array) <= max_distance(array.dtype)}
@@ -136,10 +136,10 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
         return None
     faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
     if any(bad for _, bad, _ in faults):
-        return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
+        return f"values are not finite: {listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
     far = {name: _distance(expected[name], array) for name, array in suspects.items()}
     moved = [f"{name} (by {by:.2g})" for name, by in far.items() if not by <= max_distance(suspects[name].dtype)]
-    return f"values are too far from those sent: {_listing(moved)}" if moved else None
+    return f"values are too far from those sent: {listing(moved)}" if moved else None
 
 
 def check_count(num_examples: object, name: str = wire.NUM_EXAMPLES) -> str | None:
@@ -163,7 +163,7 @@ def check_names(expected: Mapping[str, object], received: Mapping[str, object]) 
         return None
     missing = [name for name in expected if name not in received]
     extra = [name for name in received if name not in expected]
-    faults = [f"{what} {_listing(names)}" for what, names in (("missing", missing), ("unexpected", extra)) if names]
+    faults = [f"{what} {listing(names)}" for what, names in (("missing", missing), ("unexpected", extra)) if names]
     return f"array names differ: {'; '.join(faults)}"
 
 
@@ -174,13 +174,13 @@ def _differing_form(expected: Arrays, received: Arrays) -> str | None:
         if received[name].shape != array.shape
     ]
     if shapes:
-        return f"array shapes differ: {_listing(shapes)}"
+        return f"array shapes differ: {listing(shapes)}"
     dtypes = [
         f"{name} is {received[name].dtype} instead of {array.dtype}"
         for name, array in expected.items()
         if received[name].dtype != array.dtype
     ]
-    return f"array dtypes differ: {_listing(dtypes)}" if dtypes else None
+    return f"array dtypes differ: {listing(dtypes)}" if dtypes else None
 
 
 def is_near(array: NDArray[Any]) -> bool:
@@ -213,7 +213,8 @@ def _distance(expected: NDArray[Any], received: NDArray[Any]) -> float:
         return float(np.abs(received - expected).max())
 
 
-def _listing(faults: Iterable[str]) -> str:
-    faults = list(faults)
-    more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
-    return ", ".join(truncate(fault, MAX_NAME_LENGTH) for fault in faults[:_LISTED]) + more
+def listing(texts: Iterable[str], most: int = _LISTED) -> str:
+    """The first texts, each shortened, and how many more there are."""
+    texts = list(texts)
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(truncate(text, MAX_NAME_LENGTH) for text in texts[:most]) + more

@@ -477,7 +477,7 @@ class Spoilt(SeenGrid):
         if message.metadata.message_type == "train" and message.metadata.dst_node_id == 2:
             total = arrays_of(reply.content["secagg.masked"])["sum"].copy()
             total[:-1] += np.uint32(self.more)
-            total[-1] += np.uint32(self.weight % 2**32)
+            total[-1:] += np.uint32(self.weight % 2**32)
             reply.content["secagg.masked"] = record_of({"sum": total})
         return reply
 
