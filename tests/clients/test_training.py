@@ -284,8 +284,6 @@ def test_training_asks_after_every_epoch_and_steps_at_the_new_rate(length):
 # What makes a step of local training smaller: a clipped gradient, a falling rate, rates per parameter.
 
 
-PARAMETERS = ["encoder.weight", "head.weight", "head.bias"]
-
 # -- the size of the gradient and of the rate ------------------------------------------------------------------
 
 
@@ -309,15 +307,6 @@ def test_the_norm_is_of_all_trainable_parameters_with_the_prior():
     assert [model[name].item() for name in ("v", "w", "frozen")] == [pytest.approx(-0.6), pytest.approx(-0.8), 1.0]
 
 
-@settings(max_examples=25, deadline=None)
-@given(clip_norm=st.floats(1e-3, 10))
-def test_no_step_of_sgd_is_longer_than_the_clipped_gradient(clip_norm):
-    start = get_arrays(toy_model(), PARAMETERS)
-    end = train(toy_model(), phase(optimizer="sgd", steps=1, clip_norm=clip_norm, learning_rate=1.0))[1]
-    moved = np.sqrt(sum(float(np.square(end[name] - start[name]).sum()) for name in PARAMETERS))
-    assert moved <= clip_norm * (1 + 1e-4)
-
-
 @pytest.mark.parametrize("changes", [{"epochs": 4}, {"epochs": 0, "steps": 4}])
 def test_the_rate_falls_linearly_to_zero(changes):
     """Against torch's scheduler: the n-th of n steps still has the rate / n, the next one would have none."""
@@ -325,15 +314,12 @@ def test_the_rate_falls_linearly_to_zero(changes):
     scalar_training(model, phase(optimizer="sgd", linear_decay=True, **changes))
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=4)
-    by_hand = 1.0
-    for step in range(4):
-        by_hand -= 0.1 * (4 - step) / 4 * 4 * by_hand
+    for _ in range(4):
         optimizer.zero_grad()
         (2 * theirs.w**2).sum().backward()
         optimizer.step()
         schedule.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
-    assert model.w.item() == pytest.approx(by_hand, rel=1e-6)
     assert model.w.item() == pytest.approx(theirs.w.item(), rel=1e-6)
 
 
@@ -413,13 +399,3 @@ def test_a_rate_moves_its_share_of_the_step(rate, others, optimizer):
         moved = start[name] + scale.numpy() * (full[name].astype(float) - start[name])
         np.testing.assert_allclose(part[name], moved, rtol=1e-6, atol=1e-7)
     assert part["head.bias"].tobytes() == full["head.bias"].tobytes()
-
-
-def test_adam_cancels_scaled_gradients_but_not_rates():
-    start = get_arrays(toy_model(), toy_model().state_dict())
-    plain = train(toy_model(), phase(steps=1))[1]
-    scaled = train(toy_model(), phase(steps=1), scale=0.25)[1]
-    slowed = train(toy_model(), phase(steps=1, rates={"head.bias": torch.tensor(0.25)}))[1]
-    np.testing.assert_allclose(scaled["head.bias"], plain["head.bias"], rtol=1e-5)
-    step = plain["head.bias"] - start["head.bias"]
-    np.testing.assert_allclose(slowed["head.bias"] - start["head.bias"], 0.25 * step, rtol=1e-4)

@@ -19,10 +19,6 @@ def spread(partition, arrays, config):
     return {name: array.astype(np.float32) for name, array in moved.items()}, {"num-examples": 1 + partition}
 
 
-def agree(partition, arrays, config):
-    return {name: array + np.float32(1) for name, array in arrays.items()}, {"num-examples": 1 + partition}
-
-
 def rates_after(train, num_nodes, **options):
     strategy = AdaptiveRates(**options)
     federate(strategy, arithmetic_app(train), START, num_nodes=num_nodes, num_rounds=1)
@@ -46,13 +42,6 @@ def test_rates_of_three_nodes_by_hand(options, a, b):
     np.testing.assert_allclose(rates["a"], a, rtol=1e-12)
     np.testing.assert_allclose(rates["b"], b, rtol=1e-12)
     assert rates["a"].shape == np.shape(a)
-
-
-@pytest.mark.parametrize(("train", "num_nodes"), [(spread, 1), (agree, 3)], ids=["one node", "agreement"])
-@pytest.mark.parametrize("granularity", ["tensor", "parameter"])
-def test_without_disagreement_all_rates_are_one(train, num_nodes, granularity):
-    for rate in rates_after(train, num_nodes, granularity=granularity).values():
-        np.testing.assert_array_equal(rate, np.ones(rate.shape))
 
 
 def test_the_shared_parameters_are_those_of_fedavg():
