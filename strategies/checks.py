@@ -92,26 +92,23 @@ _DOT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _LISTED = 5
 
 
-def check_reply(expected: Arrays, received: Arrays, num_examples: object) -> str | None:
-    """Check a reply against what its node received.
+def check_arrays(expected: Arrays, received: Arrays) -> str | None:
+    """Check arrays against those that a node or a run started from.
 
     Parameters
     ----------
     expected : dict of arrays
-        What the node received: the names, shapes and dtypes that it must return, and the values it started from.
+        The names, shapes and dtypes that there must be, and the values before.
     received : dict of arrays
-        What the node returned, in any order.
-    num_examples : object
-        The ``num-examples`` metric as received, ``None`` if missing. Numbers above 0 and up to 2^53 are accepted;
-        booleans, strings and lists are not.
+        In any order.
 
     Returns
     -------
     str or None
-        Why the reply must be refused, ``None`` if it is accepted. Names are checked first, then shapes, dtypes, values
-        and the number of examples; the first kind of fault is reported.
+        Why they must be refused, ``None`` if they are accepted. Names are checked first, then shapes, dtypes and
+        values; the first kind of fault is reported.
     """
-    return check_form(expected, received) or check_values(expected, received) or check_count(num_examples)
+    return check_form(expected, received) or check_values(expected, received)
 
 
 def check_form(expected: Arrays, received: Arrays) -> str | None:
@@ -142,8 +139,11 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     return f"values are too far from those sent: {listing(moved)}" if moved else None
 
 
-def check_count(num_examples: object, name: str = wire.NUM_EXAMPLES) -> str | None:
-    """Check a number of examples, the metric ``name``; see :func:`check_reply`."""
+def check_count(num_examples: object, name: str) -> str | None:
+    """Check a number of examples, the metric ``name``: ``None`` if it is missing, and no boolean, text or list.
+
+    Returns why it must be refused; ``None`` for a number above 0 and up to 2^53.
+    """
     if num_examples is None:
         return f"{name} is missing"
     if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):

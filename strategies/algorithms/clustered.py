@@ -245,10 +245,6 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         self._info = {**self._info, "nodes": dict(sorted(Counter(self.labels.values()).items())), "clustered": due}
         return shared
 
-    def round_info(self) -> dict[str, Any]:
-        """As in :class:`HierarchicalFedAvg`, with the number of nodes per cluster and whether the round clustered."""
-        return self._info
-
     def _cluster(self) -> None:
         for profile in self.registry.known.values():
             vector = self.similarity.of_profile(profile)

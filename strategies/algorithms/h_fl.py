@@ -425,7 +425,10 @@ class HierarchicalFedAvg(BaseStrategy):
         return self.tiers.average()
 
     def round_info(self) -> dict[str, Any]:
-        """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first."""
+        """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first.
+
+        Of clusters that are found, also the number of their nodes, and whether the round has found them.
+        """
         return self._info
 
 
