@@ -5,12 +5,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from fedapps.strategies.algorithms.apfl import AdaptiveRates
-from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
-from fedapps.strategies.algorithms.fedvc import IndependentDraws, VirtualClients
-from fedapps.strategies.algorithms.fedweit import FedWeIT
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.compression import (
@@ -196,26 +190,6 @@ def test_a_reply_that_cannot_be_compressed_is_an_error_that_later_replies_do_not
 
 
 # -- strategies ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("build", "reason"),
-    [
-        (lambda **base: AdaptiveRates(**base), "the deviation of the replies"),
-        (lambda **base: ClusteredFedAvg(num_clusters=2, **base), "the models of their clusters"),
-        (lambda **base: HierarchicalFedAvg(groups=["city"], intervals=[1], **base), "the models of their clusters"),
-        (lambda **base: FisherExchange(**base), "its exact parameters"),
-        (lambda **base: FedWeIT(**base), "the units of their masks"),
-        (
-            lambda **base: VirtualClients(sampler=IndependentDraws(2, 0), examples=2, **base),
-            "one compression error for two replies",
-        ),
-    ],
-)
-def test_strategies_that_need_exact_updates_refuse_it_with_the_reason(build, reason):
-    build()
-    with pytest.raises(ValueError, match=rf"compression = Int8\(\).*{reason}"):
-        build(compression=Int8())
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5])

@@ -5,27 +5,17 @@ from itertools import count
 import numpy as np
 import pytest
 from fedapps.strategies import (
-    AdaptiveRates,
     BaseStrategy,
-    BufferedAsync,
     Callback,
     CentralPrivacy,
     Closing,
-    ClusteredFedAvg,
     Each,
-    FedDyn,
-    FedNova,
-    FedProto,
-    FedWeIT,
     HeldOut,
     HierarchicalFedAvg,
     IndependentDraws,
     Int8,
-    IteratedClusters,
     Median,
     PoissonSampling,
-    QFedAvg,
-    Scaffold,
     SecureAggregation,
     SpeedTiers,
     TooFewRepliesError,
@@ -342,26 +332,6 @@ def test_parts_that_need_more_than_the_sum_are_refused_by_name(arguments, messag
         BaseStrategy(**{"weighting": "uniform", "secure_aggregation": SecureAggregation(), **arguments})
     with pytest.raises(ValueError, match="weighting = uniform, because max_weight = 5 weighs nodes by their examples"):
         BaseStrategy(weighting="uniform", secure_aggregation=SecureAggregation(max_weight=5))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "arguments", "reason"),
-    [
-        (AdaptiveRates, {}, "the deviation of single replies"),
-        (ClusteredFedAvg, {"num_clusters": 2}, "compares single updates, by which it finds the clusters"),
-        (FedNova, {}, "depends on the steps of its node"),
-        (Scaffold, {}, "control variate"),
-        (FedDyn, {"alpha": 0.1}, "the linear term of each node"),
-        (QFedAvg, {}, "the loss of its node"),
-        (IteratedClusters, {}, "which model fits its data"),
-        (FedProto, {}, "the mean representation"),
-        (FedWeIT, {}, "masks"),
-        (BufferedAsync, {}, ""),
-    ],
-)
-def test_strategies_that_read_single_replies_are_refused_with_their_reason(strategy, arguments, reason):
-    with pytest.raises(ValueError, match=f"cannot be used with this strategy, because .*{reason}"):
-        strategy(weighting="uniform", secure_aggregation=SecureAggregation(), **arguments)
 
 
 CITIES = {"groups": ["city"], "intervals": [2], "weighting": "uniform", "node_wait": 0.0}
