@@ -70,9 +70,9 @@ def load_rows(model: nn.Module, kept: Arrays) -> None:
     state = model.state_dict()
     problems = []
     for name, array in kept.items():
-        shape, rows = tuple(state[name].shape), len(array) if array.ndim else 0
-        if array.shape[1:] == shape[1:] and rows < (shape[0] if shape else 0):
-            kept = kept | {name: np.concatenate([array, state[name][rows:].numpy().astype(array.dtype)])}
+        shape = tuple(state[name].shape)
+        if array.ndim == len(shape) > 0 and array.shape[1:] == shape[1:] and len(array) < shape[0]:
+            kept = kept | {name: np.concatenate([array, state[name][len(array) :].numpy().astype(array.dtype)])}
         elif array.shape != shape:
             problems.append(f"{name}: kept with shape {array.shape}, the model has {shape}")
     if problems:

@@ -400,18 +400,17 @@ class FederatedClient:
         self.private.save_extra(collection(stage + 1), collected)
 
 
-class InitialModels:
-    """A cache of initial models. It returns copies, so a node cannot change a cached model.
+_CACHED_BYTES = 1 << 26
 
-    Parameters
-    ----------
-    size : int
-        The largest total size of the cached models in bytes. The cache does not store a larger model, nor one that
-        :func:`~fedapps.clients.arrays.can_be_copied` rejects; it builds such a model at each call.
+
+class InitialModels:
+    """A cache of initial models of up to 64 MiB together. It returns copies, so a node cannot change a cached model.
+
+    It does not store a larger model, nor one that :func:`~fedapps.clients.arrays.can_be_copied` rejects, and builds
+    such a model at each call.
     """
 
-    def __init__(self, size: int = 1 << 26) -> None:
-        self.size = size
+    def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[nn.Module, int]] = OrderedDict()
 
     def copy(self, key: Hashable, build: Callable[[], nn.Module]) -> nn.Module:
@@ -421,10 +420,10 @@ class InitialModels:
             return copied(self._kept[key][0])
         model = build()
         size = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-        if size > self.size or not can_be_copied(model):
+        if size > _CACHED_BYTES or not can_be_copied(model):
             return model
         self._kept[key] = model, size
-        while sum(size for _, size in self._kept.values()) > self.size:
+        while sum(size for _, size in self._kept.values()) > _CACHED_BYTES:
             self._kept.popitem(last=False)
         return copied(model)
 

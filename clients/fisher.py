@@ -106,17 +106,17 @@ def _squares(
     vectorised: bool,
 ) -> dict[str, Tensor]:
     """What a batch adds to the sum over examples, per parameter."""
-    if not takes_batches(estimator):
-        if vectorised:
-            return _vectorised(model, trained, batch, loss_of)
-        singles = (_gradient(model, trained, _example(batch, index), loss_of) for index in range(count))
-        squares = {name: torch.zeros_like(parameter, dtype=torch.float64) for name, parameter in trained.items()}
-        for gradient in singles:
-            for name, value in gradient.items():
-                squares[name] += value.double().square()
-        return squares
-    weight = count**2 if estimator == "per-batch-scaled" else count
-    return {n: weight * g.double().square() for n, g in _gradient(model, trained, batch, loss_of).items()}
+    if takes_batches(estimator):
+        weight = count**2 if estimator == "per-batch-scaled" else count
+        return {n: weight * g.double().square() for n, g in _gradient(model, trained, batch, loss_of).items()}
+    if vectorised:
+        return _vectorised(model, trained, batch, loss_of)
+    squares = {name: torch.zeros_like(parameter, dtype=torch.float64) for name, parameter in trained.items()}
+    for index in range(count):
+        single = {name: tensor[index : index + 1] for name, tensor in batch.items()}
+        for name, value in _gradient(model, trained, single, loss_of).items():
+            squares[name] += value.double().square()
+    return squares
 
 
 def takes_batches(estimator: str) -> bool:
@@ -147,10 +147,6 @@ def _vectorised(
 def _gradient(model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: Loss) -> dict[str, Tensor]:
     gradients = torch.autograd.grad(loss_of(model, batch), list(trained.values()), allow_unused=True)
     return {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
-
-
-def _example(batch: Batch, index: int) -> dict[str, Tensor]:
-    return {name: tensor[index : index + 1] for name, tensor in batch.items()}
 
 
 @contextmanager

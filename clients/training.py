@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import unwrap
-from itertools import islice
+from itertools import count, islice
 from math import inf
 from typing import Any
 
@@ -318,30 +318,22 @@ def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tu
     LimitError
         The node does not take as many steps (:mod:`fedapps.clients.rules`).
     """
+    steps, epochs = phase.training.steps, phase.training.epochs
+    if steps > 0:
+        check_length("steps", steps)
+    else:
+        check_length("epochs", epochs)
 
-    def epochs() -> Iterator[tuple[bool, Batch]]:
-        while True:
+    def batches() -> Iterator[tuple[bool, Batch]]:
+        for _ in count() if steps > 0 else range(epochs):
             index = -1
             for index, batch in enumerate(epoch(phase.training.batch_size)):
+                spend_step()
                 yield index == 0, batch
-            if index < 0:
-                raise ValueError(f"steps = {phase.training.steps}, but there are no training batches to take them on")
+            if index < 0 and steps > 0:
+                raise ValueError(f"steps = {steps}, but there are no training batches to take them on")
 
-    if phase.training.steps > 0:
-        check_length("steps", phase.training.steps)
-        return _counted_steps(islice(epochs(), phase.training.steps))
-    check_length("epochs", phase.training.epochs)
-    lengths = range(phase.training.epochs)
-    return _counted_steps(
-        (index == 0, batch) for _ in lengths for index, batch in enumerate(epoch(phase.training.batch_size))
-    )
-
-
-def _counted_steps(batches: Iterator[tuple[bool, Batch]]) -> Iterator[tuple[bool, Batch]]:
-    """The same batches, each of which is a step within the limits of the node."""
-    for batch in batches:
-        spend_step()
-        yield batch
+    return islice(batches(), steps if steps > 0 else None)
 
 
 def new_optimizer(phase: Phase, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
@@ -350,22 +342,18 @@ def new_optimizer(phase: Phase, named: Mapping[str, Tensor]) -> torch.optim.Opti
     parameters: list[Any] = [tensor for name, tensor in named.items() if name not in undecayed]
     if held := [tensor for name, tensor in named.items() if name in undecayed]:
         parameters = [{"params": parameters}, {"params": held, "weight_decay": 0.0}]
-    rate, training, name = phase.rate, phase.training, phase.training.optimizer
+    name = phase.training.optimizer
+    common = {"lr": phase.rate, "weight_decay": phase.training.weight_decay}
     if name == "adam":
-        return _bare(torch.optim.Adam)(parameters, lr=rate, weight_decay=training.weight_decay, fused=True)
+        return _bare(torch.optim.Adam)(parameters, **common, fused=True)
     if name == "adamw":
-        return _bare(torch.optim.AdamW)(parameters, lr=rate, weight_decay=training.weight_decay, fused=True)
+        return _bare(torch.optim.AdamW)(parameters, **common, fused=True)
     if name == "rmsprop":
-        return _bare(torch.optim.RMSprop)(parameters, lr=rate, weight_decay=training.weight_decay)
+        return _bare(torch.optim.RMSprop)(parameters, **common)
     if name == "sgd":
-        return _bare(torch.optim.SGD)(
-            parameters,
-            lr=rate,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            fused=next(iter(named.values())).is_cuda,  # one kernel for all parameters
-            foreach=False,
-        )
+        on_gpu = next(iter(named.values())).is_cuda  # one kernel for all parameters
+        momentum = phase.training.momentum
+        return _bare(torch.optim.SGD)(parameters, **common, momentum=momentum, fused=on_gpu, foreach=False)
     raise ValueError(f"optimizer = {name!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
 
 

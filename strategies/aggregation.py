@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import wire
 from .arrays import Arrays, Buffers, check_alike, check_kinds, in_blocks, is_discrete, is_float
-from .checks import LARGEST_COUNT, MAX_NAME_LENGTH, is_valid_name, truncate
+from .checks import LARGEST_COUNT, MAX_NAME_LENGTH, is_valid_name, require_one_of, truncate
 
 IntegerPolicy = Literal["newest", "round"]
 #: Replies that are averaged in float32 before their mean enters the mean in float64.
@@ -141,8 +141,7 @@ class StreamingMean:
     _template: Arrays = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.integers not in get_args(IntegerPolicy):
-            raise ValueError(f"integers = {self.integers!r}: must be 'newest' or 'round'")
+        require_one_of("integers", self.integers, get_args(IntegerPolicy))
 
     @property
     def defined(self) -> bool:
@@ -308,9 +307,8 @@ class MetricMean:
         self._values: dict[str, list[float]] = {}
         self._rules = dict(rules or {})
         for name, rule in self._rules.items():
-            if isinstance(rule, str) and rule not in get_args(MeanRule):
-                allowed = ", ".join(map(repr, get_args(MeanRule)))
-                raise ValueError(f"metric_means[{name!r}] = {rule!r}: must be one of {allowed}")
+            if isinstance(rule, str):
+                require_one_of(f"metric_means[{name!r}]", rule, get_args(MeanRule))
             if _is_total(name):
                 raise ValueError(f"metric_means[{name!r}] = {rule!r}: this metric is always summed, remove it")
         self._sums: dict[str, float] = {}

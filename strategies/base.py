@@ -25,6 +25,7 @@ from . import wire
 from .aggregation import IntegerPolicy, MetricMean, MetricRule
 from .arrays import Buffers, shortened
 from .bounds import SizeBound
+from .checks import require_integer
 from .closing import Closing
 from .compression import Compression
 from .loop import MetricsFunction, RoundLoop
@@ -237,8 +238,8 @@ class BaseStrategy(RoundLoop):
             ("min_available_nodes", min_available_nodes, 0),
         )
         for name, value, least in numbers:
-            if value is not None and value < least:
-                raise ValueError(f"{name} = {value}: must be at least {least}")
+            if value is not None:
+                require_integer(name, value, least=least)
         super().__init__()
         self.shared = tuple(shared)
         self.buffers = Buffers(tuple(buffers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import MetricRecord
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from .arrays import from_record
-from .checks import require_integer
+from .checks import require_integer, require_one_of
 from .records import Attempts, Checkpoints, FailedEvaluationsError, RoundReport, Snapshot
 from .transport import clock_of, has_virtual_time
 
@@ -52,10 +52,10 @@ class TrackedMetric:
     limits: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("min", "max"):
-            raise ValueError(f"mode = {self.mode!r}: must be 'min' or 'max'")
-        if self.patience < 0 or self.min_delta < 0:
-            raise ValueError(f"patience = {self.patience}, min_delta = {self.min_delta}: both must be at least 0")
+        require_one_of("mode", self.mode, ("min", "max"))
+        require_integer("patience", self.patience, least=0)
+        if not 0 <= self.min_delta < inf:
+            raise ValueError(f"min_delta = {self.min_delta!r}: must be finite and at least 0")
 
     def improves(self, value: float, best: float | None) -> bool:
         """Whether ``value`` is better than ``best`` by more than ``min_delta``; NaN never is."""

@@ -4,7 +4,7 @@ A reply is checked before aggregation, so that an invalid one neither stops nor 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from math import inf, isfinite
 from numbers import Real
@@ -21,6 +21,12 @@ def require_integer(name: str, value: int, *, least: int) -> None:
     """Raise ``ValueError`` unless a parameter is an integer of at least ``least``; booleans are not integers."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
+
+
+def require_one_of(name: str, value: object, allowed: Collection[str]) -> None:
+    """Raise ``ValueError`` unless a parameter is one of the words that are allowed."""
+    if not (isinstance(value, str) and value in allowed):
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
 
 
 def stage_of(config: Mapping[str, object]) -> int:
@@ -86,26 +92,23 @@ _DOT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _LISTED = 5
 
 
-def check_reply(expected: Arrays, received: Arrays, num_examples: object) -> str | None:
-    """Check a reply against what its node received.
+def check_arrays(expected: Arrays, received: Arrays) -> str | None:
+    """Check arrays against those that a node or a run started from.
 
     Parameters
     ----------
     expected : dict of arrays
-        What the node received: the names, shapes and dtypes that it must return, and the values it started from.
+        The names, shapes and dtypes that there must be, and the values before.
     received : dict of arrays
-        What the node returned, in any order.
-    num_examples : object
-        The ``num-examples`` metric as received, ``None`` if missing. Numbers above 0 and up to 2^53 are accepted;
-        booleans, strings and lists are not.
+        In any order.
 
     Returns
     -------
     str or None
-        Why the reply must be refused, ``None`` if it is accepted. Names are checked first, then shapes, dtypes, values
-        and the number of examples; the first kind of fault is reported.
+        Why they must be refused, ``None`` if they are accepted. Names are checked first, then shapes, dtypes and
+        values; the first kind of fault is reported.
     """
-    return check_form(expected, received) or check_values(expected, received) or check_count(num_examples)
+    return check_form(expected, received) or check_values(expected, received)
 
 
 def check_form(expected: Arrays, received: Arrays) -> str | None:
@@ -122,7 +125,7 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
     if negative := [n for n, a in floats.items() if last_part(n) == wire.RUNNING_VARIANCE and (a < 0).any()]:
-        return f"a variance is below 0: {_listing(negative)}"
+        return f"a variance is below 0: {listing(negative)}"
     with np.errstate(over="ignore", invalid="ignore"):
         suspects = {name: array for name, array in floats.items() if not is_near(array)}
     suspects = {name: array for name, array in suspects.items() if not _max_abs(array) <= max_distance(array.dtype)}
@@ -130,14 +133,17 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
         return None
     faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
     if any(bad for _, bad, _ in faults):
-        return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
+        return f"values are not finite: {listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
     far = {name: _distance(expected[name], array) for name, array in suspects.items()}
     moved = [f"{name} (by {by:.2g})" for name, by in far.items() if not by <= max_distance(suspects[name].dtype)]
-    return f"values are too far from those sent: {_listing(moved)}" if moved else None
+    return f"values are too far from those sent: {listing(moved)}" if moved else None
 
 
-def check_count(num_examples: object, name: str = wire.NUM_EXAMPLES) -> str | None:
-    """Check a number of examples, the metric ``name``; see :func:`check_reply`."""
+def check_count(num_examples: object, name: str) -> str | None:
+    """Check a number of examples, the metric ``name``: ``None`` if it is missing, and no boolean, text or list.
+
+    Returns why it must be refused; ``None`` for a number above 0 and up to 2^53.
+    """
     if num_examples is None:
         return f"{name} is missing"
     if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):
@@ -157,7 +163,7 @@ def check_names(expected: Mapping[str, object], received: Mapping[str, object]) 
         return None
     missing = [name for name in expected if name not in received]
     extra = [name for name in received if name not in expected]
-    faults = [f"{what} {_listing(names)}" for what, names in (("missing", missing), ("unexpected", extra)) if names]
+    faults = [f"{what} {listing(names)}" for what, names in (("missing", missing), ("unexpected", extra)) if names]
     return f"array names differ: {'; '.join(faults)}"
 
 
@@ -168,13 +174,13 @@ def _differing_form(expected: Arrays, received: Arrays) -> str | None:
         if received[name].shape != array.shape
     ]
     if shapes:
-        return f"array shapes differ: {_listing(shapes)}"
+        return f"array shapes differ: {listing(shapes)}"
     dtypes = [
         f"{name} is {received[name].dtype} instead of {array.dtype}"
         for name, array in expected.items()
         if received[name].dtype != array.dtype
     ]
-    return f"array dtypes differ: {_listing(dtypes)}" if dtypes else None
+    return f"array dtypes differ: {listing(dtypes)}" if dtypes else None
 
 
 def is_near(array: NDArray[Any]) -> bool:
@@ -207,7 +213,8 @@ def _distance(expected: NDArray[Any], received: NDArray[Any]) -> float:
         return float(np.abs(received - expected).max())
 
 
-def _listing(faults: Iterable[str]) -> str:
-    faults = list(faults)
-    more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
-    return ", ".join(truncate(fault, MAX_NAME_LENGTH) for fault in faults[:_LISTED]) + more
+def listing(texts: Iterable[str], most: int = _LISTED) -> str:
+    """The first texts, each shortened, and how many more there are."""
+    texts = list(texts)
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(truncate(text, MAX_NAME_LENGTH) for text in texts[:most]) + more

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, Buffers, is_float
-from .checks import require_integer, require_positive
+from .checks import require_integer, require_one_of, require_positive
 from .privacy import PrivacyMechanism
 from .samplers import Sampler
 
@@ -56,8 +56,7 @@ class Staleness:
     b: int = 4
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(StalenessName):
-            raise ValueError(f"kind = {self.kind!r}: must be one of {', '.join(get_args(StalenessName))}")
+        require_one_of("kind", self.kind, get_args(StalenessName))
         require_positive("a", self.a)
         require_integer("b", self.b, least=0)
 
@@ -102,8 +101,7 @@ class Closing:
             raise ValueError(f"over_selection = {self.over_selection!r}: must be at least 1")
         if not self.deadline > 0:
             raise ValueError(f"deadline = {self.deadline!r}: must be above 0 seconds")
-        if self.late not in get_args(LateReplies):
-            raise ValueError(f"late = {self.late!r}: must be 'drop' or 'fold'")
+        require_one_of("late", self.late, get_args(LateReplies))
 
     @property
     def early(self) -> bool:
@@ -143,13 +141,7 @@ class Closing:
 
 
 def brought_forward(
-    trained: Arrays,
-    start: Arrays,
-    current: Arrays,
-    weight: float,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-    *,
-    mixing: bool = False,
+    trained: Arrays, start: Arrays, current: Arrays, weight: float, buffers: Buffers, *, mixing: bool
 ) -> Arrays:
     """The current version with the update of a node, weighted by its staleness: w + s (y - x).
 

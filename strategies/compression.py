@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from . import wire
 from .arrays import Arrays, Buffers, from_record, in_blocks, shared_record, to_record, views, without
+from .checks import require_one_of
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
@@ -242,8 +243,7 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     ValueError
         The name is unknown, or ``share`` is out of range.
     """
-    if name not in _BY_NAME:
-        raise ValueError(f"compression = {name!r}: must be one of {', '.join(map(repr, _BY_NAME))}")
+    require_one_of("compression", name, COMPRESSION_NAMES)
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
 
 
@@ -392,11 +392,7 @@ def declared_buffers(message: Message) -> Buffers:
 
 
 def compress_reply(
-    reply: Message,
-    received: Arrays,
-    compression: Compression,
-    memory: ErrorMemory,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+    reply: Message, received: Arrays, compression: Compression, memory: ErrorMemory, buffers: Buffers
 ) -> None:
     """Replace the parameters in a reply to TRAIN by their compressed change.
 

@@ -23,7 +23,7 @@ from .aggregation import Aggregate, IntegerPolicy, MetricMean, MetricRule, Metri
 from .arrays import Arrays, Buffers, check_kinds, from_record, is_float, select, to_record, views, without
 from .bounds import UPDATE, SizeBound, norms_of
 from .callbacks import Callback, RequireEvaluations, Run
-from .checks import MAX_NAME_LENGTH, check_reply, check_values, require_integer, stage_of, truncate
+from .checks import MAX_NAME_LENGTH, check_arrays, check_values, require_integer, stage_of, truncate
 from .closing import Closing, Staleness, brought_forward
 from .compression import Compression
 from .mailbox import Arrival, Flight, Mailbox
@@ -746,7 +746,7 @@ class RoundLoop(records.Stateful, Strategy):
             The snapshot does not fit the model.
         """
         shared = records.under("shared.", snapshot.arrays)
-        if mismatch := check_reply(from_record(initial), shared, 1):
+        if mismatch := check_arrays(from_record(initial), shared):
             raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
         self.load_state(records.under("state.", snapshot.arrays))
         return to_record({name: shared[name] for name in initial})

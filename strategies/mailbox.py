@@ -370,7 +370,8 @@ class Mailbox:
     def _fetch(self, turn: Flight) -> None:
         """Try once to fetch the reply whose turn it is, and those after it with the same request."""
         if self._together > 1:
-            for flight, outcome in transport.pull_together(self._grid, self._first_open()):
+            first = islice((flight for flight in self._turns if flight in self._open), self._together)
+            for flight, outcome in transport.pull_together(self._grid, list(first)):
                 self._take_in(flight, outcome)
             if turn in self._arrived:
                 return
@@ -378,10 +379,6 @@ class Mailbox:
             self._take_in(turn, reply)
         elif self.now() >= turn.deadline:
             self._give_up(turn)
-
-    def _first_open(self) -> list[Flight]:
-        flights = (flight for flight in self._turns if flight in self._open)
-        return list(islice(flights, self._together))
 
     def _look_ahead(self, turn: Flight) -> None:
         """Fetch some later replies, one by one, because a reply that cannot be decoded fails its whole request."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, Buffers, check_alike
-from .checks import require_positive
+from .checks import require_one_of, require_positive
 
 _STEPS = "steps"
 
@@ -354,8 +354,7 @@ def optimizer_by_name(name: str, learning_rate: float, *, tau: float = 1e-3) -> 
     ValueError
         The name is unknown, or a number is out of range.
     """
-    if name not in _BY_NAME:
-        raise ValueError(f"server optimizer {name!r}: must be one of {', '.join(OPTIMIZER_NAMES)}")
+    require_one_of("server optimizer", name, OPTIMIZER_NAMES)
     return _BY_NAME[name](learning_rate, tau)
 
 

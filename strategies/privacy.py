@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from . import wire
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, Buffers, last_part
-from .checks import require_positive
+from .checks import require_integer, require_one_of, require_positive
 from .replies import Reply
 
 Clipping = Literal["server", "nodes"]
@@ -81,17 +81,11 @@ class PrivacyMechanism:
             It cannot.
         """
 
-    def limit(self, reply: Reply, sent: Arrays, buffers: Buffers = Buffers()) -> Reply:  # noqa: B008 - immutable
+    def limit(self, reply: Reply, sent: Arrays, buffers: Buffers) -> Reply:
         """The reply as it enters the aggregate; ``sent`` is what its node received."""
         return reply
 
-    def mean(
-        self,
-        integers: IntegerPolicy,
-        sent: Arrays,
-        server_round: int,
-        buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-    ) -> StreamingMean:
+    def mean(self, integers: IntegerPolicy, sent: Arrays, server_round: int, buffers: Buffers) -> StreamingMean:
         """An empty mean for the replies of a round, whose nodes received ``sent``."""
         return StreamingMean(integers)
 
@@ -174,12 +168,10 @@ class CentralPrivacy(PrivacyMechanism):
             raise ValueError(f"clip = {self.clip!r}: must be finite if noise is above 0, here {self.noise!r}")
         require_positive("expected_weight", self.expected_weight)
         require_positive("max_weight", self.max_weight)
-        if self.seed is not None and self.seed < 0:
-            raise ValueError(f"seed = {self.seed!r}: must be at least 0, or None for noise that cannot be repeated")
-        if self.clipping not in get_args(Clipping):
-            raise ValueError(f"clipping = {self.clipping!r}: must be 'server' or 'nodes'")
-        if self.statistics not in ("refuse", "keep"):
-            raise ValueError(f"statistics = {self.statistics!r}: must be 'refuse' or 'keep'")
+        if self.seed is not None:
+            require_integer("seed", self.seed, least=0)
+        require_one_of("clipping", self.clipping, get_args(Clipping))
+        require_one_of("statistics", self.statistics, ("refuse", "keep"))
 
     @property
     def deviation(self) -> float:
@@ -198,17 +190,11 @@ class CentralPrivacy(PrivacyMechanism):
         if self.statistics == "refuse" and (reason := statistics_refusal(names)):
             raise ValueError(f"privacy = {self}: {reason}")
 
-    def limit(self, reply: Reply, sent: Arrays, buffers: Buffers = Buffers()) -> Reply:  # noqa: B008 - immutable
+    def limit(self, reply: Reply, sent: Arrays, buffers: Buffers) -> Reply:
         arrays = clip_update(reply.arrays, sent, self.clip, buffers)
         return replace(reply, arrays=arrays, weight=min(reply.weight, self.max_weight))
 
-    def mean(
-        self,
-        integers: IntegerPolicy,
-        sent: Arrays,
-        server_round: int,
-        buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-    ) -> StreamingMean:
+    def mean(self, integers: IntegerPolicy, sent: Arrays, server_round: int, buffers: Buffers) -> StreamingMean:
         return _NoisyMean(self, sent, server_round, buffers)
 
     def generator(self, server_round: int) -> np.random.Generator:
@@ -235,12 +221,7 @@ def statistics_refusal(names: Iterable[str]) -> str:
     )
 
 
-def clip_update(
-    arrays: Arrays,
-    sent: Arrays,
-    clip: float,
-    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
-) -> Arrays:
+def clip_update(arrays: Arrays, sent: Arrays, clip: float, buffers: Buffers) -> Arrays:
     """``sent`` plus the update ``arrays - sent``, scaled down to the L2 norm ``clip`` if it is longer.
 
     Parameters

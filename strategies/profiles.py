@@ -194,11 +194,21 @@ class Admission:
     owners : dict of str to str
         By key, the SHA-256 of the public key that it belongs to. It is a fact of the run and no state of the strategy:
         a run that is resumed has it back, and one that starts from another run binds anew.
+
+    Raises
+    ------
+    ValueError
+        The labels of a kind are a single string.
     """
 
     allowed_groups: Mapping[str, Collection[str]] = field(default_factory=dict)
     bind_keys: bool = False
     owners: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for kind, labels in self.allowed_groups.items():
+            if isinstance(labels, str):  # of which any part would be a label
+                raise ValueError(f"allowed_groups[{kind!r}] = {labels!r}: must be a list, such as [{labels!r}]")
 
     def apply_to(self, profiles: Iterable[Profile], grid: Grid) -> list[Profile]:
         """The profiles; nodes that may not take part lose their key and groups, with the reason in ``no_data``."""

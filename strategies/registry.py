@@ -14,7 +14,7 @@ from typing import ClassVar
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from .checks import MAX_NAME_LENGTH, require_integer, truncate
+from .checks import MAX_NAME_LENGTH, listing, require_integer, truncate
 from .profiles import Admission, ExampleLimits, Profile, in_key_order, profile_query, read_profile, with_distinct_keys
 from .records import Stateful, TooFewRepliesError
 from .samplers import draw, draw_generator, rounded_share
@@ -68,7 +68,7 @@ class HeldOut(Stateful):
         if not (self.share or self.keys):
             return []
         if self._chosen is None:
-            self._chosen = self._choose([node for node in profiles if not node.no_data and node.num_examples != 0])
+            self._chosen = self._choose(list(filter(_has_data, profiles)))
         return [node for node in in_key_order(profiles) if node.key in self._chosen]
 
     def holds(self, key: str) -> bool:
@@ -167,7 +167,7 @@ class NodeRegistry(Stateful):
 
     def with_examples(self) -> set[str]:
         """The keys of those that have training examples, or do not say how many."""
-        return {node.key for node in self._known.values() if not node.no_data and node.num_examples != 0}
+        return {node.key for node in self._known.values() if _has_data(node)}
 
     def connected(self, grid: Grid, *, held_out: bool = False) -> list[Profile]:
         """The connected nodes that have sent their profile, in the order of their keys. Waits as described above.
@@ -228,9 +228,9 @@ class NodeRegistry(Stateful):
         if silent:
             reasons.append(f"Connected, but no profile yet: {self._names(silent)}.")
         if idle:
-            reasons.append(f"Connected, but left out or without data to train on: {_shortened(idle)}.")
+            reasons.append(f"Connected, but left out or without data to train on: {listing(idle, _MAX_NAMES)}.")
         if resting:
-            reasons.append(f"Connected, but by their own rules not to work now: {_shortened(resting)}.")
+            reasons.append(f"Connected, but by their own rules not to work now: {listing(resting, _MAX_NAMES)}.")
         return reasons
 
     def _wait(self, grid: Grid) -> None:
@@ -297,10 +297,11 @@ class NodeRegistry(Stateful):
     def _names(self, nodes: Sequence[int]) -> str:
         """Text that names nodes without a profile and states how long ago each was queried."""
         seconds = {node: self.queries.seconds_since(node) for node in nodes}
-        return _shortened(
+        texts = (
             f"node {node} ({'not asked yet' if since is None else f'asked {since:.0f} s ago'})"
             for node, since in seconds.items()
         )
+        return listing(texts, _MAX_NAMES)
 
     def _warn(self, profile: Profile) -> None:
         """Warn once of a node whose key was claimed by a newer node."""
@@ -313,12 +314,6 @@ class NodeRegistry(Stateful):
 
 def _has_data(profile: Profile) -> bool:
     return not profile.no_data and profile.num_examples != 0
-
-
-def _shortened(keys: Iterable[str]) -> str:
-    keys = list(keys)
-    more = f" and {len(keys) - _MAX_NAMES} more" if len(keys) > _MAX_NAMES else ""
-    return ", ".join(keys[:_MAX_NAMES]) + more
 
 
 class ProfileQueries:

@@ -12,7 +12,7 @@ from flwr.common import log
 from . import wire
 from .aggregation import MetricMean, MetricRule
 from .arrays import Arrays, Buffers, nbytes, views, without
-from .checks import check_count, check_form, check_names, check_values, truncate
+from .checks import check_count, check_form, check_names, check_values, require_one_of, truncate
 from .compression import Compression
 from .mailbox import Arrival
 from .profiles import ExampleLimits, Profile
@@ -36,8 +36,7 @@ def weighting_of(name: str | Weighting) -> Weighting:
     """
     if not isinstance(name, str):
         return name
-    if name not in _WEIGHTINGS:
-        raise ValueError(f"weighting = {name!r}: must be one of {', '.join(_WEIGHTINGS)}")
+    require_one_of("weighting", name, _WEIGHTINGS)
     return _WEIGHTINGS[name]
 
 

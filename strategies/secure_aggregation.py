@@ -254,8 +254,8 @@ class SecureRound:
         question = asked_digest(messages[0].content, encoding, usual)
         for number in working:
             shares = [sealed[other][number] for other in senders[number]]
-            asked = {**self._asked(), "senders": senders[number], "shares": shares, **encoding_record(encoding)}
-            trains[number].content[wire.SECAGG] = ConfigRecord(asked)
+            asked = {"session": self._session, "senders": senders[number], "shares": shares}
+            trains[number].content[wire.SECAGG] = ConfigRecord({**asked, **encoding_record(encoding)})
         total, survivors = self._sum(cohort, encoding, [trains[number] for number in working])
         present = {n: [o for o in (n, *senders[n]) if o in survivors] for n in sealed}
         short = [n for n in sealed if len(present[n]) < threshold and (n in survivors or present[n])]
@@ -386,9 +386,6 @@ class SecureRound:
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    def _asked(self, **entries: Any) -> dict[str, Any]:
-        return {"session": self._session, **entries}
-
     def _ask(
         self, step: str, requests: Iterable[tuple[int, ConfigRecord, Mapping[str, Any]]]
     ) -> dict[int, tuple[Profile, ConfigRecord]]:
@@ -396,8 +393,8 @@ class SecureRound:
         messages = []
         for node, config, entries in requests:
             named = {name: config[name] for name in (wire.SERVER_ROUND, wire.ATTEMPTS) if name in config}
-            asked = self._asked(step=step, **entries)
-            content = RecordDict({wire.CONFIG: ConfigRecord(named), wire.SECAGG: ConfigRecord(asked)})
+            asked = ConfigRecord({"session": self._session, "step": step, **entries})
+            content = RecordDict({wire.CONFIG: ConfigRecord(named), wire.SECAGG: asked})
             messages.append(Message(content, node, wire.SECAGG_QUERY))
         begun, answers, uploaded = self._clock.now(), {}, 0
         for arrival in self._loop.send(self._grid, messages, self._limit):

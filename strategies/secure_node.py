@@ -36,6 +36,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from . import wire
 from .arrays import shared_record, to_record, views, without
+from .checks import require_one_of
 from .compression import Next, declared_buffers
 from .masking import SHARE_BYTES, Cohort, Encoding, mask, new_key, public_key, seal, split_secret, unseal
 
@@ -121,8 +122,7 @@ class SecureRules:
     secagg_peers: str = ""
 
     def __post_init__(self) -> None:
-        if self.secagg not in ("optional", "required"):
-            raise ValueError(f"node config secagg = {self.secagg!r}: must be 'optional' or 'required'")
+        require_one_of("node config secagg", self.secagg, ("optional", "required"))
         if type(self.secagg_min_cohort) is not int or self.secagg_min_cohort < 3:
             raise ValueError(f"node config secagg-min-cohort = {self.secagg_min_cohort!r}: must be an integer from 3")
         share = self.secagg_min_threshold
@@ -310,7 +310,8 @@ class _Node:
                 f"noise = {encoding.noise:g} of each node: the run promises {least_noise:g} of the sum"
             )
         dtype = encoding.dtype(len(cohort.keys))
-        received = without(views(shared_record(self.message.content)), self._untrained())
+        untrained = wire.names_in(self.message.content.get(wire.CONFIG), wire.UNTRAINED)
+        received = without(views(shared_record(self.message.content)), untrained)
         buffers = declared_buffers(self.message)
         encoding.check_arrays(received, buffers)
         asked = asked_digest(self.message.content, encoding, config_digest(self.context.run_config))
@@ -348,7 +349,7 @@ class _Node:
                 f"{len(survivors)} nodes are in the sum: at least {_int(state, 'threshold')} must be"
             )
         held = dict(zip(members, _list(state, "held"), strict=True))
-        self._forget()
+        self._keep(step="done")  # no more of a session than when it was
         seeds = [held[node][SHARE_BYTES:] for node in survivors]
         return {"of-survivors": seeds, "of-dropped": [held[node][:SHARE_BYTES] for node in dropped]}
 
@@ -390,13 +391,6 @@ class _Node:
     def _keep(self, state: Mapping[str, Any] | None = None, **changes: Any) -> None:
         facts = {"round": self.round, "attempts": self.attempts, **changes}
         self.context.state[_STATE] = ConfigRecord({**(state or {}), **facts})
-
-    def _forget(self) -> None:
-        """Keep no more of a session than when it was."""
-        self._keep(step="done")
-
-    def _untrained(self) -> list[str]:
-        return wire.names_in(self.message.content.get(wire.CONFIG), wire.UNTRAINED)
 
     # -- signatures -------------------------------------------------------------------------------------------------
 

@@ -65,12 +65,9 @@ class PowerCutError(Exception):
     """Ends a run in the middle."""
 
 
-def assert_resumes_alike(
-    make: Callable[[], Any], app: ClientApp, arrays: Any, *, num_nodes: int, num_rounds: int, cut: int
-) -> None:
-    """A run that was cut off in round ``cut`` and resumed ends bit for bit as an undisturbed one."""
+def assert_resumes_alike(make: Callable[[], Any], app: ClientApp, arrays: Any, *, cut: int, **options: Any) -> None:
+    """A run that was cut off in round ``cut`` and resumed ends bit for bit as an undisturbed one, and stays so."""
     whole, parts = MemoryCheckpoints(), MemoryCheckpoints()
-    options = {"num_nodes": num_nodes, "num_rounds": num_rounds}
     undisturbed = federate(make(), app, arrays, checkpoints=whole, **options)
 
     def stop(report: Any) -> None:
@@ -80,8 +77,12 @@ def assert_resumes_alike(
     with suppress(PowerCutError):
         federate(make(), app, arrays, checkpoints=parts, on_round=stop, **options)
     assert parts.latest().round == cut - 1
-    resumed = federate(make(), app, arrays, checkpoints=parts, resume=True, **options)
-    assert same_bits(arrays_of(resumed.arrays), arrays_of(undisturbed.arrays))
-    assert resumed.train_metrics_clientapp == undisturbed.train_metrics_clientapp
-    assert same_bits(parts.latest().arrays, whole.latest().arrays)
-    assert parts.latest().facts == whole.latest().facts
+    for rounds in (options["num_rounds"], 0):
+        reports: list[Any] = []
+        resumed = federate(make(), app, arrays, checkpoints=parts, resume=True, on_round=reports.append, **options)
+        assert [report.round for report in reports] == [*range(cut, rounds + 1)]
+        assert same_bits(arrays_of(resumed.arrays), arrays_of(undisturbed.arrays))
+        for history in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+            assert getattr(resumed, history) == getattr(undisturbed, history)
+        assert same_bits(parts.latest().arrays, whole.latest().arrays)
+        assert parts.latest().facts == whole.latest().facts

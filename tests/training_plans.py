@@ -19,15 +19,10 @@ def toy_model():
         return ToyModel()
 
 
-def train(model, *plan, scale=1.0):
+def train(model, *plan):
     """Returns what was trained, and the arrays after it."""
     torch.manual_seed(7)
-    trained = run_plan(
-        model,
-        plan,
-        lambda batch_size: TASK.batches(DATA, "train", batch_size),
-        lambda net, batch: scale * TASK.loss(net, batch),
-    )
+    trained = run_plan(model, plan, lambda batch_size: TASK.batches(DATA, "train", batch_size), TASK.loss)
     return trained, get_arrays(model, model.state_dict())
 
 

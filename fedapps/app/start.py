@@ -27,7 +27,7 @@ from fedapps.runs.champions import Registry
 from fedapps.runs.run_folder import STARTED, RunFolder, read_config, read_label, read_object
 from fedapps.strategies import BaseStrategy, Snapshot
 from fedapps.strategies.arrays import from_record, to_record
-from fedapps.strategies.checks import check_reply
+from fedapps.strategies.checks import check_arrays
 from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel
 
@@ -193,6 +193,6 @@ def started_arrays(config: Config, strategy: BaseStrategy, initial: ArrayRecord)
             "does not send it: start with the method that trained the model"
         )
     arrays = {name: state[name].numpy() for name in shared if name in state}
-    if mismatch := check_reply(from_record(shared), arrays, 1):
+    if mismatch := check_arrays(from_record(shared), arrays):
         raise ValueError(f"start = {config.run.start!r}: the model does not fit: {mismatch}")
     return ArrayRecord({**initial, **to_record(arrays)})

@@ -19,7 +19,7 @@ from .. import wire
 from ..aggregation import Aggregate
 from ..arrays import Arrays, check_alike, in_blocks, to_record
 from ..base import BaseStrategy
-from ..checks import require_positive
+from ..checks import require_one_of, require_positive
 from ..profiles import Profile
 from ..records import RoundStep
 from ..replies import Reply
@@ -65,8 +65,7 @@ class AdaptiveRates(BaseStrategy):
     def __init__(self, *, granularity: Granularity = "tensor", power: float = 1.0, **base: Any) -> None:
         super().__init__(**base)
         require_positive("power", power)
-        if granularity not in get_args(Granularity):
-            raise ValueError(f"granularity = {granularity!r}: must be 'tensor' or 'parameter'")
+        require_one_of("granularity", granularity, get_args(Granularity))
         self.granularity = granularity
         self.power = power
         self.rates: Arrays = {}

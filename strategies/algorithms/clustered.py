@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..aggregation import Aggregate
 from ..arrays import Arrays, select
-from ..checks import require_integer
+from ..checks import require_integer, require_one_of
 from ..optimizers import SGD
 from ..profiles import Profile
 from ..replies import Reply
@@ -203,8 +203,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
             require_integer(name, value, least=least)
         if not 0 <= threshold < np.inf or (num_clusters > 0) == (threshold > 0):
             raise ValueError(f"num_clusters = {num_clusters}, threshold = {threshold}: set exactly one of them above 0")
-        if linkage not in get_args(Linkage):
-            raise ValueError(f"linkage = {linkage!r}: must be one of {', '.join(get_args(Linkage))}")
+        require_one_of("linkage", linkage, get_args(Linkage))
         _scipy_hierarchy()
         self.num_clusters, self.threshold, self.linkage = num_clusters, threshold, linkage
         self.first, self.every = first, every
@@ -245,10 +244,6 @@ class ClusteredFedAvg(HierarchicalFedAvg):
             shared = self.tiers.average()
         self._info = {**self._info, "nodes": dict(sorted(Counter(self.labels.values()).items())), "clustered": due}
         return shared
-
-    def round_info(self) -> dict[str, Any]:
-        """As in :class:`HierarchicalFedAvg`, with the number of nodes per cluster and whether the round clustered."""
-        return self._info
 
     def _cluster(self) -> None:
         for profile in self.registry.known.values():

@@ -5,6 +5,7 @@ https://arxiv.org/abs/2111.04263.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,8 +62,8 @@ class FedDyn(BaseStrategy):
 
     def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
         super().__init__(**base)
-        if not alpha >= 0:
-            raise ValueError(f"alpha = {alpha}: must be at least 0")
+        if not 0 <= alpha < inf:
+            raise ValueError(f"alpha = {alpha}: must be finite and at least 0")
         if self.server_optimizer != SGD(1.0):
             raise ValueError(
                 f"server_optimizer = {self.server_optimizer}: must be SGD(1.0), because {self.equal_weights}; leave it "

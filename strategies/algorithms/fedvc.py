@@ -21,7 +21,7 @@ from ..checks import require_integer
 from ..privacy import CentralPrivacy
 from ..profiles import Profile, in_key_order
 from ..records import RoundStep
-from ..samplers import Sampler, draw_by_size, draw_generator, sizes_of
+from ..samplers import ProportionalToSize, Sampler, draw_generator, sizes_of
 
 
 class VirtualClients(BaseStrategy):
@@ -121,7 +121,7 @@ class VirtualClients(BaseStrategy):
 
 
 @dataclass(frozen=True)
-class IndependentDraws(Sampler):
+class IndependentDraws(ProportionalToSize):
     """Nodes drawn with replacement, with probabilities n_k / Σ n proportional to their numbers of examples.
 
     Unlike other samplers, this one can return a node several times, in consecutive positions. It is for strategies that
@@ -142,14 +142,6 @@ class IndependentDraws(Sampler):
         A parameter is out of range.
     """
 
-    count: int
-    seed: int = 0
-    by_reports: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_integer("count", self.count, least=1)
-        require_integer("seed", self.seed, least=0)
-
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         ordered = in_key_order(profiles)
         sizes = np.array(sizes_of(ordered), np.float64)
@@ -158,6 +150,3 @@ class IndependentDraws(Sampler):
         generator = draw_generator(self.seed, purpose, server_round)
         drawn = generator.choice(len(ordered), size=self.count, p=sizes / sizes.sum())
         return [ordered[index] for index in sorted(drawn.tolist())]
-
-    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
-        return draw_by_size(free, count, draw_generator(self.seed, purpose, number, "further"))

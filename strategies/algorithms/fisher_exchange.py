@@ -27,7 +27,7 @@ from .. import wire
 from ..aggregation import Aggregate
 from ..arrays import Arrays, check_alike, in_blocks, is_float, to_record
 from ..base import BaseStrategy
-from ..checks import stage_of
+from ..checks import require_one_of, stage_of
 from ..profiles import Profile
 from ..records import RoundStep
 from ..replies import Reply, read_arrays
@@ -112,8 +112,9 @@ class FisherExchange(BaseStrategy):
         self.own_past = _weight("own_past", own_past)
         self.others_past = _weight("others_past", others_past)
         self.others_now = _weight("others_now", others_now)
-        self.anchors = _choice("anchors", anchors, get_args(Anchors))
-        self.estimator = _choice("estimator", estimator, get_args(wire.FisherEstimator))
+        require_one_of("anchors", anchors, get_args(Anchors))
+        require_one_of("estimator", estimator, get_args(wire.FisherEstimator))
+        self.anchors, self.estimator = anchors, estimator
         self.stage = 0
         # θ and F ≥ 0 of the last accepted reply of each node, in the dtypes of the model, and (P, L) of its past
         self._now: dict[str, Sequence[Arrays]] = {}
@@ -233,12 +234,6 @@ def _weight(key: str, value: float) -> float:
     if not (isfinite(value) and value >= 0):
         raise ValueError(f"{key} = {value!r}: must be a finite number, at least 0 (0 disables the penalty)")
     return float(value)
-
-
-def _choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{key} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
-    return value
 
 
 @dataclass(frozen=True)

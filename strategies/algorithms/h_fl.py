@@ -21,6 +21,7 @@ from .. import wire
 from ..aggregation import Aggregate, IntegerPolicy, StreamingMean
 from ..arrays import Arrays, Buffers, check_alike, to_record
 from ..base import BaseStrategy
+from ..checks import require_one_of
 from ..optimizers import SGD, ServerOptimizer
 from ..profiles import Profile, check_group
 from ..records import RoundStep, flat, nested
@@ -332,8 +333,7 @@ class HierarchicalFedAvg(BaseStrategy):
         self.evaluate_shared = evaluate_shared
         factories = cluster_optimizers if cluster_optimizers is not None else [SGD for _ in groups]
         _check(groups, intervals, factories)
-        if cluster_weights not in get_args(ClusterWeights):
-            raise ValueError(f"cluster_weights = {cluster_weights!r}: must be 'equal' or 'replies'")
+        require_one_of("cluster_weights", cluster_weights, get_args(ClusterWeights))
         if not 0 < max_weight <= 1:
             raise ValueError(f"max_weight = {max_weight!r}: must be above 0 and at most 1 (1 = no cap)")
         self.groups = tuple(groups)
@@ -425,7 +425,10 @@ class HierarchicalFedAvg(BaseStrategy):
         return self.tiers.average()
 
     def round_info(self) -> dict[str, Any]:
-        """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first."""
+        """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first.
+
+        Of clusters that are found, also the number of their nodes, and whether the round has found them.
+        """
         return self._info
 
 

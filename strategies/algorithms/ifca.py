@@ -140,9 +140,9 @@ def drawn(arrays: Arrays, seed: list[int], spread: float, buffers: Buffers) -> A
     """
     other = dict(arrays)
     for name, array in buffers.parameters(arrays).items():
-        mean, deviation = array.mean(dtype=np.float64), array.std(dtype=np.float64)
-        noise = np.random.default_rng([*seed, crc32(name.encode())]).normal(scale=deviation, size=array.shape)
-        if spread and deviation:
+        if spread and array.size and (deviation := array.std(dtype=np.float64)):
+            mean = array.mean(dtype=np.float64)
+            noise = np.random.default_rng([*seed, crc32(name.encode())]).normal(scale=deviation, size=array.shape)
             moved = mean + np.sqrt(1 - spread**2) * (array - mean) + spread * noise
             other[name] = np.asarray(moved, dtype=array.dtype)
     return other

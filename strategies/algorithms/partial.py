@@ -101,14 +101,14 @@ class TrainedInTurn(BaseStrategy):
     Raises
     ------
     ValueError
-        ``still`` is empty, or another argument is out of range; in the first round that needs it, a pattern that
-        matches no shared array.
+        ``still`` is empty or no list of lists, or another argument is out of range; in the first round that needs it, a
+        pattern that matches no shared array.
     """
 
     def __init__(self, *, still: Sequence[Sequence[str]], **base: Any) -> None:
         super().__init__(**base)
-        if not still:
-            raise ValueError("still = []: must have the patterns of at least one round")
+        if not still or any(isinstance(patterns, str) for patterns in still):
+            raise ValueError(f"still = {still!r}: must have a list of patterns for each of at least one round")
         self.still = tuple(tuple(patterns) for patterns in still)
 
     def untrained(self, server_round: int, names: Sequence[str]) -> Sequence[str]:

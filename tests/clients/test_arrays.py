@@ -70,7 +70,9 @@ def test_kept_rows_are_the_first_of_a_model_that_has_more() -> None:
     assert np.array_equal(model.weight.detach().numpy(), np.concatenate([np.ones((2, 2)), before[2:]]))
 
 
-@pytest.mark.parametrize("shape", [(4, 2), (2, 3), (3,)])
-def test_kept_arrays_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"(?s)does not fit the model.*weight: kept with shape"):
-        load_rows(nn.Embedding(3, 2), {"weight": np.ones(shape, np.float32)})
+@pytest.mark.parametrize(
+    ("name", "shape"), [("weight", (4, 2)), ("weight", (2, 3)), ("weight", (2,)), ("weight", ()), ("bias", ())]
+)
+def test_kept_arrays_of_another_shape_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)does not fit the model.*{name}: kept with shape"):
+        load_rows(nn.Linear(2, 3), {name: np.ones(shape, np.float32)})

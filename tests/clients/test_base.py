@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.arrays import get_arrays
-from fedapps.clients.base import FederatedClient
 from fedapps.clients.state import DiskState
 from fedapps.tasks.base import DataError, evaluated
 from toy_nodes import NAMES, SETTINGS, at, initial, staged
@@ -26,16 +25,9 @@ def make(tmp_path):
     """Clients of partition 1, each with a fresh state unless one is given."""
     numbers = itertools.count()
 
-    def client(state=None, *, partition=1, options=None, seed=3, **more):
-        task = ToyTask(options)
-        return FederatedClient(
-            task,
-            task.data(partition),
-            state or DiskState(tmp_path / "run" / f"node-{next(numbers)}"),
-            seed=seed,
-            device=torch.device("cpu"),
-            **more,
-        )
+    def client(state=None, *, parts=(), partition=1, options=None, **more):
+        task, state = ToyTask(options), state or tmp_path / "run" / f"node-{next(numbers)}"
+        return node_of(state, *parts, task=task, data=task.data(partition), **more)
 
     return client
 

@@ -71,12 +71,6 @@ def test_a_missing_folder_is_an_error_that_names_it(node_config, data_dir, what,
         source(node_config, tmp_path, data_dir=data_dir)
 
 
-def test_a_folder_of_too_few_nodes_is_the_tasks_error(folders):
-    own, _, cache = folders
-    with pytest.raises(DataError, match="no data for node 1 of 3"):
-        source(PARTITION, cache, data_dir=own).load(TASK)
-
-
 def test_pooled_data_are_those_of_all_nodes_and_refused_on_an_own_folder(folders):
     own, shared, cache = folders
     assert source(PARTITION, cache, data_dir=shared).pooled(TASK).count("train") == 4 * 6

@@ -43,11 +43,15 @@ def test_two_nodes_by_hand():
     assert [(one.steps, one.loss) for one in found] == [(2, pytest.approx(0.72)), (1, pytest.approx(9.0))]
 
 
-def test_each_gradient_is_clipped_by_itself():
-    """Gradients 4 and 2, clipped to 2.5 at rate 0.1."""
-    jobs = [scalar_job(1.0, 4.0, steps=1, clip_norm=2.5), scalar_job(1.0, 2.0, steps=1, clip_norm=2.5)]
-    train_jobs(jobs, [state(0), state(1)])
+@pytest.mark.parametrize("double", [False, True])
+def test_each_gradient_is_clipped_by_itself(double):
+    """Gradients 4 and 2, clipped to 2.5 at rate 0.1; also of parameters without dimensions and of double precision."""
+    jobs = [scalar_job(1.0, slope, steps=1, clip_norm=2.5) for slope in (4.0, 2.0)]
+    for one in jobs if double else ():
+        one.model.w = torch.nn.Parameter(one.model.w.detach().double().reshape(()))
+    found = train_jobs(jobs, [state(0), state(1)])
     assert [one.model.w.item() for one in jobs] == pytest.approx([0.75, 0.8])
+    assert [one.loss for one in found] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("alone", ["", "it does not want to"])
@@ -59,15 +63,6 @@ def test_the_steps_of_each_node_count_for_its_own_limits(alone):
     *trained_fully, refused = train_jobs(jobs, [state(number) for number in range(3)])
     assert [one.steps for one in trained_fully] == [2, 2]
     assert "takes at most 1 optimizer steps" in str(refused)
-
-
-def test_parameters_without_dimensions_and_of_double_precision():
-    jobs = [scalar_job(1.0, 4.0, steps=1, clip_norm=2.5), scalar_job(1.0, 2.0, steps=1, clip_norm=2.5)]
-    for one in jobs:
-        one.model.w = torch.nn.Parameter(one.model.w.detach().double().reshape(()))
-    found = train_jobs(jobs, [state(0), state(1)])
-    assert [one.model.w.item() for one in jobs] == pytest.approx([0.75, 0.8])
-    assert [one.loss for one in found] == [2.0, 1.0]
 
 
 def test_each_node_has_its_own_prior_rate_and_learning_rate():

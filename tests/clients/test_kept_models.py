@@ -97,28 +97,39 @@ def test_a_file_system_without_links_is_an_error_and_does_not_fill_up(tmp_path, 
     assert names(tmp_path) == []
 
 
-def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)  # the process that wrote is gone
-    left = set()
-    for write in count():
-        kept = KeptModels(tmp_path / str(write))
-        for number in (1, 2):
-            kept.keep(of_round(number), "train")
-        finished = False
-        with killed_before(write) as changes:
-            try:
-                kept.keep(of_round(3), "train")
+def kills(folder, begin, step):
+    """Take a step that is killed before each of its changes in turn, and at last is not; yields what it left.
+
+    ``step`` is called with what ``begin`` returns for a folder of its own.
+    """
+    finished = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atomic, "still_runs", lambda pid, started: False)  # the process that wrote is gone
+        for write in count():
+            begun = begin(folder / str(write))
+            with killed_before(write) as changes, suppress(KilledError):
+                step(begun)
                 finished = True
-            except KilledError:
-                pass
+            yield begun, changes
+            if finished:
+                return
+
+
+def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp_path):
+    def begin(folder):
+        for number in (1, 2):
+            KeptModels(folder).keep(of_round(number), "train")
+        return KeptModels(folder)
+
+    left, kinds = set(), set()
+    for kept, changes in kills(tmp_path, begin, lambda kept: kept.keep(of_round(3), "train")):
         left.add(current(kept.folder))
+        kinds |= {*changes}
         kept.keep(of_round(4), "train")
         assert current(kept.folder) == 4
         assert len(names(kept.folder)) == 3, "two models and the link"
-        if finished:
-            break
     assert left == {2, 3}
-    assert {"open", "os.mkdir", "os.rename", "os.symlink"} <= set(changes)
+    assert {"open", "os.mkdir", "os.rename", "os.symlink"} <= kinds
 
 
 def test_a_link_that_has_changed_leads_to_a_model_also_if_it_cannot_be_put_on_the_disk(tmp_path, monkeypatch):
@@ -162,23 +173,20 @@ def test_models_of_another_registry_of_the_same_name_are_replaced(tmp_path):
     assert (second.use(2), second.use(3), first.use(3)) == (2, 3, 0)
 
 
-def test_a_node_that_is_killed_while_it_changes_to_another_registry_does_not_take_one_model_for_another(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)
+def test_a_node_that_is_killed_while_it_changes_to_another_registry_does_not_take_one_model_for_another(tmp_path):
+    def begin(folder):
+        first, second = (KeptModels(folder, label) for label in ("champions-1a", "champions-2b"))
+        promote(first, 1)
+        return first, second
+
+    def promote_second(both):
+        both[1].keep(of_round(2), "generation1", check=lambda folder: None)
+
     left = set()
-    for write in count():
-        first, second = (KeptModels(tmp_path / str(write), label) for label in ("champions-1a", "champions-2b"))
-        first.keep(of_round(1), "generation1", check=lambda folder: None)
-        finished = False
-        with killed_before(write), suppress(KilledError):
-            second.keep(of_round(2), "generation1", check=lambda folder: None)
-            finished = True
+    for (first, second), _ in kills(tmp_path, begin, promote_second):
         left.add((current(first.folder), first.use(1), second.use(1)))
-        second.keep(of_round(2), "generation1", check=lambda folder: None)
+        promote_second((first, second))
         assert (current(first.folder), first.use(1), second.use(1)) == (2, 0, 1)
-        if finished:
-            break
     # the model of a registry, or one that is taken for none and sent again
     assert left == {(1, 1, 0), (1, 0, 0), (2, 0, 0), (2, 0, 1)}
 
@@ -195,35 +203,29 @@ def test_a_model_that_the_node_refuses_leaves_nothing(tmp_path):
     assert names(tmp_path) == ["current", "round-000001-generation1"]
 
 
-@pytest.mark.parametrize("step", ["promotion", "rollback", "promotion after a rollback"])
-def test_a_node_that_is_killed_at_any_moment_of_a_promotion_or_a_rollback_uses_one_model(tmp_path, monkeypatch, step):
-    monkeypatch.setattr(atomic, "still_runs", lambda pid, started: False)
-    before, after = {"promotion": (2, 3), "rollback": (2, 1), "promotion after a rollback": (1, 3)}[step]
-    left = set()
-    for write in count():
-        kept = KeptModels(tmp_path / str(write))
+@pytest.mark.parametrize(
+    ("before", "after"), [(2, 3), (2, 1), (1, 3)], ids=["promotion", "rollback", "promotion after a rollback"]
+)
+def test_a_node_that_is_killed_at_any_moment_of_a_promotion_or_a_rollback_uses_one_model(tmp_path, before, after):
+    def begin(folder):
+        kept = KeptModels(folder)
         promote(kept, 1)
         promote(kept, 2)
         kept.use(before)
-        finished = False
-        with killed_before(write):
-            try:
-                if step == "rollback":
-                    kept.use(after)
-                else:
-                    promote(kept, after)
-                finished = True
-            except KilledError:
-                pass
+        return kept
+
+    def step(kept):
+        if kept.use(after) != after:  # as the server does when it finds the node
+            promote(kept, after)
+
+    left = set()
+    for kept, _ in kills(tmp_path, begin, step):
         left.add(current(kept.folder))
         for folder in kept.folder.glob("round-*"):  # any of them could be gone back to
             assert TrainedModel.read(folder, {"lqr": LqrTask}.__getitem__).origin.round in (1, 2, 3)
-        if kept.use(after) != after:  # as the server does when it finds the node
-            promote(kept, after)
+        step(kept)
         assert current(kept.folder) == after
         assert kept.use(before) == before
-        if finished:
-            break
     assert left == {before, after}
 
 

@@ -38,13 +38,6 @@ def test_the_newest_version_before_a_round_comes_back(state):
     assert loaded == {1: None, 2: 1, 3: 2, 4: 2, 5: 2, 6: 5, 7: 5}
 
 
-def test_a_repeated_round_replaces_its_version(state):
-    state.save(1, of(1), 0)
-    state.save(2, of(2), 0)
-    state.save(2, of(22), 0)
-    assert (version_in(state.load(2)), version_in(state.load(3))) == (1, 22)
-
-
 def test_versions_that_no_server_can_ask_for_are_forgotten(state):
     for server_round in (1, 2, 3, 4):
         state.save(server_round, of(server_round), durable_round=0)
@@ -79,12 +72,6 @@ def test_the_state_of_a_run_is_only_read(tmp_path):
     assert version_in(stored.load(4, second)) == 2
     with pytest.raises(ValueError, match=r"round-000004.safetensors is damaged"):
         stored.load(5, second)
-
-
-def test_the_only_version_of_a_node_that_seldom_trains_is_kept(state):
-    state.save(2, of(2), durable_round=1)
-    state.save(50, of(50), durable_round=49)
-    assert version_in(state.load(50)) == 2
 
 
 @pytest.mark.parametrize("make", [lambda path: DiskState(path), lambda path: ContextState(RecordDict())])
@@ -163,13 +150,6 @@ def test_a_damaged_file_is_put_aside_and_the_older_version_used(tmp_path, caplog
     caplog.clear()
     assert version_in(state.load(3)) == 1  # and nobody is warned twice
     assert not caplog.records
-
-
-def test_when_all_is_damaged_there_is_no_version(tmp_path):
-    state = DiskState(tmp_path)
-    state.save(1, of(1), 0)
-    (tmp_path / "round-000001.safetensors").write_bytes(b"rubbish")
-    assert state.load(2) is None
 
 
 def test_a_full_disk_leaves_the_old_version(tmp_path):

@@ -54,18 +54,6 @@ def test_two_steps_of_sgd_by_hand():
     assert (trained.steps, trained.loss) == (2, pytest.approx(0.5 * 4 * 0.6**2))  # of the last epoch
 
 
-def test_two_steps_of_adam_by_hand():
-    w, m, v = 1.0, 0.0, 0.0
-    for step in (1, 2):
-        gradient = 4 * w
-        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-        w -= 0.1 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
-    model = Scalar(1.0)
-    scalar_training(model, phase())
-    assert model.w.item() == pytest.approx(w, rel=1e-6)
-    assert w == pytest.approx(0.8, abs=0.001)  # two steps of nearly the learning rate
-
-
 def test_a_prior_adds_its_gradient():
     model = Scalar(1.0)
     prior = QuadraticPrior.around({"w": torch.tensor([3.0])}, 2.0)
@@ -113,12 +101,6 @@ def test_no_optimizer_and_no_check_of_a_network_imports_torchs_compiler():
     """Its import takes as long as that of torch."""
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_one_step_of_adamw_by_hand():
-    model = Scalar(1.0)
-    scalar_training(model, phase(optimizer="adamw", epochs=1, weight_decay=0.3))
-    assert model.w.item() == pytest.approx(1 - 0.1 * 0.3 * 1 - 0.1)  # decayed, then a first step of the learning rate
 
 
 @pytest.mark.parametrize(
@@ -231,10 +213,9 @@ def test_an_unknown_optimizer_is_an_error():
 # -- divergence ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learning_rate", [1e30])
-def test_divergence_is_told(learning_rate):
+def test_divergence_is_told():
     with pytest.raises(DivergedError, match=r"after 4 steps at learning rate 1e\+30: lower the learning rate"):
-        train(toy_model(), phase(optimizer="sgd", learning_rate=learning_rate))
+        train(toy_model(), phase(optimizer="sgd", learning_rate=1e30))
 
 
 def test_poisoned_data_are_told():
@@ -278,12 +259,6 @@ def test_it_is_torchs_schedule_also_across_rounds(losses, patience, cut):
         assert mine.learning_rate == optimizer.param_groups[0]["lr"]
 
 
-def test_nothing_kept_is_a_fresh_start():
-    plateau = Plateau(2, 0.5, 0.0, 1.0)
-    plateau.resume({})
-    assert (plateau.learning_rate, plateau.stale) == (1.0, 0)
-
-
 @pytest.mark.parametrize("length", [{"epochs": 3}, {"epochs": 1, "steps": 5}])
 def test_training_asks_after_every_epoch_and_steps_at_the_new_rate(length):
     task, model, asked = ToyTask(), ToyModel(), []
@@ -309,8 +284,6 @@ def test_training_asks_after_every_epoch_and_steps_at_the_new_rate(length):
 # What makes a step of local training smaller: a clipped gradient, a falling rate, rates per parameter.
 
 
-PARAMETERS = ["encoder.weight", "head.weight", "head.bias"]
-
 # -- the size of the gradient and of the rate ------------------------------------------------------------------
 
 
@@ -334,15 +307,6 @@ def test_the_norm_is_of_all_trainable_parameters_with_the_prior():
     assert [model[name].item() for name in ("v", "w", "frozen")] == [pytest.approx(-0.6), pytest.approx(-0.8), 1.0]
 
 
-@settings(max_examples=25, deadline=None)
-@given(clip_norm=st.floats(1e-3, 10))
-def test_no_step_of_sgd_is_longer_than_the_clipped_gradient(clip_norm):
-    start = get_arrays(toy_model(), PARAMETERS)
-    end = train(toy_model(), phase(optimizer="sgd", steps=1, clip_norm=clip_norm, learning_rate=1.0))[1]
-    moved = np.sqrt(sum(float(np.square(end[name] - start[name]).sum()) for name in PARAMETERS))
-    assert moved <= clip_norm * (1 + 1e-4)
-
-
 @pytest.mark.parametrize("changes", [{"epochs": 4}, {"epochs": 0, "steps": 4}])
 def test_the_rate_falls_linearly_to_zero(changes):
     """Against torch's scheduler: the n-th of n steps still has the rate / n, the next one would have none."""
@@ -350,15 +314,12 @@ def test_the_rate_falls_linearly_to_zero(changes):
     scalar_training(model, phase(optimizer="sgd", linear_decay=True, **changes))
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=4)
-    by_hand = 1.0
-    for step in range(4):
-        by_hand -= 0.1 * (4 - step) / 4 * 4 * by_hand
+    for _ in range(4):
         optimizer.zero_grad()
         (2 * theirs.w**2).sum().backward()
         optimizer.step()
         schedule.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
-    assert model.w.item() == pytest.approx(by_hand, rel=1e-6)
     assert model.w.item() == pytest.approx(theirs.w.item(), rel=1e-6)
 
 
@@ -377,11 +338,6 @@ def test_the_decay_knows_how_many_batches_an_epoch_has():
     assert run(linear_decay=True).steps == run().steps == 4
     assert seen == [4, 2, 4, 2] * 2
     assert train(toy_model(), phase(linear_decay=True, epochs=0))[0].steps == 0
-
-
-def test_a_single_step_of_a_decaying_rate_has_all_of_it():
-    plain = train(toy_model(), phase(steps=1))[1]
-    assert same_bits(train(toy_model(), phase(steps=1, linear_decay=True))[1], plain)
 
 
 # -- rates -----------------------------------------------------------------------------------------------------
@@ -443,13 +399,3 @@ def test_a_rate_moves_its_share_of_the_step(rate, others, optimizer):
         moved = start[name] + scale.numpy() * (full[name].astype(float) - start[name])
         np.testing.assert_allclose(part[name], moved, rtol=1e-6, atol=1e-7)
     assert part["head.bias"].tobytes() == full["head.bias"].tobytes()
-
-
-def test_adam_cancels_scaled_gradients_but_not_rates():
-    start = get_arrays(toy_model(), toy_model().state_dict())
-    plain = train(toy_model(), phase(steps=1))[1]
-    scaled = train(toy_model(), phase(steps=1), scale=0.25)[1]
-    slowed = train(toy_model(), phase(steps=1, rates={"head.bias": torch.tensor(0.25)}))[1]
-    np.testing.assert_allclose(scaled["head.bias"], plain["head.bias"], rtol=1e-5)
-    step = plain["head.bias"] - start["head.bias"]
-    np.testing.assert_allclose(slowed["head.bias"] - start["head.bias"], 0.25 * step, rtol=1e-4)

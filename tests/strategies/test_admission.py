@@ -2,9 +2,7 @@
 
 import logging
 
-import numpy as np
 import pytest
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.callbacks import Run
 from fedapps.strategies.profiles import Admission, ExampleLimits, Profile
@@ -76,18 +74,6 @@ def test_the_state_of_a_strategy_binds_no_key_in_another_run():
     assert keys(after.registry, Grid(n9=("car-7's new one", {"key": "car-7"}))) == {9: "car-7"}
 
 
-def test_nobody_gets_the_fisher_entry_of_an_absent_node():
-    """What the server keeps under a key is sent, without that node's own part, to whoever has the key."""
-    strategy = FisherExchange(others_now=1.0, admission=Admission(bind_keys=True))
-    grid = Grid(n8=("car-7's", {"key": "car-7"}), n9=("car-9's", {"key": "car-9"}))
-    keys(strategy.registry, grid)
-    one = {"w": np.ones(2)}
-    strategy._now = {"car-7": (one, one), "car-9": (one, one)}
-    del grid.nodes[8]
-    grid.nodes[2] = ("thief's", {"key": "car-7"})
-    assert [(node.node_id, node.key) for node in strategy.profiles(grid)] == [(9, "car-9")]
-
-
 def test_a_node_whose_public_key_flower_does_not_give_is_left_out():
     (node,) = Admission(bind_keys=True).apply_to([Profile(1, "a")], object())
     assert node.no_data == "Flower gives no public key of this node, which binding keys to nodes needs"
@@ -114,6 +100,11 @@ CITIES = {"city": {"berlin", "tokyo"}}
 def test_a_node_of_a_group_that_is_not_allowed_is_left_out(groups, reason):
     (node,) = Admission(CITIES).apply_to([Profile(1, "a", 5, groups)], Grid())
     assert node == (Profile(1, "node-1", no_data=reason) if reason else Profile(1, "a", 5, groups))
+
+
+def test_a_single_label_is_no_list_of_which_each_part_may_take_part():
+    with pytest.raises(ValueError, match=r"allowed_groups\['city'\] = 'rome': must be a list, such as"):
+        Admission({"city": "rome"})
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=12))

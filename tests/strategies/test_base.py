@@ -288,6 +288,7 @@ def test_who_joins_in_a_round_is_asked_when_there_is_room(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "least"), [("in_flight", 1), ("min_nodes", 1), ("min_replies", 0)])
-def test_numbers_that_are_too_small_are_refused(name, least):
-    with pytest.raises(ValueError, match=f"{name} = {least - 1}: must be at least {least}"):
-        BaseStrategy(**{name: least - 1})
+def test_numbers_that_are_too_small_or_no_integers_are_refused(name, least):
+    for wrong in (least - 1, 2.5, "3"):
+        with pytest.raises(ValueError, match=f"{name} = {wrong!r}: must be an integer of at least {least}"):
+            BaseStrategy(**{name: wrong})

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from fedapps.strategies.aggregation import StreamingMean, stretched
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
@@ -17,7 +16,7 @@ from fedapps.strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from fedapps.strategies.privacy import CentralPrivacy, clip_update
 from fedapps.strategies.robust import Krum, Median, MultiKrum, TrimmedMean
 from fedapps.strategies.wire import STATISTICS
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,29 +112,6 @@ def test_the_models_of_clusters_and_of_the_tiers_above_them_take_no_step_on_buff
     )
     strategy.check_labels = lambda profiles: None
     np.testing.assert_allclose(trained(strategy)["1.running_var"], 0.02, rtol=1e-6)
-
-
-def test_a_batch_normalisation_under_adam_keeps_its_variance_and_its_evaluations():
-    """Three nodes with Linear + BatchNorm1d, as in Flower's template: without the rule the variance is below 0."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))
-
-    def train(partition, received, config):
-        net.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in received.items()})
-        net.train()
-        for _ in range(5):
-            net(0.01 * torch.randn(8, 2))
-        return {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}, {"num-examples": 8}
-
-    result = federate(
-        BaseStrategy(server_optimizer=Adam(0.1)),
-        arithmetic_app(train),
-        ArrayRecord(net.state_dict()),
-        num_nodes=3,
-        num_rounds=12,
-    )
-    assert min(array.min() for name, array in arrays_of(result.arrays).items() if name.endswith("running_var")) >= 0
 
 
 def test_a_mean_at_twice_its_distance_keeps_its_buffers_and_integers():

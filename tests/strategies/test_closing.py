@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from between_rounds import between
 from fedapps.strategies.algorithms.apfl import AdaptiveRates
+from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.closing import Closing, Staleness, brought_forward
 from fedapps.strategies.privacy import CentralPrivacy
@@ -66,7 +67,7 @@ def test_an_update_is_brought_forward_in_float64_and_integers_are_those_of_the_n
     """−1/2 + 1/2 (1 − 2⁻³⁰) is −2⁻³¹, where float32 rounds 1 − 2⁻³⁰ to 1."""
     values = {"start": (2**-30, 1), "trained": (1.0, 5), "current": (-0.5, 3)}
     arrays = {key: {"w": np.array([w], np.float32), "n": np.array(n)} for key, (w, n) in values.items()}
-    found = brought_forward(**arrays, weight=0.5)
+    found = brought_forward(**arrays, weight=0.5, buffers=Buffers(), mixing=False)
     assert (found["w"].dtype, found["w"].tolist(), found["n"]) == (np.float32, [-(2.0**-31)], 5)
 
 

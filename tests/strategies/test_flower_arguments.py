@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_strategy import NEEDED
 from fedapps.clients.guard import keep_private
 from fedapps.strategies import (
     SGD,
@@ -14,22 +15,13 @@ from fedapps.strategies import (
     BaseStrategy,
     BufferedAsync,
     ClusteredFedAvg,
-    FedDyn,
-    FedNova,
-    FedProto,
-    FedWeIT,
     FisherExchange,
     FixedNodes,
-    Flora,
-    HierarchicalFedAvg,
     IndependentDraws,
     Int8,
-    IteratedClusters,
     Median,
     PartialAggregation,
-    QFedAvg,
     RoundReport,
-    Scaffold,
     TrainedInTurn,
     UniformFraction,
     VirtualClients,
@@ -42,26 +34,6 @@ from flwr.serverapp.strategy import FedAvg
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 START = {"w": np.zeros(2)}
-#: Every strategy, with the arguments that it needs.
-NEEDED: dict[type[BaseStrategy], dict[str, Any]] = {
-    AdaptiveRates: {},
-    BaseStrategy: {},
-    BufferedAsync: {},
-    ClusteredFedAvg: {"num_clusters": 2},
-    FedDyn: {},
-    FedNova: {},
-    FedProto: {},
-    FedWeIT: {},
-    FisherExchange: {},
-    Flora: {"a": "a", "b": "b", "weight": "w"},
-    HierarchicalFedAvg: {"groups": ["city"], "intervals": [1]},
-    IteratedClusters: {},
-    PartialAggregation: {"shared": ["0.*"]},
-    QFedAvg: {},
-    Scaffold: {},
-    TrainedInTurn: {"still": [["w"]]},
-    VirtualClients: {"sampler": IndependentDraws(2), "steps": 1},
-}
 
 
 def of_replies(contents: list[RecordDict], key: str) -> MetricRecord:
@@ -121,7 +93,7 @@ def test_what_is_refused_is_told_what_to_do() -> None:
         ({"fraction_train": 0.5, "sampler": FixedNodes(["a"])}, "fraction_train = 0.5: sampler = .* decides"),
         ({"min_evaluate_nodes": 2, "evaluate_sampler": UniformFraction()}, "min_evaluate_nodes = 2: evaluate_sampler"),
         ({"fraction_train": 1.5}, "fraction = 1.5: must be between 0 and 1"),
-        ({"min_train_nodes": -1}, "min_train_nodes = -1: must be at least 0"),
+        ({"min_train_nodes": -1}, "min_train_nodes = -1: must be an integer of at least 0"),
         ({"min_available_nodes": 3, "min_nodes": 2}, "min_available_nodes = 3: min_nodes = 2 is set, too"),
         ({"weighted_by_key": "n", "weighting": "uniform"}, "weighted_by_key = 'n': weighting = 'uniform' ignores it"),
         ({"arrayrecord_key": "a.b"}, "arrayrecord_key = 'a.b': must be a name without a dot"),

@@ -32,12 +32,6 @@ def test_a_share_is_drawn_once_and_survives_a_snapshot():
     assert [key for key in "abcdefgh" if held_out.holds(key)] == first
 
 
-def test_nobody_is_held_out_by_default():
-    held_out = HeldOut()
-    assert held_out.among(nodes("a", "b")) == []
-    assert not held_out.holds("a")
-
-
 @pytest.mark.parametrize(("share", "of", "count"), [(0.2, 5, 1), (0.01, 5, 1), (0.99, 2, 1), (0.5, 1, 0), (0.5, 5, 3)])
 def test_a_share_leaves_somebody_to_train(share, of, count):
     assert len(HeldOut(share).among(nodes(*"abcde"[:of]))) == count

@@ -16,7 +16,7 @@ from fedapps.strategies.optimizers import SGD, Adam, Momentum
 from fedapps.strategies.records import FailedEvaluationsError, LeftOut, Snapshot, nested
 from fedapps.strategies.registry import HeldOut
 from flwr.app import ArrayRecord, MetricRecord
-from grouped import MemoryCheckpoints, PowerCutError, grouped_app
+from grouped import MemoryCheckpoints, assert_resumes_alike, grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 
@@ -141,17 +141,6 @@ def test_training_stops_after_a_round_beyond_its_limit():
     assert TrackedMetric("loss", limits={2: 9.0}).beyond_limit(2, float("nan"))
 
 
-def test_a_run_that_stopped_at_its_limit_stays_stopped_when_it_is_resumed():
-    kept, reports = MemoryCheckpoints(), []
-    tracked = TrackedMetric("loss", limits={2: 1.5})
-    for _ in range(2):
-        federate(
-            BaseStrategy(), losses_app([3.0, 2.0, 1.0]), START, num_nodes=1, num_rounds=3, tracked=tracked,
-            checkpoints=kept, resume=True, on_round=reports.append,
-        )  # fmt: skip
-    assert [report.round for report in reports] == [1, 2]
-
-
 @pytest.mark.parametrize("nodes_evaluate", [True, False])
 def test_a_limit_also_holds_for_a_metric_of_the_server(nodes_evaluate):
     def rounds_of(limits, kept, **keywords):
@@ -169,16 +158,11 @@ def test_a_limit_also_holds_for_a_metric_of_the_server(nodes_evaluate):
     assert rounds_of({2: 1.9}, kept, resume=True) == []
 
 
-def test_more_may_be_better():
+@pytest.mark.parametrize(
+    ("mode", "scores", "best"), [("max", [1.0, 3.0, 2.0], 2), ("min", [float("nan"), 2.0, 1.0], 3)]
+)
+def test_more_may_be_better_and_what_is_no_number_is_never_the_best(mode, scores, best):
     kept = MemoryCheckpoints()
-    tracked = TrackedMetric("loss", mode="max")
-    options = {"num_nodes": 1, "num_rounds": 3, "tracked": tracked, "checkpoints": kept}
-    federate(BaseStrategy(), losses_app([1.0, 3.0, 2.0]), START, **options)
-    assert kept.best.round == 2
-
-
-def test_a_metric_that_is_no_number_is_never_the_best():
-    kept, scores = MemoryCheckpoints(), [float("nan"), 2.0, 1.0]
     federate(
         BaseStrategy(),
         arithmetic_app(add_partition),
@@ -186,10 +170,10 @@ def test_a_metric_that_is_no_number_is_never_the_best():
         num_nodes=1,
         num_rounds=3,
         evaluate_fn=lambda r, arrays: MetricRecord({"score": scores[r - 1]}) if r else None,
-        tracked=TrackedMetric("server.score"),
+        tracked=TrackedMetric("server.score", mode),
         checkpoints=kept,
     )
-    assert kept.best.round == 3
+    assert kept.best.round == best
 
 
 @pytest.mark.parametrize(
@@ -205,6 +189,19 @@ def test_a_model_that_no_node_could_return_is_refused_before_anybody_trains(arra
         federate(BaseStrategy(), arithmetic_app(add_partition, seen=seen), {**START, "mask": array}, num_nodes=1)
     assert not seen
     federate(BaseStrategy(shared=["head.*"]), arithmetic_app(add_partition), {**START, "mask": array}, num_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mode": "most"}, "mode = 'most': must be one of 'min', 'max'"),
+        ({"patience": 1.5}, "patience = 1.5: must be an integer of at least 0"),
+        ({"min_delta": float("nan")}, "min_delta = nan: must be finite and at least 0"),
+    ],
+)
+def test_ranges_of_a_tracked_metric(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        TrackedMetric("loss", **wrong)
 
 
 def test_an_unknown_tracked_metric_is_an_error():
@@ -381,52 +378,18 @@ def test_what_the_ledger_raises_ends_the_run_with_nothing_sent():
     assert not seen
 
 
-OPTIMIZERS = {"SGD": lambda: SGD(0.7), "Adam": lambda: Adam(0.05)}
-
-
-def template_arrays():
-    return ArrayRecord(template_net().state_dict())
-
-
-def histories(result):
-    names = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
-    return {name: {r: dict(m) for r, m in getattr(result, name).items()} for name in names}
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [lambda: SGD(0.7), lambda: Adam(0.05)])
 def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(optimizer):
-    options = {
-        "num_nodes": 3,
-        "num_rounds": 6,
-        "evaluate_fn": lambda r, arrays: MetricRecord({"sum": float(arrays["0.weight"].numpy().sum())}),
-        "tracked": TrackedMetric("eval_loss"),
-    }
-    app = template_app(lambda partition: 3 + partition)
-
-    def run(checkpoints, **more):
-        strategy = BaseStrategy(server_optimizer=OPTIMIZERS[optimizer]())
-        return federate(strategy, app, template_arrays(), checkpoints=checkpoints, **options, **more)
-
-    def cut(report):
-        if report.round == 4:
-            raise PowerCutError
-
-    whole, parts = MemoryCheckpoints(), MemoryCheckpoints()
-    undisturbed = run(whole)
-    with pytest.raises(PowerCutError):
-        run(parts, on_round=cut)
-    assert parts.latest().round == 3
-    rounds = []
-    resumed = run(parts, resume=True, on_round=lambda report: rounds.append(report.round))
-    assert rounds == [4, 5, 6]
-    assert same_bits(arrays_of(resumed.arrays), arrays_of(undisturbed.arrays))
-    assert histories(resumed) == histories(undisturbed)
-    assert same_bits(parts.latest().arrays, whole.latest().arrays)
-    assert parts.latest().facts == whole.latest().facts
-    # A run that is already over gives the same once more.
-    again = run(parts, resume=True)
-    assert same_bits(arrays_of(again.arrays), arrays_of(undisturbed.arrays))
-    assert histories(again) == histories(undisturbed)
+    assert_resumes_alike(
+        lambda: BaseStrategy(server_optimizer=optimizer()),
+        template_app(lambda partition: 3 + partition),
+        ArrayRecord(template_net().state_dict()),
+        num_nodes=3,
+        num_rounds=6,
+        cut=4,
+        evaluate_fn=lambda r, arrays: MetricRecord({"sum": float(arrays["0.weight"].numpy().sum())}),
+        tracked=TrackedMetric("eval_loss"),
+    )
 
 
 def test_nodes_are_told_how_far_the_server_can_go_back():

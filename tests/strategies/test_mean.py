@@ -151,7 +151,7 @@ def test_misuse_is_named():
         StreamingMean().result()
     with pytest.raises(ValueError, match="no replies"):
         StreamingDeviation().result()
-    with pytest.raises(ValueError, match="must be 'newest' or 'round'"):
+    with pytest.raises(ValueError, match="must be one of 'newest', 'round'"):
         StreamingMean("mean")
     with pytest.raises(TypeError, match="complex"):
         StreamingMean().add({"w": np.zeros(1, complex)}, 1)

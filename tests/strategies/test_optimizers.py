@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 ALL = [SGD(0.5), Momentum(), Momentum(nesterov=True), AdaGrad(), Adam(), Adam(bias_correction=True), Yogi()]
-
-
-def fresh(optimizer):
-    twin = object.__new__(type(optimizer))
-    parameters = {name: value for name, value in vars(optimizer).items() if name != "_state"}
-    twin.__init__(**parameters)
-    return twin
 
 
 def one(value, dtype=np.float64):
@@ -111,7 +106,7 @@ ORACLES = {
 @pytest.mark.parametrize("name", ORACLES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_hundred_steps_agree_with_torch(name, dtype):
-    optimizer, make = fresh(ORACLES[name][0]), ORACLES[name][1]
+    optimizer, make = replace(ORACLES[name][0]), ORACLES[name][1]
     rng = np.random.default_rng(2)
     start = {"w": rng.normal(size=(4, 3)).astype(dtype), "s": np.array(rng.normal(), dtype)}
     theirs = {key: torch.tensor(value, requires_grad=True) for key, value in start.items()}
@@ -130,7 +125,7 @@ def test_a_hundred_steps_agree_with_torch(name, dtype):
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_every_kind_of_array_keeps_its_form(optimizer):
-    optimizer = fresh(optimizer)
+    optimizer = replace(optimizer)
     current = {
         "half": np.ones(3, np.float16),
         "single": np.ones((), np.float32),
@@ -156,7 +151,7 @@ def test_every_kind_of_array_keeps_its_form(optimizer):
 def test_an_optimizer_that_goes_on_from_its_state_takes_the_same_steps(optimizer):
     rng = np.random.default_rng(3)
     means = [{"a.w": rng.normal(size=4).astype(np.float32)} for _ in range(6)]
-    whole, first, second = fresh(optimizer), fresh(optimizer), fresh(optimizer)
+    whole, first, second = replace(optimizer), replace(optimizer), replace(optimizer)
     theta = halfway = {"a.w": np.zeros(4, np.float32)}
     for index, mean in enumerate(means):
         theta = whole.step(theta, mean)
@@ -189,7 +184,7 @@ def test_the_state_is_a_copy_and_is_checked():
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_arrays_of_another_form_are_refused_before_anything_moves(optimizer):
-    optimizer = fresh(optimizer)
+    optimizer = replace(optimizer)
     with pytest.raises(ValueError, match="'w' must be"):
         optimizer.step(one([1.0, 2.0]), one([1.0]))
     assert optimizer.state() == {}
@@ -226,34 +221,14 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_NAMES)
-def test_every_name_steps_as_the_optimizer_of_that_name(name):
-    named, expected = optimizer_by_name(name, 0.2, tau=0.05), fresh(NAMED[name])
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        current, mean = one(rng.normal(size=5)), one(rng.normal(size=5))
-        np.testing.assert_array_equal(named.step(current, mean)["w"], expected.step(current, mean)["w"])
-    assert named == expected
-
-
-def test_names_have_distinct_steps_and_every_call_makes_a_new_optimizer():
-    # The squared gradient, 4, lies far from v = tau², where Adam and Yogi differ in the second step.
-    def second_step(name):
-        optimizer = optimizer_by_name(name, 0.1)
-        optimizer.step(one([3.0]), one([1.0]))
-        return float(optimizer.step(one([3.0]), one([2.9]))["w"][0])
-
-    assert len({second_step(name) for name in OPTIMIZER_NAMES}) == len(OPTIMIZER_NAMES)
-    assert [second_step(name) for name in OPTIMIZER_NAMES] == [second_step(name) for name in OPTIMIZER_NAMES]
+def test_every_name_makes_a_new_optimizer_with_the_numbers_given(name):
+    named = optimizer_by_name(name, 0.2, tau=0.05)
+    assert named == NAMED[name]
+    named.step(one(2.0), one(1.0))
+    assert optimizer_by_name(name, 0.2, tau=0.05).state() == {}
 
 
 @pytest.mark.parametrize("name", ["", "SGD", "yogi ", "adamw"])
 def test_an_unknown_name_is_an_error_that_lists_the_known(name):
-    with pytest.raises(ValueError, match=f"server optimizer {name!r}: must be one of sgd, momentum, adagrad, adam, yo"):
+    with pytest.raises(ValueError, match=f"server optimizer = {name!r}: must be one of 'sgd', 'momentum', "):
         optimizer_by_name(name, 0.1)
-
-
-def test_the_numbers_of_a_named_optimizer_are_checked():
-    with pytest.raises(ValueError, match=r"learning_rate = 0\.0: must be finite and above 0"):
-        optimizer_by_name("sgd", 0.0)
-    with pytest.raises(ValueError, match="tau = -1"):
-        optimizer_by_name("yogi", 0.1, tau=-1.0)

@@ -108,5 +108,5 @@ def test_min_replies_counts_usable_replies():
 def test_the_weight_of_a_reply_and_the_known_names_for_an_unknown_one():
     assert [weighting_of("num-examples")(examples) for examples in (1, 7.5)] == [1.0, 7.5]
     assert [weighting_of("uniform")(examples) for examples in (1, 7.5)] == [1.0, 1.0]
-    with pytest.raises(ValueError, match="weighting = 'size': must be one of num-examples, uniform"):
+    with pytest.raises(ValueError, match="weighting = 'size': must be one of 'num-examples', 'uniform'"):
         weighting_of("size")

@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 from damaged_files import bounded, damaged
-from fedapps.strategies.compression import BFloat16, Compression, Int8, TopK, compress_reply
+from fedapps.strategies.arrays import Buffers
+from fedapps.strategies.compression import BFloat16, Compression, ContextMemory, Int8, TopK, compress_reply
 from fedapps.strategies.mailbox import Arrival, Flight
 from fedapps.strategies.profiles import ExampleLimits, Profile, read_profile
 from fedapps.strategies.records import RoundReport
 from fedapps.strategies.replies import Reply, ReplyFilter, max_reply_bytes, read_timings
 from fedapps.strategies.transport import UNREADABLE
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
@@ -28,16 +29,6 @@ COMPRESSIONS = {"none": None, "bfloat16": BFloat16(), "int8": Int8(), "topk": To
 ALL = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
-class Forgetful:
-    """No error of an earlier compression."""
-
-    def load(self):
-        return {}
-
-    def save(self, error):
-        pass
-
-
 def honest(compression: Compression | None) -> RecordDict:
     arrays = {name: array + array.dtype.type(1) for name, array in SENT.items()}
     metrics = MetricRecord({"num-examples": 5, "loss": 0.5, "losses": [0.5, 1.0], "accuracy.count": 3})
@@ -45,7 +36,7 @@ def honest(compression: Compression | None) -> RecordDict:
     content = RecordDict({"arrays": record_of(arrays), "metrics": metrics, "profile": extra, "timings": extra})
     reply = Message(content, reply_to=Message(RecordDict(), dst_node_id=1, message_type="train"))
     if compression is not None:
-        compress_reply(reply, SENT, compression, Forgetful())
+        compress_reply(reply, SENT, compression, ContextMemory(Context(1, 1, {}, RecordDict(), {})), Buffers())
     return reply.content
 
 

@@ -2,11 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.algorithms.apfl import AdaptiveRates
-from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fedvc import IndependentDraws
-from fedapps.strategies.algorithms.fedweit import FedWeIT
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.h_fl import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.callbacks import TrackedMetric
@@ -149,20 +145,6 @@ def test_a_round_with_too_few_replies_is_an_error_with_the_numbers():
         TooFewRepliesError, match=r"round 1: 4 usable replies, but Krum\(byzantine=0\.2\) needs at leas"
     ):
         federate(BaseStrategy(aggregation=Krum(0.2)), arithmetic_app(towards_target), START, num_nodes=4, num_rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "reason"),
-    [
-        (AdaptiveRates, {}, "the rates follow the deviation"),
-        (FedWeIT, {}, "adaptive parameters"),
-        (FisherExchange, {"others_now": 0.5}, "Fisher information"),
-        (ClusteredFedAvg, {"num_clusters": 2}, "similar updates"),
-    ],
-)
-def test_strategies_that_pass_on_more_than_the_aggregate_refuse_it(kind, options, reason):
-    with pytest.raises(ValueError, match=rf"aggregation = Median\(\): does not protect this strategy.*{reason}"):
-        kind(aggregation=Median(), **options)
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,6 @@ def test_the_size_of_a_uniform_cohort(fraction, minimum, total, expected):
     assert len(UniformFraction(fraction, minimum).sample(fleet(total), 1, "train")) == expected
 
 
-def test_all_nodes_are_taken_by_default():
-    assert keys(UniformFraction().sample(fleet(5)[::-1], 1, "train")) == keys(fleet(5))
-
-
 def test_turns_by_hand():
     """Two of five nodes per round: places 0 and 1 of the order, then 2 and 3, then 4 and 0."""
     order = [key for r in range(1, 6) for key in keys(InTurn(0.2, seed=7).sample(fleet(5), r, "train"))]

@@ -415,7 +415,7 @@ def test_a_node_that_requires_it_sends_nothing_in_the_clear():
 @pytest.mark.parametrize(
     ("node_config", "message"),
     [
-        ({"secagg": "yes"}, "secagg = 'yes': must be 'optional' or 'required'"),
+        ({"secagg": "yes"}, "secagg = 'yes': must be one of 'optional', 'required'"),
         ({"secagg-min-cohort": 2}, "secagg-min-cohort = 2: must be an integer from 3"),
         ({"secagg-min-cohort": "9"}, "secagg-min-cohort = '9'"),
         ({"secagg-min-threshold": 0.4}, "secagg-min-threshold = 0.4"),

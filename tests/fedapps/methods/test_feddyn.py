@@ -105,6 +105,12 @@ def test_the_server_corrects_the_plain_mean(part, value):
         FedDyn(**{part: value})
 
 
+@pytest.mark.parametrize("alpha", [-1.0, float("inf")])
+def test_alpha_is_finite(alpha):
+    with pytest.raises(ValueError, match=f"alpha = {alpha}: must be finite and at least 0"):
+        FedDyn(alpha=alpha)
+
+
 @pytest.mark.parametrize(("keys", "message"), [({"weighting": "num-examples"}, "weighting"), ({"dp": "local"}, "dp")])
 def test_what_breaks_the_sum_is_refused_before_the_run(keys, message):
     with pytest.raises(Exception, match=message):

@@ -67,17 +67,17 @@ def test_one_model_is_fedavg(keys):
     assert same_rounds(single.arrays, fedavg.arrays)
 
 
+@pytest.mark.filterwarnings("error")
 def test_other_first_models_have_the_same_scale_and_the_same_constants():
     weights = np.random.default_rng(0).uniform(-0.1, 0.3, (200, 50)).astype(np.float32)
-    arrays = {"weight": weights, "bias": np.zeros(4, np.float32), "bn.running_var": np.arange(3.0)}
+    constant = {"bias": np.zeros(4, np.float32), "bn.running_var": np.arange(3.0), "empty": np.zeros((0, 2))}
+    arrays = {"weight": weights, **constant}
     for spread, correlation in ((1.0, 0.0), (0.6, 0.8)):
         other = drawn(arrays, [0, 1], spread, Buffers())
         assert other["weight"].dtype == np.float32
         assert [other["weight"].mean(), other["weight"].std()] == pytest.approx([0.1, weights.std()], abs=0.005)
         assert np.corrcoef(weights.ravel(), other["weight"].ravel())[0, 1] == pytest.approx(correlation, abs=0.03)
-        assert same_bits(
-            {n: other[n] for n in ("bias", "bn.running_var")}, {n: arrays[n] for n in ("bias", "bn.running_var")}
-        )
+        assert same_bits({name: other[name] for name in constant}, constant)
     assert same_bits(drawn(arrays, [0, 1], 0.0, Buffers()), arrays)
     assert not np.array_equal(
         drawn(arrays, [0, 2], 1.0, Buffers())["weight"], drawn(arrays, [0, 1], 1.0, Buffers())["weight"]

@@ -19,10 +19,6 @@ def spread(partition, arrays, config):
     return {name: array.astype(np.float32) for name, array in moved.items()}, {"num-examples": 1 + partition}
 
 
-def agree(partition, arrays, config):
-    return {name: array + np.float32(1) for name, array in arrays.items()}, {"num-examples": 1 + partition}
-
-
 def rates_after(train, num_nodes, **options):
     strategy = AdaptiveRates(**options)
     federate(strategy, arithmetic_app(train), START, num_nodes=num_nodes, num_rounds=1)
@@ -46,13 +42,6 @@ def test_rates_of_three_nodes_by_hand(options, a, b):
     np.testing.assert_allclose(rates["a"], a, rtol=1e-12)
     np.testing.assert_allclose(rates["b"], b, rtol=1e-12)
     assert rates["a"].shape == np.shape(a)
-
-
-@pytest.mark.parametrize(("train", "num_nodes"), [(spread, 1), (agree, 3)], ids=["one node", "agreement"])
-@pytest.mark.parametrize("granularity", ["tensor", "parameter"])
-def test_without_disagreement_all_rates_are_one(train, num_nodes, granularity):
-    for rate in rates_after(train, num_nodes, granularity=granularity).values():
-        np.testing.assert_array_equal(rate, np.ones(rate.shape))
 
 
 def test_the_shared_parameters_are_those_of_fedavg():
@@ -130,7 +119,7 @@ def test_the_state_survives_a_restart():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"granularity": "layer"}, "granularity = 'layer': must be 'tensor' or 'parameter'"),
+        ({"granularity": "layer"}, "granularity = 'layer': must be one of 'parameter', 'tensor'"),
         ({"power": 0.0}, r"power = 0\.0: must be finite and above 0"),
         ({"power": float("nan")}, "power = nan"),
         ({"power": float("inf")}, "power = inf"),
@@ -141,48 +130,9 @@ def test_bad_parameters_are_refused(options, match):
         AdaptiveRates(**options)
 
 
-MOVES = st.lists(st.tuples(*[st.floats(-100, 100, width=32)] * 3), min_size=1, max_size=4)
-
-
-@settings(max_examples=25, deadline=None)
-@given(moves=MOVES, granularity=st.sampled_from(["tensor", "parameter"]), power=st.sampled_from([0.5, 1.0, 2.0]))
-def test_rates_lie_between_zero_and_one_and_the_largest_is_one(moves, granularity, power):
-    def train(partition, arrays, config):
-        a0, a1, b = moves[partition]
-        moved = {"a": np.array([a0, a1], np.float32), "b": np.array([[b]], np.float32)}
-        return {name: arrays[name] + move for name, move in moved.items()}, {"num-examples": 1}
-
-    rates = rates_after(train, len(moves), granularity=granularity, power=power)
-    values = np.concatenate([np.ravel(rate) for rate in rates.values()])
-    assert values.min() >= 0
-    assert values.max() == 1
-
-
-SIGMA = {"w": np.array([[1.0, 3.0], [4.0, 0.0]]), "b": np.array(16.0)}
-
-
-def test_per_parameter_by_hand():
-    rates = adaptive_rates(SIGMA)
-    assert list(rates) == ["w", "b"]
-    assert rates["w"].tolist() == [[1 / 16, 3 / 16], [1 / 4, 0.0]]
-    assert rates["b"] == 1.0
-    assert rates["b"].shape == ()
-
-
-def test_per_tensor_by_hand():
-    rates = adaptive_rates(SIGMA, "tensor")  # means 2 and 16
-    assert (rates["w"].shape, rates["b"].shape) == ((), ())
-    assert (rates["w"], rates["b"]) == (1 / 8, 1.0)
-
-
 def test_the_mean_per_element_keeps_large_tensors_from_dominating():
     rates = adaptive_rates({"large": np.full(1000, 1.0), "small": np.full(2, 4.0)}, "tensor")
     assert (rates["large"], rates["small"]) == (0.25, 1.0)
-
-
-def test_the_square_root_compares_standard_deviations():
-    rates = adaptive_rates(SIGMA, "parameter", power=0.5)
-    np.testing.assert_allclose(rates["w"], [[1 / 4, np.sqrt(3) / 4], [1 / 2, 0.0]])
 
 
 @pytest.mark.parametrize("granularity", ["parameter", "tensor"])
@@ -194,13 +144,14 @@ def test_agreement_everywhere_leaves_the_basic_rate(granularity):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    hnp.arrays(np.float64, hnp.array_shapes(max_dims=2, max_side=4), elements=st.floats(0, 1e12)),
-    hnp.arrays(np.float32, hnp.array_shapes(max_dims=2, max_side=4), elements=st.floats(0, 1e6, width=32)),
+    hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_dims=2, max_side=4), elements=st.floats(0, 1e12)),
+    hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=2, max_side=4), elements=st.floats(0, 1e6, width=32)),
     st.sampled_from(["parameter", "tensor"]),
     st.sampled_from([0.5, 1.0, 2.0]),
 )
 def test_ratios_lie_in_the_unit_interval_and_ignore_the_scale(one, other, granularity, power):
     rates = adaptive_rates({"a": one, "b": other}, granularity, power)
+    assert {type(rate) for rate in rates.values()} == {np.ndarray}
     values = np.concatenate([rate.ravel() for rate in rates.values()])
     assert np.all((values >= 0) & (values <= 1))
     assert values.max() == 1

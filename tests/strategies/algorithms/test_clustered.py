@@ -336,7 +336,7 @@ def test_a_bad_similarity_is_refused(make, message):
         ({"num_clusters": 2.0}, "num_clusters = 2.0: must be an integer"),
         ({"num_clusters": 2, "first": 0}, "first = 0: must be an integer of at least 1"),
         ({"num_clusters": 2, "every": -1}, "every = -1: must be an integer of at least 0"),
-        ({"num_clusters": 2, "linkage": "median"}, "linkage = 'median': must be one of average"),
+        ({"num_clusters": 2, "linkage": "median"}, "linkage = 'median': must be one of 'average'"),
         ({"num_clusters": 2, "interval": -2}, r"intervals = \[-2\]: must be integers"),
     ],
 )

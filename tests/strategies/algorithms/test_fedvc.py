@@ -116,31 +116,6 @@ def test_equal_nodes_that_all_take_part_are_fedavg_bit_for_bit(optimizer):
     assert ours.train_metrics_clientapp == fedavg.train_metrics_clientapp
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    moves=st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=6),
-    examples=st.lists(st.integers(1, 10**6), min_size=6, max_size=6),
-)
-def test_the_mean_does_not_depend_on_what_nodes_say_they_have(moves, examples):
-    def train(sizes):
-        return lambda partition, arrays, config: (
-            {"w": arrays["w"] + np.float32(moves[partition])},
-            {"num-examples": sizes[partition]},
-        )
-
-    results = [
-        federate(
-            VirtualClients(sampler=UniformFraction(1.0), steps=3),
-            grouped_app(sized(examples), train(sizes)),
-            START,
-            num_nodes=len(moves),
-            num_rounds=1,
-        )
-        for sizes in (examples, [1] * 6)
-    ]
-    assert same_bits(*[arrays_of(result.arrays) for result in results])
-
-
 # -- independent draws -----------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,11 @@
 """Partial aggregation: what is private is settled before the first round, and never travels."""
 
+import re
+
 import numpy as np
 import pytest
 from adding_nodes import add_partition
-from fedapps.strategies.algorithms.partial import PartialAggregation
+from fedapps.strategies.algorithms.partial import PartialAggregation, TrainedInTurn
 from fedapps.strategies.base import BaseStrategy
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
@@ -70,6 +72,12 @@ def test_at_least_one_pattern_is_needed():
         PartialAggregation(shared=[])
     with pytest.raises(ValueError, match=r"shared = 'encoder\.\*': must be a list"):
         PartialAggregation(shared="encoder.*")
+
+
+@pytest.mark.parametrize("still", [[], ["head.*"]])
+def test_what_is_not_trained_in_turn_is_a_list_of_patterns_for_each_round(still):
+    with pytest.raises(ValueError, match=rf"still = {re.escape(repr(still))}: must have a list of patterns for each"):
+        TrainedInTurn(still=still)
 
 
 def test_private_names_in_a_reply_are_refused():
