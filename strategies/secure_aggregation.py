@@ -254,7 +254,7 @@ class SecureRound:
         question = asked_digest(messages[0].content, encoding, usual)
         for number in working:
             shares = [sealed[other][number] for other in senders[number]]
-            asked = {"session": self._session, "senders": senders[number], "shares": shares}
+            asked: dict[str, Any] = {"session": self._session, "senders": senders[number], "shares": shares}
             trains[number].content[wire.SECAGG] = ConfigRecord({**asked, **encoding_record(encoding)})
         total, survivors = self._sum(cohort, encoding, [trains[number] for number in working])
         present = {n: [o for o in (n, *senders[n]) if o in survivors] for n in sealed}
