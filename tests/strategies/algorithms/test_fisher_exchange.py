@@ -54,12 +54,12 @@ def test_a_node_that_misses_a_round_keeps_what_it_published():
         # Every stage starts without solutions of its own.
         ({"others_now": 1.0}, {1: None, 2: ([2.5, 5], [5, 0]), 3: None, 4: ([2.5, 5], [30, 50])}),
         (
-            {"own_past": 0.5, "others_past": 2.0, "others_now": 1.0},
+            {"own_past": 0.5, "others_past": 2.0, "others_now": 0.5},
             {
                 1: None,
-                2: ([2.5, 5], [5, 0]),
+                2: ([1.25, 2.5], [2.5, 0]),
                 3: ([0.5 + 5, 10], [0.5 + 10, 0]),
-                4: ([0.5 + 5 + 2.5, 10 + 5], [0.5 + 10 + 30, 50]),
+                4: ([0.5 + 5 + 1.25, 10 + 2.5], [0.5 + 10 + 15, 25]),
             },
         ),
     ],
