@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from logging import INFO
+from numbers import Real
 from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -240,6 +241,8 @@ class BaseStrategy(RoundLoop):
         for name, value, least in numbers:
             if value is not None:
                 require_integer(name, value, least=least)
+        if not (isinstance(node_wait, Real) and node_wait >= 0):
+            raise ValueError(f"node_wait = {node_wait!r}: must be a number of seconds of at least 0")
         super().__init__()
         self.shared = tuple(shared)
         self.buffers = Buffers(tuple(buffers))

@@ -8,6 +8,7 @@ that is scaled down still counts, and methods with state on the nodes need to kn
 
 from collections.abc import Mapping
 from math import isfinite, sqrt
+from numbers import Real
 from typing import ClassVar
 
 import numpy as np
@@ -49,8 +50,8 @@ class SizeBound(Stateful):
     kept: ClassVar[tuple[str, ...]] = ("_rounds", "_stage")
 
     def __init__(self, factor: float = 0.0) -> None:
-        if factor and not (isfinite(factor) and factor > 1):
-            raise ValueError(f"size_bound = {factor}: must be a number above 1, or 0 for no bound")
+        if factor and not (isinstance(factor, Real) and isfinite(factor) and factor > 1):
+            raise ValueError(f"size_bound = {factor!r}: must be a number above 1, or 0 for no bound")
         self.factor = factor
         self._rounds: list[dict[str, Sizes]] = [{}]  # sizes by the names of parts; the last is this round
         self._accepted: dict[str, Sizes] = {}  # those of this round

@@ -292,3 +292,9 @@ def test_numbers_that_are_too_small_or_no_integers_are_refused(name, least):
     for wrong in (least - 1, 2.5, "3"):
         with pytest.raises(ValueError, match=f"{name} = {wrong!r}: must be an integer of at least {least}"):
             BaseStrategy(**{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), "60"])
+def test_a_wait_that_is_no_time_is_refused(wrong):
+    with pytest.raises(ValueError, match=rf"node_wait = {wrong!r}: must be a number of seconds of at least 0"):
+        BaseStrategy(node_wait=wrong)

@@ -265,7 +265,7 @@ def test_the_sizes_are_in_a_snapshot():
     assert other.median("the update") == 2.0
 
 
-@pytest.mark.parametrize("factor", [1.0, -2.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("factor", [1.0, -2.0, float("nan"), float("inf"), "3"])
 def test_a_factor_that_bounds_nothing_is_refused(factor):
     with pytest.raises(ValueError, match="size_bound = "):
         SizeBound(factor)
