@@ -98,9 +98,9 @@ def test_a_file_system_without_links_is_an_error_and_does_not_fill_up(tmp_path, 
 
 
 def kills(folder, begin, step):
-    """Take a step that is killed before each of its changes in turn, and at last is not; yields what it left.
+    """Kill a step before its first change, then before its second, and so on until it ends; yield what each left.
 
-    ``step`` is called with what ``begin`` returns for a folder of its own.
+    Every time, ``begin`` gets a new folder, and ``step`` gets what ``begin`` returns.
     """
     finished = False
     with pytest.MonkeyPatch.context() as patch:
