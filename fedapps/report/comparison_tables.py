@@ -95,7 +95,7 @@ def below_floors(task: str, methods: Values, references: Values) -> list[str]:
             worse = [name for name, row in ours.items() if _is_worse(metric, row.get(metric), limit)]
             if worse and limit is not None:
                 named = ", ".join(f"{name} ({ours[name][metric]:.4g})" for name in worse)
-                sentences.append(f"Worse than the floor {floor!r} ({limit:.4g}) in {metric}: {named}.")
+                sentences.append(f"Worse than the reference {floor!r} ({limit:.4g}) in {metric}: {named}.")
     return sentences
 
 

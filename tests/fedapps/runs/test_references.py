@@ -163,7 +163,7 @@ def test_a_comparison_carries_its_references(tmp_path):
         "reference: forward         0.1250",
     ]
     worse = summarise(plan, rows, [{"random": {"val_unseen.sr": Estimate(0.5)}}])
-    assert list(worse.notes) == ["Worse than the floor 'random' (0.5) in val_unseen.sr: fedavg (0.25)."]
+    assert list(worse.notes) == ["Worse than the reference 'random' (0.5) in val_unseen.sr: fedavg (0.25)."]
     assert comparison_text(worse).splitlines()[-1] == worse.notes[0]
     (tmp_path / "compare.json").write_text(comparison.text())
     shown = section(page(tmp_path), "comparison")
