@@ -94,7 +94,7 @@ class SizeBound(Stateful):
             median = self.median(part)
             limit = self.factor * median if median else first_limits.get(part, size)
             if size > limit:
-                usual = f"the median of recent ones is {median:.3g}" if median else "there are no others to compare"
+                usual = "there are no others to compare" if median is None else f"the recent median is {median:.3g}"
                 reason = (
                     reason
                     or f"the size of {part} is {size:.3g}: at most {limit:.3g} is accepted ({usual}; key size-bound)"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING
 from math import inf, isnan, nan
@@ -112,7 +113,7 @@ class Run:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
         state = {f"state.{name}": array for name, array in self.strategy.state().items()}
         history = {name: getattr(self.result, name) for name in _HISTORIES}
-        callbacks = {type(c).__name__: {name: getattr(c, name) for name in c.kept} for c in self.callbacks if c.kept}
+        callbacks = {of: {name: getattr(c, name) for name in c.kept} for of, c in self._named_callbacks() if c.kept}
         owners = dict(self.strategy.registry.admission.owners)
         facts: dict[str, Any] = {"best": {"round": self.best_round}, "callbacks": callbacks, "owners": owners}
         if has_virtual_time(self.grid):
@@ -132,14 +133,22 @@ class Run:
         self.round, self.attempts = snapshot.round, snapshot.attempts
         self.best_round = snapshot.facts["best"]["round"]
         self.strategy.registry.admission.owners = dict(snapshot.facts["owners"])
-        for callback in self.callbacks:
-            for name, value in snapshot.facts["callbacks"].get(type(callback).__name__, {}).items():
+        for of, callback in self._named_callbacks():
+            for name, value in snapshot.facts["callbacks"].get(of, {}).items():
                 setattr(callback, name, value)
         clock_of(self.grid).set_now(snapshot.facts.get("clock", 0.0), snapshot.facts.get("busy", {}))
         for name, metrics in snapshot.history.items():
             restored = {r: MetricRecord(dict(of_round)) for r, of_round in metrics.items() if r <= snapshot.round}
             getattr(self.result, name).update(restored)
         log(INFO, "resuming after round %s", snapshot.round)
+
+    def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        """Each callback after the name of its class and its number among those of this class, such as ``Track-1``."""
+        numbers: Counter[str] = Counter()
+        for callback in self.callbacks:
+            name = type(callback).__name__
+            numbers[name] += 1
+            yield f"{name}-{numbers[name]}", callback
 
 
 class Callback:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -390,6 +391,28 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(optimizer):
         evaluate_fn=lambda r, arrays: MetricRecord({"sum": float(arrays["0.weight"].numpy().sum())}),
         tracked=TrackedMetric("eval_loss"),
     )
+
+
+@dataclass
+class Summed(Callback):
+    """Adds ``step`` after every round, over resumed runs, too."""
+
+    step: int
+    total: int = 0
+    kept = ("total",)
+
+    def after_round(self, run, report):
+        self.total += self.step
+
+
+def test_a_resumed_run_has_the_state_of_each_of_two_callbacks_of_a_class():
+    kept = MemoryCheckpoints()
+    for num_rounds in (1, 3):
+        grid, callbacks = InProcessGrid(arithmetic_app(add_partition), [{}], {}), (Summed(1), Summed(10))
+        BaseStrategy().start(
+            grid, record_of(START), num_rounds=num_rounds, callbacks=[*callbacks, Save(kept, resume=True)]
+        )
+        assert [one.total for one in callbacks] == [num_rounds, 10 * num_rounds]
 
 
 def test_nodes_are_told_how_far_the_server_can_go_back():
