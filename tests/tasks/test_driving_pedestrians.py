@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.driving import pedestrians
 from fedapps.tasks.driving.options import SETTINGS, Options
 from fedapps.tasks.driving.pedestrians import (
     constant_velocity,
@@ -165,6 +166,16 @@ def test_a_recording_of_ones_own_is_a_node_whose_last_fifth_is_the_test(tmp_path
     write(tmp_path / "yard.txt", straight(1, 40))
     assert task.load_own(tmp_path).key == "hall+yard"
     assert task.load_all(tmp_path).key == "pooled"
+
+
+def test_each_recording_is_read_once_for_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, read = 35, []
+    for number in range(count):
+        write(tmp_path / f"{number:02}.txt", straight(1, 7))
+    monkeypatch.setattr(pedestrians, "read_tracks", lambda path: read.append(path) or read_tracks(path))
+    task = DrivingTask(replace(OPTIONS, left_out="none"))
+    assert [task.node_profile(tmp_path, node, count).key for node in range(count)] == [f"{n:02}" for n in range(count)]
+    assert len(read) == count
 
 
 def test_the_files_of_a_node_are_those_that_it_would_have_alone(world: Path, tmp_path: Path) -> None:
