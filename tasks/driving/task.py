@@ -1,7 +1,7 @@
 """The task "driving": forecast a human driver given the robot's plan, and plan with the forecast."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -145,9 +145,9 @@ class DrivingTask(Task):
 
     @property
     def world_options(self) -> dict[str, object]:
-        """All but what decides only how files are read."""
-        reading = ("validation_share", "lane_line", "demonstrations")
-        return {name: value for name, value in asdict(self.options).items() if name not in reading}
+        """The options that :meth:`make_world` depends on."""
+        names = ("scenario", "driver_style", "sessions_train", "sessions_test", "horizon", "candidates")
+        return {name: getattr(self.options, name) for name in names}
 
     def _recording(self, folder: Path) -> Recording:
         read = read_pedestrians(folder, self.options) if self.walking else read_folder(folder, self.road)

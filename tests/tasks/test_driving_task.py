@@ -48,6 +48,18 @@ def test_a_world_of_drivers_who_meet_the_same_starts(world):
         assert pooled.count(split) == sum(node.count(split) for node in nodes)
 
 
+def test_a_world_has_its_own_options_alone(world, tmp_path):
+    """The options of the model and of the reading of files simulate no other world."""
+    reading = replace(SMALL, history=7, min_history=3, window_stride=2, validation_share=0.5)
+    task = DrivingTask(replace(reading, posterior="cvae", latent=3, hidden=9, loss="path", samples=4, context="none"))
+    assert task.world_options == DrivingTask(SMALL).world_options
+    task.make_world(tmp_path, 3, seed=4)
+    written = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (world, tmp_path)]
+    assert written[0] == written[1]
+    for other in ({"scenario": "three-cars"}, {"driver_style": "literal"}, {"horizon": 5}, {"candidates": "blocks"}):
+        assert DrivingTask(replace(SMALL, **other)).world_options != task.world_options
+
+
 def test_known_dynamics_turn_the_recorded_controls_into_the_recorded_path(world):
     """What the planner rolls out for a perfect forecast is what happened, up to the files' four decimals."""
     task = DrivingTask(SMALL)
