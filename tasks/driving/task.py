@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from fedapps.tasks.base import WEIGHT, Batch, Evaluation, Metrics, NodeData, Task
 from fedapps.tasks.driving.world.sessions import HUMAN, WORLD_FILE, World, read_world
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition
 from torch import Tensor
 
 from fedapps.base.errors import DataError
@@ -349,7 +349,8 @@ def _encounters(data: NodeData) -> tuple[Encounters, ...]:
 
 
 def block_of(folder: Path, known: Iterable[int], partition: int, num_partitions: int) -> list[int]:
-    """Return the block of node ``partition``. Raise :class:`DataError` if there are fewer blocks than nodes."""
+    """Return the block of node ``partition``. Raise :class:`DataError` if there is no such node, or none for each."""
+    check_partition(partition, num_partitions)
     blocks = list(known)
     if num_partitions > len(blocks):
         raise DataError(

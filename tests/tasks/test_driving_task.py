@@ -152,9 +152,12 @@ def test_three_cars(tmp_path):
         DrivingTask(SMALL).load_all(tmp_path)
 
 
-def test_too_many_nodes_for_a_folder(world):
+def test_a_node_that_a_folder_does_not_have(world):
     with pytest.raises(DataError, match=r"holds 3 blocks .*, but num-nodes is 4"):
         DrivingTask(SMALL).load_node(world, 0, 4)
+    for partition in (-1, 3):
+        with pytest.raises(DataError, match=f"node {partition} of 3: expected an index from 0 to 2"):
+            DrivingTask(SMALL).load_node(world, partition, 3)
 
 
 def test_sessions_default_to_the_papers():

@@ -198,8 +198,19 @@ def test_missing_robots_are_an_error(tmp_path):
     with pytest.raises(DataError, match=r"expected files robot-\*\.csv"):
         LqrTask().load_all(tmp_path)
     LqrTask(TINY).make_world(tmp_path, 2, seed=0)
-    with pytest.raises(DataError, match="for node 2 of 3, found 2"):
+    with pytest.raises(DataError, match=r"holds 2 files .*, but num-nodes is 3; set num-nodes = 2 or fewer"):
         LqrTask().load_node(tmp_path, 2, 3)
+    with pytest.raises(DataError, match="node 2 of 2: expected an index from 0 to 1"):
+        LqrTask().load_node(tmp_path, 2, 2)
+
+
+def test_robots_have_keys_of_their_own_also_with_dots_in_their_names(tmp_path):
+    LqrTask(TINY).make_world(tmp_path, 2, seed=0)
+    for number, name in enumerate(("robot-1.5.csv", "robot-1.7.csv.gz")):
+        content = (tmp_path / f"robot-0{number}.csv").read_bytes()
+        (tmp_path / f"robot-0{number}.csv").unlink()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert [LqrTask().node_profile(tmp_path, node, 2).key for node in range(2)] == ["robot-1.5", "robot-1.7"]
 
 
 def test_a_task_that_only_learns_from_given_data_cannot_collect(world):
