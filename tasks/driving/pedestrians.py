@@ -82,6 +82,13 @@ def _unseen(stamped: tuple[tuple[Path, int], ...], options: Options) -> Batch:
     return batch_of(SETTINGS[options.scenario], options, sessions)
 
 
+def track_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and in ``train`` and ``val`` below it. Raise :class:`DataError` for copies."""
+    files = found_in(folder, *(f"{below}*.txt{end}" for below in ("", "train/", "val/") for end in COMPRESSIONS))
+    refuse_copies(files)
+    return files
+
+
 def files_of_recordings(folder: Path, options: Options) -> dict[str, dict[str, Path]]:
     """Return the files of each recording that is trained on, by their split; "" stands for all splits.
 
@@ -90,10 +97,8 @@ def files_of_recordings(folder: Path, options: Options) -> dict[str, dict[str, P
     DataError
         There is none, a part of one is missing, or a file is there twice.
     """
-    files = found_in(folder, *(f"{below}*.txt{end}" for below in ("", "train/", "val/") for end in COMPRESSIONS))
-    refuse_copies(files)
     recordings: dict[str, dict[str, Path]] = {}
-    for path in files:
+    for path in track_files(folder):
         name = path.name.split(".txt")[0]
         ending = next((ending for ending in _PARTS if name.endswith(ending)), "")
         name = name.removesuffix(ending)

@@ -127,6 +127,8 @@ def test_a_prediction_is_a_score_beside_the_rating_if_there_is_one(world, tmp_pa
     np.testing.assert_allclose([row["score"] for row in rows], trained.score(scenes), atol=1e-4)
     assert len(list(trained.rows([world]))) == 2 * len(scenes)
     (tmp_path / "scenes.json").write_text(json.dumps({**EMPTY, "identifier": "x"}) + "\n")
+    with pytest.raises(DataError, match=r"no scenes; expected files \*\.json, here or in the folder raw_data"):
+        list(trained.rows([tmp_path.parent]))
     (row,) = trained.rows([tmp_path / "scenes.json"])
     assert (row["identifier"], row["rated"]) == ("x", None)
 
