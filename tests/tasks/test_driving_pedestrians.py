@@ -191,9 +191,11 @@ def test_the_files_of_a_node_are_those_that_it_would_have_alone(world: Path, tmp
         assert all(torch.equal(ours[name], tensor) for name, tensor in batch.items())
 
 
-def test_a_history_that_may_be_shorter_is_refused() -> None:
+def test_a_history_that_may_be_shorter_or_has_no_velocity_is_refused() -> None:
     with pytest.raises(DataError, match=r"driving\.min-history = 2: must be driving\.history \(3\) for pedestrians"):
-        DrivingTask(Options(scenario="pedestrians", history=3, min_history=2))
+        DrivingTask(replace(OPTIONS, min_history=2))
+    with pytest.raises(DataError, match=r"driving.history = 1: must be at least 2 for pedestrians"):
+        DrivingTask(replace(OPTIONS, history=1, min_history=1))
 
 
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA is not set")
@@ -208,8 +210,3 @@ def test_the_floors_of_the_published_recordings(place: str, count: int, ade: flo
     assert len(batch["history"]) == count
     floor = constant_velocity(SETTINGS["pedestrians"], batch, "unseen")
     assert (round(floor["unseen.ade"], 3), round(floor["unseen.fde"], 3)) == (ade, fde)
-
-
-def test_a_history_of_one_step_is_refused() -> None:
-    with pytest.raises(DataError, match=r"driving.history = 1: must be at least 2 for pedestrians"):
-        DrivingTask(replace(OPTIONS, history=1, min_history=1))

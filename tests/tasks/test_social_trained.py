@@ -1,9 +1,7 @@
 """A trained rater: scores of scenes, and the same numbers as the evaluation."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,11 +140,3 @@ def test_the_network_to_export_gives_the_scores(graph):
     graphs = trained.task.graphs.build([scene])
     found = network.module(*(graphs[name] for name in network.input_names))
     np.testing.assert_allclose(100 * found.detach().numpy(), trained.score(scene), atol=1e-4)
-
-
-@pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of published datasets")
-def test_published_scenes_are_scored_from_their_file():
-    file = participant_files(Path(os.environ["FEDAPPS_DATA"]) / "socnav1")["a"]
-    score = trained_on().score(file)
-    assert len(score) > 100
-    assert torch.isfinite(torch.from_numpy(score)).all()
