@@ -4,9 +4,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vendored"
 
 
+@pytest.mark.subprocesses
 def test_a_newer_copy_replaces_the_older_one(tmp_path):
     shutil.copy(EXAMPLE / "vendor.sh", tmp_path)
     (tmp_path / "vendored_app").mkdir()
