@@ -228,6 +228,12 @@ def test_paths_of_a_session_are_drawn_for_each_method(folder: Path) -> None:
     assert "driver-00 under sfl; the lane change never starts." in text
 
 
+@pytest.mark.parametrize(("steps", "human"), [(0, np.zeros((0, 2))), (12, np.full((12, 2), np.nan))])
+def test_sessions_without_a_step_or_a_position_are_not_drawn(folder: Path, steps: int, human: np.ndarray) -> None:
+    save_traces(folder, "apfl", "driver-00", trace(steps) | {"trace.0.human": human, "trace.0.gray": human})
+    assert "paths" not in section_names(page(folder))
+
+
 def test_a_trace_with_a_wrong_shape_is_reported(folder: Path) -> None:
     save_traces(folder, "apfl", "driver-00", trace() | {"trace.0.human": np.zeros((5, 2))})
     expected = r"run-1a2b/apfl/driver-00/traces.safetensors: 'trace.0.human' has shape \(5, 2\); it must be \(12, 2\)"
