@@ -165,7 +165,7 @@ def test_bad_files_are_refused_by_name(tmp_path, text, said):
 def test_missing_data_are_an_error(tmp_path, world):
     with pytest.raises(DataError, match=r"expected files <name>-train.csv and <name>-test.csv, found none"):
         TabularTask(QUICK).load_all(tmp_path)
-    with pytest.raises(DataError, match="expected tables for node 4 of 5, found 4"):
+    with pytest.raises(DataError, match="no tables for node 4 of 5: set num-nodes = 4 or fewer"):
         TabularTask(QUICK).load_node(world, 4, 5)
     with pytest.raises(DataError, match=r"num-nodes|tabular\.alpha"):
         TabularTask(QUICK).make_world(tmp_path, 60, seed=0)
