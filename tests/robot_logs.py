@@ -9,6 +9,7 @@ from typing import Any
 import av
 import datasets
 import numpy as np
+from fedapps.tasks.logs.folder import LogImport, import_logs
 from PIL import Image
 from rosbags.rosbag1 import Writer as Writer1
 from rosbags.rosbag2 import StoragePlugin
@@ -32,6 +33,13 @@ for _store in (ROS1, ROS2):
     )
 #: Topic, seconds when it was recorded, and the message.
 Recorded = tuple[str, float, Any]
+
+
+def import_one(kind: type[LogImport], given: str, tmp_path: Path, log: Path, mapping: str = "") -> str:
+    """Import a log into the folder ``out`` with the mapping that is given, or another one; the line that is said."""
+    (tmp_path / "mapping.toml").write_text(mapping or given)
+    ((complete, line),) = import_logs(kind, [log], tmp_path / "mapping.toml", tmp_path / "out")
+    return line if complete else f"refused: {line}"
 
 
 class Messages:

@@ -1,18 +1,9 @@
-"""Robots that do not plan: yardsticks, and stand-ins for a planner in tests."""
+"""A robot that does not plan, in place of one that does."""
 
 import torch
 from fedapps.tasks.driving.world.sessions import Observation, Policy
 from fedapps.tasks.driving.world.traffic import THROTTLES
 from torch import Tensor
-
-
-def keep_speed(tau: int = 3) -> Policy:
-    """A robot that stays in its lane and lets the car roll: controls ``[S, tau, 2]`` of zeros."""
-
-    def policy(observation: Observation) -> Tensor:
-        return observation.controls.new_zeros(len(observation.controls), tau, 2)
-
-    return policy
 
 
 def aim_for(speed: float, tau: int = 3) -> Policy:

@@ -13,16 +13,15 @@ from fedapps.tasks.driving.world.sessions import (
     ROBOT,
     Sessions,
     World,
-    censored,
     collided,
-    lane_change_time,
     mean_cost,
+    row_of_start,
     simulate,
-    start_distance,
     write_sessions,
     write_world,
 )
 from fedapps.tasks.driving.world.traffic import (
+    DT,
     Driver,
     InitialStates,
     Scenario,
@@ -273,13 +272,13 @@ def session_metrics(prefix: str, batches: Sequence[Sessions]) -> Metrics:
     names = ("cost", "time_to_lane_change", "started", "distance_at_start", "collided")
     lists: dict[str, list[float]] = {name: [] for name in names}
     for sessions in batches:
-        last = sessions.states[torch.arange(len(sessions)), sessions.length - 1]
-        at_end = torch.linalg.vector_norm(last[:, ROBOT, :2] - last[:, HUMAN, :2], dim=-1)
-        never = censored(sessions)
+        rows = row_of_start(sessions)
+        cars = sessions.states[torch.arange(len(sessions)), rows]
+        distance = torch.linalg.vector_norm(cars[:, ROBOT, :2] - cars[:, HUMAN, :2], dim=-1)
         lists["cost"] += mean_cost(sessions).tolist()
-        lists["time_to_lane_change"] += lane_change_time(sessions).tolist()
-        lists["started"] += (~never).float().tolist()
-        lists["distance_at_start"] += torch.where(never, at_end, start_distance(sessions)).tolist()
+        lists["time_to_lane_change"] += (rows * DT).tolist()
+        lists["started"] += (sessions.lane_change_start >= 0).float().tolist()
+        lists["distance_at_start"] += distance.tolist()
         lists["collided"] += collided(sessions).float().tolist()
     metrics: Metrics = {f"{prefix}.{name}": values for name, values in lists.items()}
     named = {"started": "start_rate", "collided": "collision_rate"}

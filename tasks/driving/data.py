@@ -87,6 +87,9 @@ class Recording:
         return int(next(iter(self.blocks.values()))[0].states.shape[1])
 
 
+_File = tuple[tuple[str, int, bool], dict[int, tuple[Session, ...]], list[tuple[int, int]]]
+
+
 def with_validation(recording: Recording, share: float) -> Recording:
     """Hold out a share of the training sessions of each block for validation.
 
@@ -138,7 +141,7 @@ def read_file(path: Path, road: Road = Road()) -> Recording:  # noqa: B008 - imm
 def files_of(folder: Path, block: int, road: Road) -> list[Path]:
     """Return the files of a folder with the sessions of a block; none if one of them also has those of others."""
     paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
-    blocks_of = {path: set(read_file(path, road).blocks) for path in paths}
+    blocks_of = {path: set(read) for path, (_, read, _) in zip(paths, _read_files(paths, road), strict=True)}
     of_block = [path for path, blocks in blocks_of.items() if block in blocks]
     return of_block if all(blocks_of[path] == {block} for path in of_block) else []
 
@@ -148,8 +151,7 @@ def _joined(source: Path, paths: Sequence[Path], road: Road) -> Recording:
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()
     files: dict[tuple[int, int], Path] = {}
-    for path in paths:
-        kind, read, trials = _read_file(path, path.stat().st_mtime_ns if path.exists() else 0, road)
+    for path, (kind, read, trials) in zip(paths, _read_files(paths, road), strict=True):
         kinds.add(kind)
         if len(kinds) > 1:
             raise DataError(
@@ -175,14 +177,21 @@ def _joined(source: Path, paths: Sequence[Path], road: Road) -> Recording:
     return Recording(kinds.pop()[0], {block: _with_splits(blocks[block]) for block in sorted(blocks)})
 
 
-@lru_cache(maxsize=64)
-def _read_file(
-    path: Path, modified: int, road: Road
-) -> tuple[tuple[str, int, bool], dict[int, tuple[Session, ...]], list[tuple[int, int]]]:
+def _read_files(paths: Sequence[Path], road: Road) -> tuple[_File, ...]:
+    """The content of files, kept until one of them changes: every node of a simulation reads the same ones."""
+    return _read_stamped(tuple((path, path.stat().st_mtime_ns if path.exists() else 0) for path in paths), road)
+
+
+@lru_cache(maxsize=8)
+def _read_stamped(stamped: tuple[tuple[Path, int], ...], road: Road) -> tuple[_File, ...]:
+    return tuple(_read_file(path, road) for path, _ in stamped)
+
+
+def _read_file(path: Path, road: Road) -> _File:
     """The dynamics and number of cars of a file, whether it names splits, its sessions by block, and the block and
     number of each trial.
 
-    ``modified`` is the file's time stamp. Without a column ``split`` that of the sessions is "".
+    Without a column ``split`` that of the sessions is "".
     """
     optional = [*_motion("g"), *ACCELERATIONS, *PEDALS, "session", "split"]
     table = read_table(path, [*COUNTERS, *_motion("rh")], optional)

@@ -107,8 +107,6 @@ SETTINGS = {
         Setting("pedestrians", 2, False, 0.0, 1.2, (1.5, 1.5), lateral=2.0, drift=0.5, speed=0.5, gap=3.0),
     )
 }
-#: Training and test sessions per driver in the paper (Sections IV-B and IV-C).
-PAPER_SESSIONS = {"lane-swap": (40, 10), "three-cars": (45, 9), "trials": (0, 0), "pedestrians": (0, 0)}
 #: The places of the recorded pedestrians by the names of the literature, and their recordings.
 PLACES = {
     "eth": ("biwi_eth",),
@@ -240,6 +238,6 @@ class Options:
         return range(min(self.min_history, self.history) - 1, steps - self.horizon, self.window_stride)
 
     def sessions(self) -> tuple[int, int]:
-        """Return the numbers of training and test sessions per driver, with the scenario's defaults filled in."""
-        train, test = PAPER_SESSIONS[self.scenario]
-        return self.sessions_train or train, self.sessions_test or test
+        """Return the numbers of training and test sessions per simulated driver, by default those of the paper."""
+        scenario = SCENARIOS[self.scenario]
+        return self.sessions_train or scenario.sessions - scenario.held_out, self.sessions_test or scenario.held_out

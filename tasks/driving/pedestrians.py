@@ -18,7 +18,6 @@ not see the future of that person.
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,17 +49,25 @@ def read_pedestrians(folder: Path, options: Options) -> Recording:
     DataError
         There is none, a part of one is missing, a file is there twice, or one is malformed or too short.
     """
-    names, blocks = {}, {}
-    for number, (name, parts) in enumerate(files_of_recordings(folder, options).items()):
-        names[number] = name
-        read = [_sessions(path, path.stat().st_mtime_ns, options, split) for split, path in parts.items()]
-        blocks[number] = tuple(chain.from_iterable(read))
-        if not blocks[number]:
-            raise DataError(
-                f"{folder}: nobody in the recording {name} is seen in {options.history + options.horizon} steps in a "
-                "row (driving.history + driving.horizon); remove it, or lower these keys"
-            )
-    return Recording("point", blocks, names=names)
+    stamped = tuple(
+        (name, split, path, path.stat().st_mtime_ns)
+        for name, parts in files_of_recordings(folder, options).items()
+        for split, path in parts.items()
+    )
+    return _recording(folder, stamped, options)
+
+
+@lru_cache(maxsize=4)  # all recordings together: every node of a process reads them
+def _recording(folder: Path, stamped: tuple[tuple[str, str, Path, int], ...], options: Options) -> Recording:
+    sessions: dict[str, tuple[Session, ...]] = {}
+    for name, split, path, _ in stamped:
+        sessions[name] = sessions.get(name, ()) + _sessions(path, options, split)
+    if empty := [name for name, of_name in sessions.items() if not of_name]:
+        raise DataError(
+            f"{folder}: nobody in the recording {empty[0]} is seen in {options.history + options.horizon} steps in a "
+            "row (driving.history + driving.horizon); remove it, or lower these keys"
+        )
+    return Recording("point", dict(enumerate(sessions.values())), names=dict(enumerate(sessions)))
 
 
 def left_out(folder: Path, options: Options) -> dict[str, Batch]:
@@ -75,6 +82,13 @@ def _unseen(stamped: tuple[tuple[Path, int], ...], options: Options) -> Batch:
     return batch_of(SETTINGS[options.scenario], options, sessions)
 
 
+def track_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and in ``train`` and ``val`` below it. Raise :class:`DataError` for copies."""
+    files = found_in(folder, *(f"{below}*.txt{end}" for below in ("", "train/", "val/") for end in COMPRESSIONS))
+    refuse_copies(files)
+    return files
+
+
 def files_of_recordings(folder: Path, options: Options) -> dict[str, dict[str, Path]]:
     """Return the files of each recording that is trained on, by their split; "" stands for all splits.
 
@@ -83,10 +97,8 @@ def files_of_recordings(folder: Path, options: Options) -> dict[str, dict[str, P
     DataError
         There is none, a part of one is missing, or a file is there twice.
     """
-    files = found_in(folder, *(f"{below}*.txt{end}" for below in ("", "train/", "val/") for end in COMPRESSIONS))
-    refuse_copies(files)
     recordings: dict[str, dict[str, Path]] = {}
-    for path in files:
+    for path in track_files(folder):
         name = path.name.split(".txt")[0]
         ending = next((ending for ending in _PARTS if name.endswith(ending)), "")
         name = name.removesuffix(ending)
@@ -164,12 +176,8 @@ def read_tracks(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return people, places
 
 
-@lru_cache(maxsize=32)
-def _sessions(path: Path, modified: int, options: Options, split: str) -> tuple[Session, ...]:
-    """The windows of a file with one split, or of a whole recording, whose splits have no step in common.
-
-    ``modified`` is the file's time stamp.
-    """
+def _sessions(path: Path, options: Options, split: str) -> tuple[Session, ...]:
+    """The windows of a file with one split, or of a whole recording, whose splits have no step in common."""
     places = read_tracks(path)[1]
     first = round(len(places) * (1 - _TEST_SHARE))
     parts = {split: places} if split else {"train": places[:first], "test": places[first:]}

@@ -146,22 +146,16 @@ class DrivingTrace:
     start: int | None
 
 
-def read_traces(path: Path) -> dict[int, DrivingTrace]:
-    """Read the sessions in a ``traces.safetensors``.
-
-    Returns
-    -------
-    dict
-        Sessions by number.
-
-    Raises
-    ------
-    ReportError
-        If the file is not a safetensors file, or an array is missing or has a wrong shape.
-    """
+def _drawable(path: Path) -> dict[int, DrivingTrace]:
+    """The sessions in a ``traces.safetensors`` by number, those with at least one step and finite positions only."""
     arrays = Arrays(path)
     numbers = sorted(int(match[1]) for key in arrays if (match := _TRACE.fullmatch(key)))
-    return {number: _trace(arrays, f"trace.{number}.") for number in numbers}
+    traces = {number: _trace(arrays, f"trace.{number}.") for number in numbers}
+    return {
+        number: trace
+        for number, trace in traces.items()
+        if trace.robot.size and np.isfinite(trace.robot).all() and np.isfinite(trace.human).all()
+    }
 
 
 def _trace(arrays: Arrays, prefix: str) -> DrivingTrace:
@@ -194,7 +188,7 @@ def paths(run: ReportedRun) -> Markup | None:
 
 
 def _pictures(run: ReportedRun, node: str, paths: dict[str, Path]) -> list[Markup]:
-    traces = {method: _drawable(read_traces(paths[method])) for method in run.methods if method in paths}
+    traces = {method: _drawable(paths[method]) for method in run.methods if method in paths}
     traces = {method: sessions for method, sessions in traces.items() if sessions}
     if not traces:
         return []
@@ -207,39 +201,11 @@ def _pictures(run: ReportedRun, node: str, paths: dict[str, Path]) -> list[Marku
     gaps = np.concatenate([gap(trace) for trace in shown.values()])
     limits = (min(float(gaps.min()), 0.0) - _MARGIN, max(float(gaps.max()), 0.0) + _MARGIN)
     styles = plot_styles(run.methods)
-    return [draw_session(method, node, trace, styles[method].colour, limits) for method, trace in shown.items()]
+    return [_draw_session(method, node, trace, styles[method].colour, limits) for method, trace in shown.items()]
 
 
-def _drawable(traces: dict[int, DrivingTrace]) -> dict[int, DrivingTrace]:
-    """The sessions with at least one step and finite positions only."""
-    return {
-        number: trace
-        for number, trace in traces.items()
-        if trace.robot.size and np.isfinite(trace.robot).all() and np.isfinite(trace.human).all()
-    }
-
-
-def draw_session(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> Markup:
-    """Draw one session.
-
-    Parameters
-    ----------
-    method : str
-        Method whose model forecasts the human's motion.
-    node : str
-        Node of the human driver.
-    trace : DrivingTrace
-        The session.
-    colour : str
-        Colour of the method, used for the human.
-    limits : (float, float)
-        Range of the gap axis in metres, the same for all drawings that are compared.
-
-    Returns
-    -------
-    Markup
-        The figure.
-    """
+def _draw_session(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> Markup:
+    """Draw a session with the forecasts of a method; ``limits`` in m are those of all gaps that are compared."""
     change = f"starts at step {trace.start}" if trace.start is not None else "never starts"
     alt = f"Paths of the robot and of {node} under {method}; the lane change {change}."
     with drawing(alt, rows=2, height=4.6) as figure:

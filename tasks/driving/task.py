@@ -1,7 +1,7 @@
 """The task "driving": forecast a human driver given the robot's plan, and plan with the forecast."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from fedapps.tasks.base import WEIGHT, Batch, Evaluation, Metrics, NodeData, Task
 from fedapps.tasks.driving.world.sessions import HUMAN, WORLD_FILE, World, read_world
-from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, Secret, check_partition
 from torch import Tensor
 
 from fedapps.base.errors import DataError
@@ -145,9 +145,9 @@ class DrivingTask(Task):
 
     @property
     def world_options(self) -> dict[str, object]:
-        """All but what decides only how files are read."""
-        reading = ("validation_share", "lane_line", "demonstrations")
-        return {name: value for name, value in asdict(self.options).items() if name not in reading}
+        """The options that :meth:`make_world` depends on."""
+        names = ("scenario", "driver_style", "sessions_train", "sessions_test", "horizon", "candidates")
+        return {name: getattr(self.options, name) for name in names}
 
     def _recording(self, folder: Path) -> Recording:
         read = read_pedestrians(folder, self.options) if self.walking else read_folder(folder, self.road)
@@ -349,7 +349,8 @@ def _encounters(data: NodeData) -> tuple[Encounters, ...]:
 
 
 def block_of(folder: Path, known: Iterable[int], partition: int, num_partitions: int) -> list[int]:
-    """Return the block of node ``partition``. Raise :class:`DataError` if there are fewer blocks than nodes."""
+    """Return the block of node ``partition``. Raise :class:`DataError` if there is no such node, or none for each."""
+    check_partition(partition, num_partitions)
     blocks = list(known)
     if num_partitions > len(blocks):
         raise DataError(

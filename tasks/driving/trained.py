@@ -22,7 +22,7 @@ from fedapps.base.seeding import torch_seed
 from .closed_loop import Controller
 from .data import STEP, Session, past, read_file, read_sessions
 from .options import WALKING_STEP, Options
-from .pedestrians import read_tracks, turned
+from .pedestrians import read_tracks, track_files, turned
 from .planner import Forecast, Forecaster
 from .task import DrivingTask
 
@@ -118,8 +118,10 @@ class DrivingTrained(TrainedModel):
         acting = acting[None] if acting.ndim == 3 else acting
         if acting.shape[:2] != seen.shape[:2]:
             raise DataError(f"motions of {list(seen.shape[:2])} steps and controls of {list(acting.shape[:2])}")
-        if seen.shape[1] < (least := min(options.min_history, options.history)):
-            raise DataError(f"a history of {seen.shape[1]} steps; expected at least {least} (driving.min-history)")
+        if seen.shape[1] < self._least:
+            raise DataError(
+                f"a history of {seen.shape[1]} steps; expected at least {self._least} (driving.min-history)"
+            )
         count, horizon = len(seen), options.horizon
         ahead = torch.zeros(count, horizon, 2)
         if plan is not None:
@@ -217,22 +219,31 @@ class DrivingTrained(TrainedModel):
         Yields
         ------
         dict
-            ``file``, ``block``, ``session`` (the number of the session or trial), ``seconds`` [H] from the last row on,
-            and the forecast positions in metres: ``lateral`` and ``along`` [H], means over samples, and ``samples`` [K,
-            H, 2] of both. ``along`` is x in the files; ``lateral`` is y, in recorded trials measured from the line
-            between the lanes, towards the human's.
+            ``file`` (the input), ``block``, ``session`` (the number of the session or trial), ``seconds`` [H] from the
+            last row on, and the forecast positions in metres: ``lateral`` and ``along`` [H], means over samples, and
+            ``samples`` [K, H, 2] of both. ``along`` is x in the files; ``lateral`` is y, in recorded trials measured
+            from the line between the lanes, towards the human's.
         """
         road = self.task.road
         for source in inputs:
             if not isinstance(source, Path):
                 raise DataError("task 'driving' reads sessions from files: name a file or a folder")
             if self.task.walking:
-                for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+                files = track_files(source) if source.is_dir() else [source]
+                if not files:
+                    raise DataError(f"{source}: no recordings of pedestrians; expected files NAME.txt")
+                for path in files:
                     yield from self._people(path)
                 continue
             read = read_sessions(source, road) if source.is_dir() else read_file(source, road)
             recording = self.task.checked(source, read)
             sessions_read = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
+            for block, session in sessions_read:
+                if len(session.states) < self._least:
+                    raise DataError(
+                        f"{source}: session {session.number} of block {block} has {len(session.states)} steps; "
+                        f"expected at least {self._least} (driving.min-history)"
+                    )
             for start in range(0, len(sessions_read), batch_size):
                 some = sessions_read[start : start + batch_size]
                 for (block, session), samples in zip(some, self._after([session for _, session in some]), strict=True):
@@ -269,6 +280,11 @@ class DrivingTrained(TrainedModel):
     def _options(self) -> Options:
         options: Options = self.task.options
         return options
+
+    @property
+    def _least(self) -> int:
+        """The fewest steps of a history."""
+        return min(self._options.min_history, self._options.history)
 
     def _after(self, sessions: Sequence[Session]) -> Iterator[np.ndarray]:
         """The forecast positions ``[K, H, 2]`` after each session, with the same samples for all of them."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy
+from fedapps.tasks.profiles import check_partition
 from numpy.typing import NDArray
 
 from fedapps.base.errors import DataError
@@ -143,7 +144,7 @@ class Rollouts:
     Attributes
     ----------
     key : str
-        The file name up to the first dot; the keys of several files are joined by ``+``.
+        The file name up to ``.csv``; the keys of several files are joined by ``+``.
     tables : mapping of str to ndarray
         The rows of each split that has any, float64 ``[N, 6]``, with the columns :data:`VALUES`.
     """
@@ -198,7 +199,7 @@ def read_rollouts(paths: Iterable[Path], validation_share: float = 0.0) -> Rollo
     tables = {split: table for split, table in pooled.items() if len(table)}
     if "train" not in tables and "test" not in tables:
         raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
-    return Rollouts("+".join(path.name.split(".", 1)[0] for path in paths), tables)
+    return Rollouts("+".join(path.name.rsplit(".csv", 1)[0] for path in paths), tables)
 
 
 def _with_validation(split: np.ndarray, values: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -223,8 +224,12 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
-    """Return the file of node ``partition``. Raise :class:`DataError` if there are fewer files than nodes."""
+    """Return the file of node ``partition``. Raise :class:`DataError` if there is no such node, or none for each."""
+    check_partition(partition, num_partitions)
     files = robot_files(folder)
-    if len(files) < num_partitions or not 0 <= partition < num_partitions:
-        raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")
+    if len(files) < num_partitions:
+        raise DataError(
+            f"{folder}: holds {len(files)} files robot-*.csv, one for a node, but num-nodes is {num_partitions}; set "
+            f"num-nodes = {len(files)} or fewer"
+        )
     return files[partition]

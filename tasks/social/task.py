@@ -162,6 +162,11 @@ class SocialTask(Task):
     def has_world(self) -> bool:
         return self.options.source == "simulated"
 
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on."""
+        return {name: getattr(self.options, name) for name in ("participants", "world_scenes")}
+
     def check_nodes(self, num_nodes: int) -> None:
         if num_nodes != len(self.nodes):
             raise DataError(

@@ -92,7 +92,10 @@ class SocialTrained(TrainedModel):
         for source in inputs:
             if not isinstance(source, Path):
                 raise DataError("task 'social' reads scenes from files: name a file of JSON lines or a folder")
-            for path in participant_files(source).values() if source.is_dir() else [source]:
+            paths = list(participant_files(source).values()) if source.is_dir() else [source]
+            if not paths:
+                raise DataError(f"{source}: no scenes; expected files *.json, here or in the folder raw_data")
+            for path in paths:
                 scenes = read_scenes(path)
                 for scene, score in zip(scenes, self.score(scenes, batch_size=batch_size).tolist(), strict=True):
                     rated = None if isnan(scene.score) else scene.score

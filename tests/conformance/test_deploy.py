@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -195,44 +194,30 @@ def test_the_web_server_before_nodes_that_use_http_shares_the_network_of_the_ser
 # -- systemd ---------------------------------------------------------------------------------------------------
 
 
-def unit(name: str) -> dict[str, dict[str, list[str]]]:
-    """Sections of a unit; a key may stand in it several times."""
-    parser = RawConfigParser(strict=False, dict_type=MultiDict, comment_prefixes=("#",), delimiters=("=",))
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read_string((DEPLOY / name).read_text().replace("\\\n", " "))
-    return {section: {key: value.split("\n") for key, value in parser.items(section)} for section in parser.sections()}
-
-
-class MultiDict(dict):
-    """Adds to the lines of a key that is set again."""
-
-    def __setitem__(self, key, value):
-        if isinstance(value, list) and key in self and isinstance(self[key], list):
-            self[key].extend(value)
-        else:
-            super().__setitem__(key, value)
+def lines_of(name: str, key: str) -> list[str]:
+    """The values of a key of a unit, which may stand in it several times."""
+    text = (DEPLOY / name).read_text().replace("\\\n", " ")
+    return re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", UNITS)
 def test_a_unit_is_hardened_and_starts_again(name):
-    service = unit(name)["Service"]
     expected = {
         "User": "fedapps", "Restart": "on-failure", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
         "ProtectHome": "yes", "PrivateTmp": "yes", "CapabilityBoundingSet": "", "UMask": "0077",
         "StateDirectoryMode": "0700",
     }  # fmt: skip
-    assert {key: service[key] for key in expected} == {key: [value] for key, value in expected.items()}
-    assert service["StateDirectory"][0].startswith("fedapps-")
-    (environment,) = service["EnvironmentFile"]
+    assert {key: lines_of(name, key) for key in expected} == {key: [value] for key, value in expected.items()}
+    assert lines_of(name, "StateDirectory")[0].startswith("fedapps-")
+    (environment,) = lines_of(name, "EnvironmentFile")
     assert environment.startswith("/etc/fedapps/")
-    assert any(line.startswith("PATH=/opt/fedapps/.venv/bin:") for line in service["Environment"]), (
-        "Flower starts its other commands by name"
-    )
+    path = "PATH=/opt/fedapps/.venv/bin:"
+    assert any(line.startswith(path) for line in lines_of(name, "Environment")), "Flower starts its others by name"
 
 
 def started(name: str) -> Any:
     """The options that Flower gets of a unit with the example of its environment."""
-    (command,) = unit(name)["Service"]["ExecStart"]
+    (command,) = lines_of(name, "ExecStart")
     given = command.replace("%S", "/var/lib").replace("%i", "car-7")
     return options_of([filled(word, variables(UNITS[name])) for word in shlex.split(given)])
 
@@ -259,7 +244,7 @@ def test_flower_takes_the_command_of_a_nodes_unit():
 
 
 def test_the_page_checks_a_node_with_the_state_folder_of_its_service(compose):
-    commands = [unit("fedapps-supernode@.service")["Service"]["ExecStart"], compose["services"]["supernode"]["command"]]
+    commands = [lines_of("fedapps-supernode@.service", "ExecStart"), compose["services"]["supernode"]["command"]]
     folders = re.findall(r'state-dir="([^"]*)"', " ".join(word for command in commands for word in command))
     expected = [folder.replace("%S", "/var/lib").replace("%i", "car-7") for folder in folders]
     page = (DEPLOY / "README.md").read_text().replace("\\\n", " ")
@@ -268,9 +253,8 @@ def test_the_page_checks_a_node_with_the_state_folder_of_its_service(compose):
 
 def test_the_weekly_unit_runs_a_command_that_there_is_and_has_the_servers_rights():
     service, server = ((DEPLOY / f"fedapps-{name}.service").read_text() for name in ("generation", "superlink"))
-    (command,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", service, re.MULTILINE)
-    words = shlex.split(command.replace("\\\n", " "))
-    arguments = command_parser().parse_args(words[3:])
+    (command,) = lines_of("fedapps-generation.service", "ExecStart")
+    arguments = command_parser().parse_args(shlex.split(command)[3:])
     assert (arguments.federation, str(arguments.recipe)) == ("fleet", "/etc/fedapps/weekly.toml")
     rights = server.partition("# Hardening")[2].partition("[Install]")[0]
     assert rights.strip() in service

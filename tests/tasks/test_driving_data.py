@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.driving import data
 from fedapps.tasks.driving.closed_loop import as_sessions, encounters
 from fedapps.tasks.driving.data import Session, cut, past, read_folder
 from fedapps.tasks.driving.options import SETTINGS, Options, to_bicycle, to_motion
@@ -17,6 +18,8 @@ from fedapps.tasks.driving.world.traffic import LANE_SWAP, THREE_CARS, initial_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traffic_policies import aim_for
+
+from fedapps.base.tables import read_table
 
 HEADER = "trial,trial_name,block,step,t,xr,yr,vxr,vyr,axr,ayr,xh,yh,vxh,vyh,axh,ayh"
 
@@ -116,6 +119,28 @@ def test_the_last_fifth_of_a_block_in_several_files_is_the_test_split(tmp_path):
         recorded(tmp_path, [(trial, 1)]).rename(tmp_path / f"{trial}.csv")
     sessions = read_folder(tmp_path).blocks[1]
     assert [(session.number, session.split) for session in sessions[4:]] == [(4, "train"), (5, "test")]
+
+
+def test_each_file_is_read_once_for_all_nodes(tmp_path, monkeypatch):
+    """Also with more files than a cache of single files would keep."""
+    count, read = 70, []
+    for block in range(count):
+        recorded(tmp_path, [(0, block)]).rename(tmp_path / f"{block}.csv")
+    monkeypatch.setattr(data, "read_table", lambda path, *columns: read.append(path) or read_table(path, *columns))
+    task = DrivingTask(Options(scenario="trials"))
+    for node in range(count):
+        assert task.node_profile(tmp_path, node, count).key == f"driver-{node:02d}"
+        assert [path.name for path in task.own_files(tmp_path, node, count)] == [f"{node}.csv"]
+    assert len(read) == count
+    recorded(tmp_path, [(0, 3), (1, 3)]).rename(tmp_path / "3.csv")
+    os.utime(tmp_path / "3.csv", ns=(1, 1))
+    assert len(read_folder(tmp_path).blocks[3]) == 2
+
+
+def test_the_files_of_a_node_beside_one_of_demonstrations(tmp_path):
+    recorded(tmp_path, [(0, 99)]).rename(tmp_path / "demonstrations.csv")
+    path = recorded(tmp_path, [(0, 5)])
+    assert DrivingTask(Options(scenario="trials")).own_files(tmp_path, 0, 1) == [path]
 
 
 def test_a_file_named_like_a_split_needs_the_column(tmp_path):

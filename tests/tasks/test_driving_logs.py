@@ -9,7 +9,7 @@ from fedapps.tasks.driving.logs import DrivingImport
 from fedapps.tasks.driving.options import Road
 from fedapps.tasks.logs.folder import import_logs
 from fedapps.tasks.logs.readers import open_log
-from robot_logs import Messages, Recorded, write_bag
+from robot_logs import Messages, Recorded, import_one, write_bag
 
 MAPPING = """[settings]
 node = 3
@@ -58,10 +58,7 @@ def drive(turn: float = 0.0, skip: tuple[float, float] = (0.0, 0.0), start: floa
 
 
 def imported(tmp_path: Path, messages: list[Recorded], mapping: str = MAPPING) -> str:
-    (tmp_path / "mapping.toml").write_text(mapping)
-    log = write_bag(tmp_path / "a.mcap", messages)
-    ((complete, line),) = import_logs(DrivingImport, [log], tmp_path / "mapping.toml", tmp_path / "out")
-    return line if complete else f"refused: {line}"
+    return import_one(DrivingImport, mapping, tmp_path, write_bag(tmp_path / "a.mcap", messages))
 
 
 @pytest.mark.parametrize("degrees", [0, 90, -30])

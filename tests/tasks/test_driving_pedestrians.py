@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.driving import pedestrians
 from fedapps.tasks.driving.options import SETTINGS, Options
 from fedapps.tasks.driving.pedestrians import (
     constant_velocity,
@@ -167,6 +168,16 @@ def test_a_recording_of_ones_own_is_a_node_whose_last_fifth_is_the_test(tmp_path
     assert task.load_all(tmp_path).key == "pooled"
 
 
+def test_each_recording_is_read_once_for_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, read = 35, []
+    for number in range(count):
+        write(tmp_path / f"{number:02}.txt", straight(1, 7))
+    monkeypatch.setattr(pedestrians, "read_tracks", lambda path: read.append(path) or read_tracks(path))
+    task = DrivingTask(replace(OPTIONS, left_out="none"))
+    assert [task.node_profile(tmp_path, node, count).key for node in range(count)] == [f"{n:02}" for n in range(count)]
+    assert len(read) == count
+
+
 def test_the_files_of_a_node_are_those_that_it_would_have_alone(world: Path, tmp_path: Path) -> None:
     task = DrivingTask(OPTIONS)
     files = task.own_files(world, 6, 7)
@@ -180,9 +191,11 @@ def test_the_files_of_a_node_are_those_that_it_would_have_alone(world: Path, tmp
         assert all(torch.equal(ours[name], tensor) for name, tensor in batch.items())
 
 
-def test_a_history_that_may_be_shorter_is_refused() -> None:
+def test_a_history_that_may_be_shorter_or_has_no_velocity_is_refused() -> None:
     with pytest.raises(DataError, match=r"driving\.min-history = 2: must be driving\.history \(3\) for pedestrians"):
-        DrivingTask(Options(scenario="pedestrians", history=3, min_history=2))
+        DrivingTask(replace(OPTIONS, min_history=2))
+    with pytest.raises(DataError, match=r"driving.history = 1: must be at least 2 for pedestrians"):
+        DrivingTask(replace(OPTIONS, history=1, min_history=1))
 
 
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA is not set")
@@ -197,8 +210,3 @@ def test_the_floors_of_the_published_recordings(place: str, count: int, ade: flo
     assert len(batch["history"]) == count
     floor = constant_velocity(SETTINGS["pedestrians"], batch, "unseen")
     assert (round(floor["unseen.ade"], 3), round(floor["unseen.fde"], 3)) == (ade, fde)
-
-
-def test_a_history_of_one_step_is_refused() -> None:
-    with pytest.raises(DataError, match=r"driving.history = 1: must be at least 2 for pedestrians"):
-        DrivingTask(replace(OPTIONS, history=1, min_history=1))

@@ -48,6 +48,18 @@ def test_a_world_of_drivers_who_meet_the_same_starts(world):
         assert pooled.count(split) == sum(node.count(split) for node in nodes)
 
 
+def test_a_world_has_its_own_options_alone(world, tmp_path):
+    """The options of the model and of the reading of files simulate no other world."""
+    reading = replace(SMALL, history=7, min_history=3, window_stride=2, validation_share=0.5)
+    task = DrivingTask(replace(reading, posterior="cvae", latent=3, hidden=9, loss="path", samples=4, context="none"))
+    assert task.world_options == DrivingTask(SMALL).world_options
+    task.make_world(tmp_path, 3, seed=4)
+    written = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (world, tmp_path)]
+    assert written[0] == written[1]
+    for other in ({"scenario": "three-cars"}, {"driver_style": "literal"}, {"horizon": 5}, {"candidates": "blocks"}):
+        assert DrivingTask(replace(SMALL, **other)).world_options != task.world_options
+
+
 def test_known_dynamics_turn_the_recorded_controls_into_the_recorded_path(world):
     """What the planner rolls out for a perfect forecast is what happened, up to the files' four decimals."""
     task = DrivingTask(SMALL)
@@ -140,9 +152,12 @@ def test_three_cars(tmp_path):
         DrivingTask(SMALL).load_all(tmp_path)
 
 
-def test_too_many_nodes_for_a_folder(world):
+def test_a_node_that_a_folder_does_not_have(world):
     with pytest.raises(DataError, match=r"holds 3 blocks .*, but num-nodes is 4"):
         DrivingTask(SMALL).load_node(world, 0, 4)
+    for partition in (-1, 3):
+        with pytest.raises(DataError, match=f"node {partition} of 3: expected an index from 0 to 2"):
+            DrivingTask(SMALL).load_node(world, partition, 3)
 
 
 def test_sessions_default_to_the_papers():
@@ -211,6 +226,12 @@ def test_paths_of_a_session_are_drawn_for_each_method(folder: Path) -> None:
     text = page(folder)
     assert "driver-00 under apfl; the lane change starts at step 7." in text
     assert "driver-00 under sfl; the lane change never starts." in text
+
+
+@pytest.mark.parametrize(("steps", "human"), [(0, np.zeros((0, 2))), (12, np.full((12, 2), np.nan))])
+def test_sessions_without_a_step_or_a_position_are_not_drawn(folder: Path, steps: int, human: np.ndarray) -> None:
+    save_traces(folder, "apfl", "driver-00", trace(steps) | {"trace.0.human": human, "trace.0.gray": human})
+    assert "paths" not in section_names(page(folder))
 
 
 def test_a_trace_with_a_wrong_shape_is_reported(folder: Path) -> None:

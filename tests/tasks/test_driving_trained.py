@@ -1,5 +1,6 @@
 """A trained forecaster: sampled motions of the human, and a controller that drives as the closed loop does."""
 
+import lzma
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -259,6 +260,13 @@ def test_a_prediction_is_the_forecast_after_the_last_row_of_a_session(worlds):
         list(trained.rows([Path("none.csv")]))
 
 
+def test_a_session_that_is_too_short_is_named(worlds, tmp_path):
+    file = next(worlds["lane-swap"].glob("*.csv.xz"))
+    (tmp_path / "a.csv").write_bytes(b"".join(lzma.decompress(file.read_bytes()).splitlines(keepends=True)[:5]))
+    with pytest.raises(DataError, match=r"a\.csv: session 0 of block 0 has 4 steps; expected at least 5"):
+        list(trained_on(SMALL).rows([tmp_path / "a.csv"]))
+
+
 def test_the_network_to_export_gives_the_forecast_controls():
     trained = trained_on(SMALL, spread=3.0)
     network = trained.network()
@@ -323,8 +331,12 @@ def test_predictions_of_a_file_of_people(tmp_path):
         for person, (x, y) in enumerate(places)
         if np.isfinite(x)
     ]
-    path.write_text("".join(rows))
     trained = trained_on(PEOPLE)
+    (tmp_path / "README.md").write_text("no recording")
+    with pytest.raises(DataError, match=r"no recordings of pedestrians; expected files NAME\.txt"):
+        list(trained.rows([tmp_path]))
+    path.write_text("".join(rows))
+    (tmp_path / "all").mkdir()
     expected = trained.forecast_people(seen)
     first, second = trained.rows([tmp_path])
     assert (first["person"], second["person"], first["seconds"]) == (4, 5, [0.4, 0.8])
@@ -335,15 +347,11 @@ def test_predictions_of_a_file_of_people(tmp_path):
         list(trained.rows([path]))
 
 
-@pytest.mark.parametrize("positions", [np.zeros((2, 1, 2)), np.zeros((3, 2))])
-def test_people_of_a_wrong_shape_are_refused(positions):
-    with pytest.raises(DataError, match=r"expected \[T, P, 2\] with T of at least 3 \(driving\.history\)"):
-        trained_on(PEOPLE).forecast_people(positions)
-
-
 @pytest.mark.parametrize(
     ("positions", "message"),
     [
+        (np.zeros((2, 1, 2)), r"shape \[2, 1, 2\]; expected \[T, P, 2\] with T of at least 3 \(driving\.history\)"),
+        (np.zeros((3, 2)), r"shape \[3, 2\]; expected \[T, P, 2\]"),
         (np.full((3, 1, 2), np.inf), r"positions\[0, 0, 0\] = inf: must be a finite number"),
         ("abc", "positions = 'abc': must be a finite number"),
         ([[[0.0, None]]] * 3, r"positions\[0, 0, 1\] = None: must be a finite number"),

@@ -25,18 +25,6 @@ def carlo_tick(x, y, heading, speed, throttle, steer):
     return x, y, pi / 2 - new_heading, new_speed
 
 
-def test_a_straight_step_by_hand():
-    after = traffic.step(torch.tensor([1.0, 2.0, 0.0, 20.0]), torch.tensor([1.5, 0.0]))
-    # speed 20 + (1.5 - 0.06) 0.1 = 20.144; distance 0.1 (20 + 20.144) / 2 = 2.0072
-    torch.testing.assert_close(after, torch.tensor([1.0, 4.0072, 0.0, 20.144]))
-
-
-def test_positive_steer_turns_towards_positive_x():
-    after = traffic.step(torch.tensor([0.0, 0.0, 0.0, 20.0]), torch.tensor([0.06, 0.04]))
-    assert after[0] > 0
-    assert after[2].item() == pytest.approx(2.0 / 2.0 * sin(atan(0.5 * tan(0.04))))  # 2 m over the rear axle's 2
-
-
 @settings(deadline=None, max_examples=50)
 @given(STARTS, CONTROLS)
 def test_step_and_rollout_are_carlos(start, controls):
@@ -65,11 +53,6 @@ def test_rollout_broadcasts_candidates_and_is_differentiable():
     paths.sum().backward()
     assert controls.grad is not None
     assert torch.isfinite(controls.grad).all()
-
-
-def test_velocity_is_lateral_then_longitudinal():
-    states = torch.tensor([[0.0, 0.0, 0.0, 20.0], [0.0, 0.0, pi / 6, 10.0]])
-    torch.testing.assert_close(traffic.velocity(states), torch.tensor([[0.0, 20.0], [5.0, 10 * 3**0.5 / 2]]))
 
 
 def test_point_mass_by_hand():

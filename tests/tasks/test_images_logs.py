@@ -1,12 +1,12 @@
 """The import of a robot's logs as images of the task images."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.images.logs import ImagesImport
-from fedapps.tasks.logs.folder import import_logs
 from PIL import Image
-from robot_logs import Messages, Recorded, write_bag, write_lerobot
+from robot_logs import Messages, Recorded, import_one, write_bag, write_lerobot
 
 MAPPING = """[settings]
 gap = 2.0
@@ -20,10 +20,7 @@ label = { column = "data" }
 """
 
 
-def imported(tmp_path: Path, log: Path, mapping: str = MAPPING) -> str:
-    (tmp_path / "mapping.toml").write_text(mapping)
-    ((complete, line),) = import_logs(ImagesImport, [log], tmp_path / "mapping.toml", tmp_path / "out")
-    return line if complete else f"refused: {line}"
+imported = partial(import_one, ImagesImport, MAPPING)
 
 
 def shades(output: Path) -> dict[str, list[int]]:

@@ -1,15 +1,15 @@
 """The import of a robot's logs as rows of the task lqr."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fedapps.tasks.logs.folder import import_logs
 from fedapps.tasks.lqr.logs import LqrImport, nearest_weight
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.lqr.world import A, B, optimal_gain, read_rollouts, robot_files, trajectories
-from robot_logs import ROS1, ROS2, Messages, write_bag, write_lerobot
+from robot_logs import ROS1, ROS2, Messages, import_one, write_bag, write_lerobot
 
 MAPPING = """[settings]
 step = 0.5
@@ -29,10 +29,7 @@ speed = { column = "linear.x", unit = "m/s" }
 """
 
 
-def imported(tmp_path: Path, log: Path, mapping: str = MAPPING) -> str:
-    (tmp_path / "mapping.toml").write_text(mapping)
-    ((complete, line),) = import_logs(LqrImport, [log], tmp_path / "mapping.toml", tmp_path / "out")
-    return line if complete else f"refused: {line}"
+imported = partial(import_one, LqrImport, MAPPING)
 
 
 @pytest.mark.parametrize("name", ["a.bag", "a.mcap", "a"])

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedapps.tasks.logs.folder import import_logs
 from fedapps.tasks.social.logs import SocialImport
 from fedapps.tasks.social.scenes import read_participant, split_scenes
-from robot_logs import Messages, Recorded, write_bag
+from robot_logs import Messages, Recorded, import_one, write_bag
 
 MAPPING = """[settings]
 node = "q"
@@ -32,10 +31,7 @@ score = { column = "data" }
 
 
 def imported(tmp_path: Path, messages: list[Recorded], mapping: str = MAPPING, log: str = "a") -> str:
-    (tmp_path / "mapping.toml").write_text(mapping)
-    bag = write_bag(tmp_path / f"{log}.mcap", messages)
-    ((complete, line),) = import_logs(SocialImport, [bag], tmp_path / "mapping.toml", tmp_path / "out")
-    return line if complete else f"refused: {line}"
+    return import_one(SocialImport, mapping, tmp_path, write_bag(tmp_path / f"{log}.mcap", messages))
 
 
 def test_a_rating_gives_the_scene_around_the_robot(tmp_path: Path) -> None:

@@ -76,6 +76,15 @@ def test_a_world_is_for_the_nodes_of_the_option(tmp_path):
         SocialTask(SMALL).load_node(tmp_path, 0, 3)
 
 
+def test_a_world_has_its_own_options_alone(world, tmp_path):
+    task = SocialTask(replace(SMALL, together=True, graph="relational", augment=False, split_seed=3, hidden=9))
+    assert task.world_options == SocialTask(SMALL).world_options
+    task.make_world(tmp_path, 2, seed=1)
+    written = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (world, tmp_path)]
+    assert written[0] == written[1]
+    assert SocialTask(replace(SMALL, world_scenes=41)).world_options != task.world_options
+
+
 # -- nodes and stages ------------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,7 @@
 """A trained rater: scores of scenes, and the same numbers as the evaluation."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,6 +125,8 @@ def test_a_prediction_is_a_score_beside_the_rating_if_there_is_one(world, tmp_pa
     np.testing.assert_allclose([row["score"] for row in rows], trained.score(scenes), atol=1e-4)
     assert len(list(trained.rows([world]))) == 2 * len(scenes)
     (tmp_path / "scenes.json").write_text(json.dumps({**EMPTY, "identifier": "x"}) + "\n")
+    with pytest.raises(DataError, match=r"no scenes; expected files \*\.json, here or in the folder raw_data"):
+        list(trained.rows([tmp_path.parent]))
     (row,) = trained.rows([tmp_path / "scenes.json"])
     assert (row["identifier"], row["rated"]) == ("x", None)
 
@@ -140,11 +140,3 @@ def test_the_network_to_export_gives_the_scores(graph):
     graphs = trained.task.graphs.build([scene])
     found = network.module(*(graphs[name] for name in network.input_names))
     np.testing.assert_allclose(100 * found.detach().numpy(), trained.score(scene), atol=1e-4)
-
-
-@pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of published datasets")
-def test_published_scenes_are_scored_from_their_file():
-    file = participant_files(Path(os.environ["FEDAPPS_DATA"]) / "socnav1")["a"]
-    score = trained_on().score(file)
-    assert len(score) > 100
-    assert torch.isfinite(torch.from_numpy(score)).all()

@@ -108,17 +108,6 @@ def test_scores_are_whole_numbers_from_0_to_100(seed):
     assert 0 <= score <= 100
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_two_raters_agree_in_part(seed):
-    scenes = [draw_scene(generator(seed, "scene", i)) for i in range(150)]
-    raters = [(draw_taste(generator(seed, "taste", i)), generator(seed, "noise", i)) for i in range(4)]
-    scores = np.array([[rate(scene, taste, rng) for scene in scenes] for taste, rng in raters])
-    correlations = np.corrcoef(scores)[np.triu_indices(4, 1)]
-    assert (correlations > 0.5).all()
-    assert (correlations < 0.995).all()
-    assert len({round(mean) for mean in scores.mean(axis=1)}) > 1
-
-
 ROUNDED = 0.015  # metres: corners and people are rounded to centimetres
 SEEDS = st.integers(0, 2**32)
 L_SHAPE = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 2.0], [2.0, 2.0], [2.0, 4.0], [0.0, 4.0]])
@@ -180,12 +169,6 @@ def assert_everybody_is_in_the_room_and_apart(scene: Scene) -> None:
 def test_everybody_is_in_the_room_and_apart_in_hundreds_of_scenes():
     for seed in (984, 1852, *range(300)):  # the first two once had somebody outside the room
         assert_everybody_is_in_the_room_and_apart(draw_scene(np.random.default_rng(seed)))
-
-
-@given(seed=SEEDS)
-@settings(max_examples=60, deadline=None)
-def test_everybody_is_in_the_room_and_apart(seed):
-    assert_everybody_is_in_the_room_and_apart(draw_scene(np.random.default_rng(seed)))
 
 
 @given(seed=SEEDS)

@@ -1,13 +1,13 @@
 """The import of a robot's logs as places of the task vpr."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fedapps.tasks.logs.folder import import_logs
 from fedapps.tasks.vpr.logs import VprImport
 from fedapps.tasks.vpr.readers import read_image_table
-from robot_logs import Messages, Recorded, png, write_bag
+from robot_logs import Messages, Recorded, import_one, png, write_bag
 
 MAPPING = """[settings]
 role = "query"
@@ -28,10 +28,7 @@ lat = { column = "latitude", unit = "deg" }
 METRE = 360 / (2 * np.pi * 6_371_000)  # degrees of latitude
 
 
-def imported(tmp_path: Path, log: Path, mapping: str = MAPPING) -> str:
-    (tmp_path / "mapping.toml").write_text(mapping)
-    ((complete, line),) = import_logs(VprImport, [log], tmp_path / "mapping.toml", tmp_path / "out")
-    return line if complete else f"refused: {line}"
+imported = partial(import_one, VprImport, MAPPING)
 
 
 def shade(number: int) -> np.ndarray:

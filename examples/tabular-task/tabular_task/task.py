@@ -48,7 +48,9 @@ class TabularTask(Task):
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         names = node_names(folder)
         if len(names) < num_partitions or not 0 <= partition < num_partitions:
-            raise DataError(f"{folder}: expected tables for node {partition} of {num_partitions}, found {len(names)}")
+            raise DataError(
+                f"{folder}: no tables for node {partition} of {num_partitions}: set num-nodes = {len(names)} or fewer"
+            )
         return self._read(folder, names[partition : partition + 1])
 
     def load_all(self, folder: Path) -> NodeData:

@@ -188,23 +188,9 @@ CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
 """Metres."""
 
 
-def lane_change_time(sessions: Sessions) -> Tensor:
-    """Return the seconds ``[S]`` until the lane change could start; the session's duration if it never could."""
-    start = sessions.lane_change_start
-    return torch.where(start >= 0, start, sessions.length - 1) * traffic.DT
-
-
-def censored(sessions: Sessions) -> Tensor:
-    """Return which sessions never started a lane change, bool ``[S]``."""
-    return sessions.lane_change_start < 0
-
-
-def start_distance(sessions: Sessions) -> Tensor:
-    """Return the metres ``[S]`` between robot and human when the lane change could start, NaN if it never could."""
-    rows = torch.arange(len(sessions), device=sessions.length.device)
-    states = sessions.states[rows, sessions.lane_change_start.clamp_min(0)]
-    distance = torch.linalg.vector_norm(states[:, ROBOT, :2] - states[:, HUMAN, :2], dim=-1)
-    return torch.where(sessions.lane_change_start >= 0, distance, torch.nan)
+def row_of_start(sessions: Sessions) -> Tensor:
+    """Return the row ``[S]`` at which the lane change could start; a session's last one if it never could."""
+    return torch.where(sessions.lane_change_start >= 0, sessions.lane_change_start, sessions.length - 1)
 
 
 def mean_cost(sessions: Sessions) -> Tensor:
@@ -213,9 +199,7 @@ def mean_cost(sessions: Sessions) -> Tensor:
     The rows end with the start of the lane change, or with the session if there was none or if the scenario's robot
     never leaves its planner.
     """
-    last = sessions.length - 1
-    if sessions.scenario.robot_swaps:
-        last = torch.where(sessions.lane_change_start >= 0, sessions.lane_change_start, last)
+    last = row_of_start(sessions) if sessions.scenario.robot_swaps else sessions.length - 1
     counted = torch.arange(sessions.cost.shape[1], device=last.device) <= last[:, None]
     return (sessions.cost * counted).sum(dim=1) / (last + 1)
 
