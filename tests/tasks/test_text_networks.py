@@ -9,9 +9,12 @@ from fedapps.tasks.text.encoder_network import Transformer
 from fedapps.tasks.text.networks import BiLstm, LastStates, SplitEmbedding, places_of
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.privacy import LoopLSTM, with_loop_lstms
+from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.transformer import embeddings_of, load_tokenizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from text_world import model_of
 from tiny_encoder import classifier, encoder_folder
 from torch import nn
 from torch.func import vmap
@@ -143,6 +146,22 @@ def test_a_model_that_was_trained_leaves_the_next_one_as_published(tmp_path):
     optimizer.step()
     after = classifier(folder, 3).state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_an_encoder_is_read_again_once_its_files_have_changed(tmp_path):
+    folder = str(encoder_folder(tmp_path))
+    task = TextTask(Options(dataset="mine", classes=2, model=folder, max_length=8, frozen_embedding=True))
+    before, digest = model_of(task), task.fixed_digest
+    assert task.fixed_digest == digest
+    assert load_tokenizer(folder) is load_tokenizer(folder)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    tokens = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(tokens.replace('"two"', '"second"'))
+    table = "embedding.word_embeddings.weight"
+    assert torch.equal(model_of(task).state_dict()[table], 2 * before.state_dict()[table])
+    assert task.fixed_digest != digest
+    assert load_tokenizer(folder).words[5] == "second"
 
 
 def test_tokens_of_a_published_tokenizer(tmp_path):
