@@ -18,6 +18,7 @@ from text_world import CORPUS, CORPUS_NODES, FEDVOCAB, model_of, own_words, word
         (Options(labels="a,b,a"), r"text\.labels = 'a,b,a': a label occurs twice"),
         (Options(model="bert", vocabulary="shared"), r"text\.vocabulary = 'shared': a transformer \(bert\) uses"),
         (Options(model="bert", glove="g.txt"), r"text\.glove = 'g\.txt': only the LSTM"),
+        (Options(model="bert", unknown="mean"), r"text\.unknown = 'mean': only the LSTM has an unknown word"),
         (Options(weights="random"), r"text\.weights = 'random' applies to transformers only"),
         (Options(vocabulary="file"), r"text\.vocabulary = 'file': name the file in text\.vocabulary-file"),
         (Options(vocabulary="own", vocabulary_file="a"), r"text\.vocabulary = 'own' does not read .*-file = 'a'"),
