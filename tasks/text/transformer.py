@@ -42,13 +42,14 @@ def cached_by_files(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @lru_cache(maxsize)
-        def cached(state: tuple[tuple[str, int, int], ...], *arguments: P.args, **_: P.kwargs) -> R:
-            return function(*arguments)
+        def cached(state: tuple[tuple[str, int, int], ...], *arguments: P.args, **named: P.kwargs) -> R:
+            return function(*arguments, **named)
 
         @wraps(function)
-        def current(*arguments: P.args, **_: P.kwargs) -> R:
+        def current(*arguments: P.args, **named: P.kwargs) -> R:
             names = (one.model if isinstance(one, Options) else one for one in arguments)
-            return cached(_files_of(next(name for name in names if isinstance(name, str))), *arguments)
+            files = _files_of(next(name for name in names if isinstance(name, str)))
+            return cached(files, *arguments, **named)  # type: ignore[arg-type]  # all arguments can be hashed
 
         return current
 
@@ -59,7 +60,8 @@ def _files_of(name: str) -> tuple[tuple[str, int, int], ...]:
     """The files of an encoder in a folder, with the times of their last change in ns and their sizes."""
     if not Path(name).is_dir():
         return ()
-    status = ((entry.name, entry.stat()) for entry in sorted(os.scandir(name), key=lambda entry: entry.name))
+    entries = sorted((entry for entry in os.scandir(name) if entry.is_file()), key=lambda entry: entry.name)
+    status = ((entry.name, entry.stat()) for entry in entries)
     return tuple((file, found.st_mtime_ns, found.st_size) for file, found in status)
 
 
