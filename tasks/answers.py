@@ -2,7 +2,7 @@
 computes with tensors alone, as other programs run it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
 from os import PathLike
@@ -68,9 +68,11 @@ def several(examples: Any, name: str, one: type | tuple[type, ...] | None = None
     Raises
     ------
     DataError
-        It is a single text, path or mapping, or no sequence, or an example is something else than ``one``.
+        It is a single text, path or mapping, a set, a table, or no sequence, or an example is something else than
+        ``one``.
     """
-    if isinstance(examples, str | bytes | PathLike | Mapping) or not hasattr(examples, "__len__"):
+    single = isinstance(examples, str | bytes | PathLike | Mapping | Set) or not hasattr(examples, "__len__")
+    if single or (one is not None and getattr(examples, "ndim", 1) != 1):  # a table gives the names of its columns
         raise DataError(f"{name} = {shown(examples)}: must be a list; give a single example as a list with it alone")
     if one is not None:
         for index, example in enumerate(examples):

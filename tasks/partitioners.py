@@ -316,11 +316,12 @@ def dirichlet_shares(
     return shares
 
 
-def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> list[Part]:
+def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator, what: str = "examples") -> list[Part]:
     """Give every node ``n // num_nodes`` examples with labels in its ``shares [num_nodes, num_classes]``.
 
     Nodes draw in sequence. If too few examples of a label are left, the other labels replace it in proportion to what
-    is left of them. No example is used twice; the last ``n % num_nodes`` examples are not used.
+    is left of them. No example is used twice; the last ``n % num_nodes`` examples are not used. ``what`` are the
+    examples, for the message.
 
     Returns
     -------
@@ -335,7 +336,7 @@ def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> li
     num_nodes, num_classes = shares.shape
     size = len(labels) // num_nodes
     if size == 0:
-        raise DataError(f"{len(labels)} examples are too few for {num_nodes} nodes: decrease num-nodes")
+        raise DataError(f"{len(labels)} {what} are too few for {num_nodes} nodes: decrease num-nodes")
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
     ends = np.array([len(pool) for pool in pools])
     used = np.zeros(num_classes, dtype=np.int64)

@@ -133,7 +133,8 @@ def _pooled(read: Folder, options: Options) -> tuple[ImageSet, ImageSet]:
     """The images that are divided among nodes, and the common test."""
     sets = [read.splits[split] for split in ("train", "validation") if split in read.splits]
     if not sets:
-        raise DataError("the folder has test images only: training images are missing")
+        where = ", ".join(sorted(read.sources.values()))
+        raise DataError(f"{where}: only test images; add the training images, as in train/CLASS/*.png or train.npz")
     pool = joined(sets)
     if "test" in read.splits:
         return pool, _drawn(read.splits["test"], options)

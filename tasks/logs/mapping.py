@@ -140,9 +140,11 @@ def read_mapping(path: Path, signals: Mapping[str, Signal], settings: type) -> L
         A signal or a column is missing, or a key, a unit, a setting or a frame is not allowed. All errors are named.
     """
     content = read_toml(path)
-    tables = content.pop("signals", {})
-    values, errors = parse_options(settings, content.pop("settings", {}), "settings.")
-    errors += [f"{key}: unknown key; known keys: settings, signals" for key in content]
+    errors = [f"{key}: unknown key; known keys: settings, signals" for key in content.keys() - {"settings", "signals"}]
+    declared = _tables(content.get("signals", {}), "signals", errors)
+    tables = {name: _tables(table, f"signals.{name}", errors) for name, table in declared.items()}
+    values, wrong = parse_options(settings, _tables(content.get("settings", {}), "settings", errors), "settings.")
+    errors += wrong
     for name in tables.keys() - signals.keys():
         known = ", ".join(signals)
         errors.append(f"signals.{name}: unknown signal{did_you_mean(name, signals)}; the task needs {known}")
@@ -152,7 +154,8 @@ def read_mapping(path: Path, signals: Mapping[str, Signal], settings: type) -> L
             sources[name] = _source(name, signal, tables[name], errors)
         else:
             errors.append(f"signals.{name}: missing; name the topic and the columns of {signal.about}")
-    if any(source.selector.relative for source in sources.values()) and "heading" not in sources[ROBOT].fields:
+    is_relative = any(source.selector.relative for source in sources.values())
+    if is_relative and ROBOT in sources and "heading" not in sources[ROBOT].fields:
         errors.append(f"relative: needs the direction of the robot; name signals.{ROBOT}.heading")
     placed = [source.selector for source in sources.values() if "y" in source.fields and not source.selector.relative]
     if len(frames := sorted({selector.frame for selector in placed})) > 1:
@@ -160,6 +163,14 @@ def read_mapping(path: Path, signals: Mapping[str, Signal], settings: type) -> L
     if errors:
         raise DataError("\n  ".join([f"{path}: the mapping has {len(errors)} errors:", *errors]))
     return LogMapping(path, sources, settings(**values))
+
+
+def _tables(declared: Any, name: str, errors: list[str]) -> dict[str, Any]:
+    """What stands under a key that must be a table."""
+    if isinstance(declared, dict):
+        return declared
+    errors.append(f"{name} = {shown(declared)}: must be a table [{name}]")
+    return {}
 
 
 def _source(name: str, signal: Signal, table: Mapping[str, Any], errors: list[str]) -> Source:
@@ -182,6 +193,13 @@ def _source(name: str, signal: Signal, table: Mapping[str, Any], errors: list[st
     }
     if selector.velocity == "body" and not {"vx", "vy", "heading"} <= columns.keys():
         errors.append(f"{prefix}velocity = 'body': needs vx, vy and heading; name their columns")
+    errors += [
+        f"{prefix}{key}: is for the signals of several people or cars; remove it"
+        for key in ("id", "each", "relative")
+        if getattr(selector, key) and not signal.many
+    ]
+    if selector.least and not selector.valid:
+        errors.append(f"{prefix}least = {selector.least}: name the column that it limits in {prefix}valid")
     if selector.relative and columns.keys() & {"vx", "vy"}:
         errors.append(f"{prefix}relative = true: vx and vy follow from the positions then; remove them")
     return Source(name, signal, selector, columns.pop("time", None), columns)

@@ -6,7 +6,6 @@ Texts are in batches of similar length.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedapps.base.seeding import generator
 from .corpus import Corpus
 from .nodes import CommonTest, common_rows, mean_vectors, node_key, partitions, splits_of, translated
 from .options import STATES, Options
-from .transformer import load_tokenizer
+from .transformer import cached_by_files, load_tokenizer
 from .vocabulary import padded
 
 CHUNK = 128  # examples per batch in evaluation
@@ -180,7 +179,7 @@ def _by_probe(corpus: Corpus, train: Part, test: Part, options: Options) -> np.n
     return np.asarray(model.predict(_test_vectors(corpus, replace(options, partition_seed=0))))
 
 
-@lru_cache(maxsize=1)
+@cached_by_files(1)
 def _test_vectors(corpus: Corpus, options: Options) -> np.ndarray:
     """The vectors of all test texts, which are the same in every partition."""
     return _vectors(corpus.test.texts, options)

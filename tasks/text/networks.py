@@ -288,13 +288,15 @@ def _word_embedding(
 
 
 def _public_start(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
-    return _public_table(words, options, privacy, seed).clone()
+    return _public_table(words, options, privacy, seed, shared_vectors(options)).clone()
 
 
 @lru_cache(maxsize=2)  # tens of megabytes that are the same for every message and every node
-def _public_table(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
+def _public_table(
+    words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int, known: Vectors | None
+) -> Tensor:
     if vocabulary_source(options, privacy) != "shared":
-        return _start(words, options, seed, shared_vectors(options))
+        return _start(words, options, seed, known)
     # The server knows the size of a shared vocabulary but not its words, so vectors are drawn per row.
     rows = options.vocabulary_size + len(SPECIAL)
     drawn = torch.randn(rows, options.embedding_width, generator=torch.Generator().manual_seed(seed))

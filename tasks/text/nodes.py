@@ -30,7 +30,7 @@ from fedapps.base.seeding import generator, torch_seed
 from .corpus import Corpus, Examples
 from .encoder_network import Transformer
 from .options import STATES, Options, PrivateWords
-from .transformer import load_tokenizer, transformer
+from .transformer import cached_by_files, load_tokenizer, transformer
 from .vocabulary import PieceVocabulary, TokenizerVocabulary, Vocabulary, WordVocabulary, padded
 
 _AT_ONCE = 128
@@ -39,7 +39,7 @@ _UNSUITABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError)
 _ROUNDING = 1e-4  # by which numbers may differ that are computed in another order, relative to the largest
 
 
-@lru_cache(maxsize=4)
+@cached_by_files(4)
 def check_encoder(options: Options) -> None:
     """Compute two texts with an encoder as a run does.
 
@@ -144,7 +144,7 @@ def _by_length(examples: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         yield rows, examples["ids"][rows, : int(examples["length"][rows].max())]
 
 
-@lru_cache(maxsize=1)
+@cached_by_files(1)
 def _model(options: Options) -> Transformer:
     """A classifier of which only the pretrained frozen part is used."""
     with torch_seed(0, "text", "states"):
@@ -169,7 +169,7 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
     rng = generator(options.partition_seed, "text.partition", num_nodes)
     labels, classes = corpus.train.labels, len(corpus.classes)
     if options.partition == "fednlp":
-        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
+        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng, "training texts")
     else:
         train = flower_partition(
             "text",
@@ -180,7 +180,7 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
             classes_per_node=options.classes_per_node,
             seed=options.partition_seed,
         )
-    test = deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+    test = deal(corpus.test.labels, label_shares(labels, train, classes), rng, "test texts")
     if options.test_examples:
         test = [np.sort(rng.permutation(part)[: options.test_examples]) for part in test]
     return train, test

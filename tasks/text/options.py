@@ -303,6 +303,11 @@ class Options(StageOptions):
                 "text.labels, or set text.classes to their number, at least 2 (a simulation finds them in data-dir; "
                 "fedapps nodes RECIPE --set data-dir=FOLDER prints the line)"
             )
+        if self.classes not in (0, classes):
+            raise DataError(
+                f"text.classes = {self.classes}: there are {classes} labels ({', '.join(labels[:9])}); leave it 0, or "
+                "list the labels of your data in text.labels"
+            )
         if self.source != "files":
             own_labels = split_names(self.labels) if self.source == "hub" else ()
             numbers = tuple(str(label) for label in range(classes))

@@ -23,7 +23,7 @@ from fedapps.base.options import label_keys, parse_options
 from fedapps.base.tables import find_tables
 
 from . import nodes, transformer
-from .corpus import Corpus, labels_in, missing, read_corpus
+from .corpus import Corpus, Layout, labels_in, missing, read_corpus
 from .evaluation import CHUNK, FREQUENT, PROBE, TFIDF, accuracy, by_length, logits_of, node_floors, on_common, trimmed
 from .networks import PUBLIC, TextClassifier, keep_own_rows, recurrent_model, shaped_lstm
 from .options import MADE, PrivateWords, check_initial_vectors, check_trained_words, private_words, vocabulary_source
@@ -197,8 +197,8 @@ class TextTask(Task):
                 "'hub' to download it, or 'simulated' for simulated texts"
             )
 
-    def corpus(self, folder: Path, partition: int, num_partitions: int) -> Corpus:
-        """Read the corpus of which node ``partition`` has a part.
+    def corpus(self, folder: Path, partition: int, num_partitions: int, layout: Layout | None = None) -> Corpus:
+        """Read the corpus of which node ``partition`` has a part; ``layout`` stands for that of the options.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class TextTask(Task):
             There is no such node, a file is missing or malformed, or there are no test texts.
         """
         check_partition(partition, num_partitions)
-        corpus = read_corpus(folder, self.layout)
+        corpus = read_corpus(folder, layout or self.layout)
         if not corpus.test.texts:
             hint = self.layout.hint.replace("train-files", "test-files")
             raise missing(folder, "test", self.layout.test, f"{hint}; text.test-share above 0 holds some out")
@@ -385,8 +385,8 @@ class TextTask(Task):
         if partition is None:
             corpus, options = read_corpus(folder, layout, only_test=True), replace(self.options, stages=1)
             return nodes.whole_data(corpus, options, words, folder_key(folder), nodes.own_splits)
-        check_partition(partition, num_partitions)
-        return nodes.node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
+        corpus = self.corpus(folder, partition, num_partitions, layout)
+        return nodes.node_data(corpus, self.options, words, partition, num_partitions)
 
     # -- data ----------------------------------------------------------------------------------------------
 
@@ -507,7 +507,13 @@ def _tokens(encoder: str, length: int) -> Vocabulary:
     longest = transformer.longest_of(encoder)
     if longest is not None and length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
-    return transformer.load_tokenizer(encoder)
+    tokens = transformer.load_tokenizer(encoder)
+    if length <= (special := tokens.tokenizer.num_special_tokens_to_add(False)):
+        raise DataError(
+            f"text.max-length = {length}: must be above {special}, the number of tokens that the tokenizer of "
+            f"{encoder} adds to every text"
+        )
+    return tokens
 
 
 def folder_key(folder: Path) -> str:

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from fedapps.tasks.language import check_tokens, longest_text, read_encoder
@@ -27,9 +28,41 @@ from .options import Options, PrivateWords, is_private, private_words
 from .vocabulary import PieceVocabulary, TokenizerVocabulary, Vocabulary, is_digits
 from .word_vectors import assigned_start, private_seed
 
+P = ParamSpec("P")
+R = TypeVar("R")
 #: The limits of the numbers in a configuration of a stranger, and the ends of the names of counts that may be 0.
 _MOST_WHOLE, _MOST = 2**20, 1e9
 _MAY_BE_ZERO = ("token_id", "type_vocab_size")
+
+
+def cached_by_files(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """As :func:`functools.lru_cache`, for a function of the name of an encoder or of the options that have it. If the
+    encoder is a folder, the function is called again once files in it have changed.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @lru_cache(maxsize)
+        def cached(state: tuple[tuple[str, int, int], ...], *arguments: P.args, **named: P.kwargs) -> R:
+            return function(*arguments, **named)
+
+        @wraps(function)
+        def current(*arguments: P.args, **named: P.kwargs) -> R:
+            names = (one.model if isinstance(one, Options) else one for one in arguments)
+            files = _files_of(next(name for name in names if isinstance(name, str)))
+            return cached(files, *arguments, **named)  # type: ignore[arg-type]  # all arguments can be hashed
+
+        return current
+
+    return decorate
+
+
+def _files_of(name: str) -> tuple[tuple[str, int, int], ...]:
+    """The files of an encoder in a folder, with the times of their last change in ns and their sizes."""
+    if not Path(name).is_dir():
+        return ()
+    entries = sorted((entry for entry in os.scandir(name) if entry.is_file()), key=lambda entry: entry.name)
+    status = ((entry.name, entry.stat()) for entry in entries)
+    return tuple((file, found.st_mtime_ns, found.st_size) for file, found in status)
 
 
 def transformer(options: Options, classes: int) -> Transformer:
@@ -68,7 +101,7 @@ def _embeddings(encoder: Any, name: str) -> nn.Module:
     return embeddings
 
 
-@lru_cache(maxsize=16)
+@cached_by_files(16)
 def load_tokenizer(name: str) -> TokenizerVocabulary:
     """Return the tokens of the encoder ``name`` (a folder, or on the hub).
 
@@ -95,7 +128,7 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
     return TokenizerVocabulary(tokenizer)
 
 
-@lru_cache(maxsize=4)
+@cached_by_files(4)
 def _pretrained(name: str) -> Any:
     _library(f"the encoder {name!r}")
     # The weights of a pooler that the file lacks are drawn, identically in every process.
@@ -112,7 +145,7 @@ def _drawn(name: str) -> Any:
     return _library(f"the encoder {name!r}").AutoModel.from_config(load_config(name), trust_remote_code=False)
 
 
-@lru_cache(maxsize=16)
+@cached_by_files(16)
 def _outline(name: str) -> Any:
     """The encoder without memory for its weights."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -124,7 +157,7 @@ def longest_of(name: str) -> int | None:
     return longest_text(_outline(name))
 
 
-@lru_cache(maxsize=16)
+@cached_by_files(16)
 def load_config(name: str) -> Any:
     """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
     library = _library(f"the encoder {name!r}")
@@ -253,7 +286,7 @@ def _check_config(config: Any, name: str) -> None:
             raise DataError(f"{name}.{token} = {shown(number)}: must be below {rows}, the number of tokens")
 
 
-@lru_cache(maxsize=8)
+@cached_by_files(8)
 def frozen_of(options: Options) -> tuple[str, ...]:
     """Return glob patterns of what the options freeze."""
     if not options.frozen_layers:
@@ -302,7 +335,7 @@ def _adapt(model: Transformer, options: Options) -> None:
         add_adapters(model.encoder, options)
 
 
-@lru_cache(maxsize=8)
+@cached_by_files(8)
 def frozen_below(options: Options, privacy: PrivateParameters) -> tuple[str, ...]:
     """Glob patterns of what is not trained below adapters: the encoder, and what of the embedding is not private."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -314,7 +347,7 @@ def frozen_below(options: Options, privacy: PrivateParameters) -> tuple[str, ...
     return tuple(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))  # the layers have the same names
 
 
-@lru_cache(maxsize=4)
+@cached_by_files(4)
 def digest_of(name: str) -> str:
     """The SHA-256 of the weights of an encoder, as it is loaded, with their names and shapes."""
     digest = hashlib.sha256()

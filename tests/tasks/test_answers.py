@@ -42,10 +42,12 @@ def test_finite_numbers_stay_as_they_are():
     assert np.isnan(finite_numbers([NAN, 1.0], "state", missing=True)[0])
 
 
-@pytest.mark.parametrize("given", ["a text", b"bytes", None, {"a": 1}, 3, iter([])])
-def test_a_single_example_is_no_sequence(given):
+@pytest.mark.parametrize(
+    "given", ["a text", b"bytes", None, {"a": 1}, 3, iter([]), {"a"}, np.array("a"), np.array([["a", "b"]])]
+)
+def test_a_single_example_a_set_and_a_table_are_no_sequence(given):
     with pytest.raises(DataError, match=r"texts = .*: must be a list; give a single example as a list with it alone"):
-        several(given, "texts")
+        several(given, "texts", str)
 
 
 def test_an_answer_that_is_not_finite_has_a_place():

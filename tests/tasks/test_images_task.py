@@ -383,6 +383,12 @@ def test_partitions_that_cannot_be(digits, options, nodes, said):
         node_images(digits, Options(**options), 0, nodes)
 
 
+def test_a_simulation_needs_training_images(tmp_path):
+    write_folders(tmp_path / "test", *drawn(4))
+    with pytest.raises(DataError, match=r".*/test: only test images; add the training images, as in train/CLASS"):
+        node_images(tmp_path, Options(dataset="pets", classes=3, height=6), 0, 2)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

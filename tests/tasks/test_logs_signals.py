@@ -67,9 +67,14 @@ def test_all_errors_of_a_mapping_are_named_at_once(tmp_path: Path) -> None:
         tmp_path,
         """
 speed = 1
+settings = 3
+signals.lamp = "/lamp"
 [signals.robto]
 [signals.robot]
 topic = "?"
+id = "name"
+each = "robots"
+least = 0.5
 frame = "odom"
 x = { column = "x", unit = "inch" }
 y = "y"
@@ -92,6 +97,12 @@ least = "x"
     text = "\n".join(lines)
     for part in (
         "  speed: unknown key; known keys: settings, signals",
+        "  settings = 3: must be a table [settings]",
+        "  signals.lamp = '/lamp': must be a table [signals.lamp]",
+        "  signals.lamp: unknown signal; the task needs robot, people",
+        "  signals.robot.id: is for the signals of several people or cars; remove it",
+        "  signals.robot.each: is for the signals",
+        "  signals.robot.least = 0.5: name the column that it limits in signals.robot.valid",
         "  signals.robto: unknown signal; did you mean 'robot'?; the task needs robot, people",
         "  signals.robot.topic: must be the topic of the robot, as the log has it",
         "  signals.robot.x: unit 'inch'; expected one of m, cm, mm, km",
@@ -106,12 +117,20 @@ least = "x"
         "  frame: map, odom; transform all positions into one frame, such as map",
     ):
         assert part in text
-    assert len(lines) == 13
+    assert len(lines) == 19
 
 
 def test_a_missing_signal_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"signals\.speed: missing; name the topic and the columns of a speed"):
         read_mapping(table(tmp_path, ""), LINE, ImportSettings)
+    with pytest.raises(
+        DataError, match=r"2 errors:\n  signals = 3: must be a table \[signals\]\n  signals\.speed: missing"
+    ):
+        read_mapping(table(tmp_path, "signals = 3"), LINE, ImportSettings)
+    with pytest.raises(DataError, match=r"signals\.speed\.relative: is for the signals of several people"):
+        read_mapping(table(tmp_path, "[signals.speed]\nrelative = true"), LINE, ImportSettings)
+    with pytest.raises(DataError, match=r"1 errors:\n  signals\.robot: missing"):
+        read_mapping(table(tmp_path, PEOPLE + "relative = true"), SIGNALS, ImportSettings)
 
 
 def test_orientations_become_continuous_headings(tmp_path: Path) -> None:

@@ -77,11 +77,6 @@ def test_every_example_goes_to_at_most_one_node_and_nodes_are_of_equal_size(labe
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
-def test_one_node_gets_everything():
-    labels = np.array([3, 0, 0, 1])
-    np.testing.assert_array_equal(dealt(labels, 1, 1.0)[0], range(4))
-
-
 def test_a_huge_alpha_gives_every_node_the_labels_of_the_whole():
     labels = np.repeat(np.arange(5), [100, 200, 300, 400, 0])
     shares = label_shares(labels, dealt(labels, 10, 1e9), 5)

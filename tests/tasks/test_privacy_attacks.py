@@ -91,19 +91,6 @@ def test_what_is_shared_is_the_gradient_of_the_task():
     torch.testing.assert_close(seen.rows, embedding.weight.grad[-10:])
 
 
-@pytest.mark.parametrize("vectorised", [True, False])
-@pytest.mark.parametrize("l1_weight", [0.0, 0.1])
-def test_the_truth_has_no_distance(vectorised, l1_weight):
-    victim = make_victim()
-    seen = victim.share(SENTENCES, LABELS, FEDVOCAB)
-    rows, _ = victim.table.encode(SENTENCES)
-    truth, labels = victim.table.vectors[rows], torch.eye(CLASSES, dtype=torch.float64)[LABELS]
-    guesses = torch.stack([truth, truth + 0.1]), torch.stack([labels, labels])
-    distance = gradient_distance(seen, victim.body, *guesses, l1_weight=l1_weight, vectorised=vectorised)
-    assert distance[0].item() == pytest.approx(0, abs=1e-13)
-    assert distance[1].item() > 1e-6
-
-
 def test_distances_are_those_of_plain_gradients_and_packing_changes_nothing():
     victim, packed = make_victim(), make_victim(PackedBody)
     seen = victim.share(SENTENCES, LABELS, FEDVOCAB)
@@ -195,17 +182,13 @@ def test_adam_finds_it_too():
     assert invert(seen, victim.body, victim.table, settings).read(seen.lengths, victim.table) == [TARGET]
 
 
-def test_tag_without_its_l1_is_dlg_bit_for_bit():
+def test_a_search_is_the_same_each_time_and_the_l1_distance_changes_it():
     victim = make_victim()
     seen = victim.share([TARGET], [2], FEDVOCAB)
     search = partial(invert, seen, victim.body, victim.table)
-    dlg = search(Inversion(optimizer="adam", steps=5, restarts=2))
-    tag = search(Inversion(optimizer="adam", steps=5, restarts=2, l1_weight=0.0))
-    other = search(Inversion(optimizer="adam", steps=5, restarts=2, l1_weight=0.1))
-    assert torch.equal(dlg.embedded, tag.embedded)
-    assert torch.equal(dlg.labels, tag.labels)
-    assert dlg.distance == tag.distance
-    assert not torch.equal(dlg.embedded, other.embedded)
+    one, same, other = (search(Inversion(optimizer="adam", steps=5, restarts=2, l1_weight=w)) for w in (0.0, 0.0, 0.1))
+    assert torch.equal(one.embedded, same.embedded)
+    assert not torch.equal(one.embedded, other.embedded)
 
 
 def test_a_search_tells_its_progress_and_stops_when_it_is_close():
@@ -316,13 +299,6 @@ def test_directions_that_noise_alone_can_have_do_not_count():
     gradient = torch.tensor([[5.0, 0, 0, 0], [0, 1, 0, 0]])
     # σ (√2 + √4) is 0.68 and 1.71
     assert [len(span_of_inputs(gradient, 2, noise)) for noise in (0.2, 0.5)] == [2, 1]
-
-
-def test_residuals_are_relative_to_a_random_direction():
-    torch.manual_seed(0)
-    basis = span_of_inputs(torch.randn(100, 300), 100)
-    assert len(basis) == 100
-    assert residual(basis, torch.randn(500, 300)).mean().item() == pytest.approx(1, abs=0.01)
 
 
 @settings(deadline=None, max_examples=40)

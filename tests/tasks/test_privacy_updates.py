@@ -80,14 +80,6 @@ def test_the_joint_norm_is_clipped_by_hand():
     assert clipped_noise(1.0, 0.0)({"a": torch.zeros(2)})["a"].tolist() == [0.0, 0.0]
 
 
-@given(st.floats(0.01, 10), st.floats(0.01, 10), st.integers(0, 2**31))
-def test_a_clipped_change_keeps_its_direction(clip, size, seed):
-    change = size * torch.randn(4, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    found = clipped_noise(clip, 0.0)({"a": change})["a"]
-    assert found.norm() <= clip * (1 + 1e-9)
-    assert nn.functional.cosine_similarity(found.flatten(), change.flatten(), dim=0).item() == pytest.approx(1)
-
-
 def test_noise_has_its_deviation():
     found = clipped_noise(1.0, 0.3)({"a": torch.zeros(100, 100)})["a"]
     assert found.std().item() == pytest.approx(0.3, rel=0.03)
@@ -114,14 +106,6 @@ def test_methods_that_share_other_rows_are_observed_apart_under_a_joint_norm(pri
     views = [(SHARINGS[name], Attacker("known", victim.body, victim.table)) for name in ("fedavg", "fedvocab")]
     audit(victim, SENTENCES, [0, 3], views=views, attack=Attack("counted", run), batch_size=2)
     assert len(seen) == observations
-
-
-def test_a_norm_that_is_never_reached_changes_nothing():
-    victim = updated_victim(torch.optim.SGD)
-    loose = replace(victim, privacy=clipped_noise(1e9, 0.0))
-    one, other = (each.share(SENTENCES, [0, 3], SHARINGS["fedavg"]) for each in (victim, loose))
-    assert all(torch.equal(one.gradients[name], other.gradients[name]) for name in one.gradients)
-    assert torch.equal(one.rows, other.rows)
 
 
 def test_noise_hides_words_that_it_exceeds():

@@ -1,7 +1,5 @@
 """Classifiers: sizes, what padding must not do, and encoders in the format in which they are published."""
 
-from math import exp, tanh
-
 import pytest
 import torch
 from fedapps.tasks.base import DataError
@@ -9,9 +7,12 @@ from fedapps.tasks.text.encoder_network import Transformer
 from fedapps.tasks.text.networks import BiLstm, LastStates, SplitEmbedding, places_of
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.privacy import LoopLSTM, with_loop_lstms
+from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.transformer import embeddings_of, load_tokenizer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from text_world import model_of
 from tiny_encoder import classifier, encoder_folder
 from torch import nn
 from torch.func import vmap
@@ -145,6 +146,22 @@ def test_a_model_that_was_trained_leaves_the_next_one_as_published(tmp_path):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+def test_an_encoder_is_read_again_once_its_files_have_changed(tmp_path):
+    folder = str(encoder_folder(tmp_path))
+    task = TextTask(Options(dataset="mine", classes=2, model=folder, max_length=8, frozen_embedding=True))
+    before, digest = model_of(task), task.fixed_digest
+    assert task.fixed_digest == digest
+    assert load_tokenizer(folder) is load_tokenizer(folder)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({name: 2 * weight for name, weight in weights.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    tokens = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(tokens.replace('"two"', '"second"'))
+    table = "embedding.word_embeddings.weight"
+    assert torch.equal(model_of(task).state_dict()[table], 2 * before.state_dict()[table])
+    assert task.fixed_digest != digest
+    assert load_tokenizer(folder).words[5] == "second"
+
+
 def test_tokens_of_a_published_tokenizer(tmp_path):
     vocabulary = load_tokenizer(str(encoder_folder(tmp_path)))
     assert vocabulary.encode(["one twos four", ""], 12) == [[2, 4, 5, 7, 1, 3], [2, 3]]
@@ -195,11 +212,6 @@ def table(rows, width=3):
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows))
 
 
-def test_places_by_hand():
-    assert places_of([False, True, False, True, True]).tolist() == [0, -1, 1, -2, -3]
-    assert places_of([]).tolist() == []
-
-
 def test_only_the_two_parameters_are_state():
     split = SplitEmbedding.of(table(5), [False, True, False, True, True])
     assert {name: tuple(t.shape) for name, t in split.state_dict().items()} == {"weight": (2, 3), "private": (3, 3)}
@@ -223,14 +235,7 @@ def test_it_says_and_learns_what_one_table_would(private, data):
         rows = int(chosen.sum())
         torch.testing.assert_close(part.grad[:rows], whole.weight.grad[chosen])
         assert part.grad[rows:].abs().sum() == 0
-
-
-@pytest.mark.parametrize("private", [True, False])
-def test_a_part_without_rows_has_one_that_nothing_points_at(private):
-    split = SplitEmbedding.of(table(4), [private] * 4)
-    empty = split.weight if private else split.private
-    assert empty.tolist() == [[0, 0, 0]]
-    assert torch.equal(split(torch.arange(4)), table(4))
+        assert part[rows:].tolist() == [[0, 0, 0]] * (not rows), "an empty parameter cannot be sent"
 
 
 def test_rows_beyond_the_words_are_allowed():
@@ -283,50 +288,12 @@ def test_states_and_gradients_are_those_of_packed_texts(lengths, padding, traini
     torch.testing.assert_close(with_loop_lstms(ours)(inputs, length), expected)
 
 
-@settings(deadline=None, max_examples=25)
-@given(texts, st.integers(0, 3), st.floats(-1e6, 1e6))
-def test_padding_is_never_read(lengths, padding, filler):
-    ours, _ = drawn(torch.float32)
-    length = torch.tensor(lengths)
-    padded = torch.arange(max(lengths) + padding) >= length[:, None]
-    inputs = torch.randn(*padded.shape, 3)
-    zeros, others = (inputs.masked_fill(padded[..., None], value).requires_grad_() for value in (0.0, filler))
-    ours_on_zeros, ours_on_others = ours(zeros, length), ours(others, length)
-    assert torch.equal(ours_on_zeros, ours_on_others)
-    found = gradients(ours_on_others, others, ours)
-    assert all(map(torch.equal, found, gradients(ours_on_zeros, zeros, ours)))
-    assert not found[0][padded].any()
-
-
 def test_word_vectors_learn_below_a_layer_that_does_not():
     ours, theirs = drawn(torch.float32)
     inputs, length = torch.randn(3, 5, 3, requires_grad=True), torch.tensor([5, 1, 3])
     expected = torch.autograd.grad(packed(theirs, inputs, length).sum(), inputs)
     found = torch.autograd.grad(ours.requires_grad_(False)(inputs, length).sum(), inputs)
     torch.testing.assert_close(found, expected)
-
-
-def test_a_text_of_one_word_by_hand():
-    """From the state 0, the cell is sigmoid(i) tanh(g) and the state sigmoid(o) tanh(cell); all weights are 1/2."""
-    lstm = LastStates(1, 1)
-    with torch.no_grad():
-        for parameter in lstm.parameters():
-            parameter.fill_(0.5)
-    gate = 0.5 * 2.0 + 0.5 + 0.5
-    sigmoid = 1 / (1 + exp(-gate))
-    state = sigmoid * tanh(sigmoid * tanh(gate))
-    found = lstm(torch.tensor([[[2.0], [77.0]]]), torch.tensor([1]))
-    assert found.tolist() == [pytest.approx([state, state], rel=1e-6)]
-
-
-def test_parameters_are_named_and_drawn_as_those_of_torch():
-    torch.manual_seed(5)
-    ours = LastStates(3, 4).state_dict()
-    torch.manual_seed(5)
-    theirs = nn.LSTM(3, 4, batch_first=True, bidirectional=True).state_dict()
-    assert list(ours) == list(theirs)
-    assert "weight_ih_l0_reverse" in ours
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def both(**options):

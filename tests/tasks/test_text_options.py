@@ -7,16 +7,18 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options, PrivateWords, private_words, vocabulary_source
 from fedapps.tasks.text.task import TextTask
-from text_world import CORPUS, CORPUS_NODES, FEDVOCAB, own_words, words_of
+from text_world import CORPUS, CORPUS_NODES, FEDVOCAB, model_of, own_words, words_of
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (Options(dataset="mine"), r"text\.dataset = 'mine' is not one of agnews, sst2, 20news: list its labels"),
+        (Options(classes=7), r"text\.classes = 7: there are 4 labels \(1, 2, 3, 4\); leave it 0, or list the labels"),
         (Options(labels="a,b,a"), r"text\.labels = 'a,b,a': a label occurs twice"),
         (Options(model="bert", vocabulary="shared"), r"text\.vocabulary = 'shared': a transformer \(bert\) uses"),
         (Options(model="bert", glove="g.txt"), r"text\.glove = 'g\.txt': only the LSTM"),
+        (Options(model="bert", unknown="mean"), r"text\.unknown = 'mean': only the LSTM has an unknown word"),
         (Options(weights="random"), r"text\.weights = 'random' applies to transformers only"),
         (Options(vocabulary="file"), r"text\.vocabulary = 'file': name the file in text\.vocabulary-file"),
         (Options(vocabulary="own", vocabulary_file="a"), r"text\.vocabulary = 'own' does not read .*-file = 'a'"),
@@ -90,7 +92,9 @@ def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(corpus, 
     (tmp_path / "glove.txt").write_text("".join(f"{word} " + "0.5 " * 11 + "1\n" for word in ("one", "two")))
     task = TextTask(replace(CORPUS, glove=str(tmp_path / "glove.txt")))
     assert words_of(task.load_node(corpus, 0, CORPUS_NODES)) == ("<pad>", "<unk>", "one", "two")
-    assert task.build_model().embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
+    assert model_of(task).embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
+    (tmp_path / "glove.txt").write_text("".join(f"{word} " + "2.5 " * 11 + "1\n" for word in ("one", "two")))
+    assert model_of(task).embedding.weight[2].tolist() == [2.5] * 11 + [1.0]
 
 
 def test_vectors_that_are_not_there_are_told_by_their_own_key(tmp_path):

@@ -37,8 +37,14 @@ def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
     assert metrics == {"vocabulary.words": 5.0}
     (folder / "test.jsonl").write_text('{"says": "fine", "mood": "good"}\n')
     assert own_words(options).load_all(folder).count("test") == 1
-    with pytest.raises(DataError, match="3 examples are too few for 4 nodes: decrease num-nodes"):
+    with pytest.raises(DataError, match="3 training texts are too few for 4 nodes: decrease num-nodes"):
         own_words(options).load_node(folder, 0, 4)
+    with pytest.raises(DataError, match="1 test texts are too few for 3 nodes: decrease num-nodes"):
+        own_words(options).load_node(folder, 0, 3)
+    (folder / "test.jsonl").unlink()
+    task, classes = own_words(replace(options, test_share=0.0)), ("good", "bad")
+    with pytest.raises(DataError, match=r"no test texts; .*text\.test-share above 0 holds some out"):
+        task.read_with(data.extra["vocabulary"], classes, folder, 0, 3)
 
 
 def test_labels_of_an_unknown_data_set_are_sorted_and_counted(tmp_path):

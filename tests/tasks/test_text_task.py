@@ -253,6 +253,10 @@ def test_a_transformer_learns_with_its_own_tokens(corpus, tmp_path):
     }
     with pytest.raises(DataError, match=r"text\.max-length = 128: must be at most 12 for the encoder"):
         TextTask(replace(task.options, max_length=0)).load_node(corpus, 0, CORPUS_NODES)
+    with pytest.raises(
+        DataError, match=r"text\.max-length = 2: must be above 2, the number of tokens that the tokenizer"
+    ):
+        TextTask(replace(task.options, max_length=2)).check_nodes(CORPUS_NODES)
 
 
 @pytest.mark.slow

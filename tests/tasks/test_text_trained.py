@@ -155,8 +155,9 @@ def test_columns_are_those_of_the_training_files(tmp_path):
         model = TextTrained(TextTask(replace(SMALL, source="files", **options)), Says(), FACTS)
         return [row["text"] for row in model.rows([tmp_path / name])]
 
-    assert texts("news.csv", '"3","a headline","a story"\n', dataset="agnews") == ["a headline a story"]
-    assert texts("news.jsonl", '{"text": "a story"}\n', dataset="agnews") == ["a story"]
+    known = {"dataset": "agnews", "classes": 0}
+    assert texts("news.csv", '"3","a headline","a story"\n', **known) == ["a headline a story"]
+    assert texts("news.jsonl", '{"text": "a story"}\n', **known) == ["a story"]
     named = {"text_columns": "title,body", "labels": "0,1"}
     assert texts("own.tsv", "body\ttitle\nb\ta\n", **named) == ["a b"]
     with pytest.raises(DataError, match=r"own.jsonl, line 1: no column title; .*text.text-columns names the columns"):

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.tasks.base import DataError, NodeData
+from fedapps.tasks.base import NodeData
 from fedapps.tasks.text.networks import SplitEmbedding
 from fedapps.tasks.text.nodes import translated
-from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.vocabulary import DIGITS, SPECIAL, WordVocabulary
 from fedapps.tasks.text.word_vectors import drawn_vectors, with_unknown
@@ -79,10 +78,6 @@ def test_they_are_normal_and_independent():
     torch.testing.assert_close((table * other).mean(dim=0), torch.zeros(4), atol=0.03, rtol=0)
 
 
-def test_no_words_have_no_vectors():
-    assert drawn_vectors([], 3, 0).shape == (0, 3)
-
-
 def public_table(privacy, scores, unknown):
     """The table with the unknown word, of the first node."""
     task = TextTask(replace(SMALL, unknown=unknown)).under(privacy)
@@ -100,14 +95,6 @@ def test_the_vectors_by_hand():
     assert with_unknown(torch.ones(2, 3), "mean")[1].tolist() == [0.0, 0.0, 0.0]  # no words to average
 
 
-@given(words=st.integers(0, 5), unknown=st.sampled_from(["drawn", "mean", "zeros"]))
-def test_no_other_vector_changes(words, unknown):
-    table = torch.randn(2 + words, 3)
-    found = with_unknown(table.clone(), unknown)
-    others = [0, *range(2, 2 + words)]
-    assert torch.equal(found[others], table[others])
-
-
 @pytest.mark.parametrize("privacy", [SHARED, FEDRECON, FEDVOCAB])
 def test_the_unknown_word_of_a_model(scores, privacy):
     drawn = public_table(privacy, scores, "drawn")
@@ -122,11 +109,6 @@ def test_the_table_of_digit_words_has_no_unknown_word(scores):
         task = TextTask(replace(SMALL, unknown=unknown)).under(FEDRECON)
         tables.append(model_for(task, nodes_of(task, scores)[0]).embedding.private.detach())
     assert torch.equal(*tables)
-
-
-def test_a_transformer_has_no_such_option():
-    with pytest.raises(DataError, match=r"text\.unknown = 'mean': only the LSTM has an unknown word"):
-        TextTask(Options(model="distilbert-base-uncased", unknown="mean"))
 
 
 # What nodes begin with: alike word by word, or with digits of their own.
