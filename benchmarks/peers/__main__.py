@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -186,7 +187,7 @@ def _rows(
         cpu = [_each(few.cpu, many.cpu, rounds) for few, many in measured_pairs]
         wall = [_each(few.wall, many.wall, rounds) for few, many in measured_pairs]
         start = [few.wall - rounds[0] * each for (few, _), each in zip(measured_pairs, wall, strict=True)]
-        ratios = sorted(a / b for a, b in zip(mine, cpu, strict=True))
+        ratios = sorted(_ratio(a, b) for a, b in zip(mine, cpu, strict=True))
         rows.append(
             Row(
                 nodes, method, name, 1000 * median(cpu), 1000 * median(wall), median(ratios), ratios[0], ratios[-1],
@@ -201,6 +202,11 @@ def _rows(
 def _each(few: float, many: float, rounds: tuple[int, int]) -> float:
     """What one round adds."""
     return (many - few) / (rounds[1] - rounds[0])
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    """Our time in theirs: 1 for equal ones, infinite where theirs is too short to be measured."""
+    return 1.0 if ours == theirs else ours / theirs if theirs else inf
 
 
 def ours(nodes: int, method: str, engine: str, rounds: int, seed: int) -> Cost:

@@ -1,6 +1,7 @@
 """The benchmark of what users run: the job of the peers, the cost of a command, and the table."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -67,6 +68,11 @@ def test_rows_of_our_command_and_of_a_program(tmp_path: Path, monkeypatch: pytes
     assert (ours["side"], theirs["side"], theirs["lines"]) == ("fedapps", "peer", 5)
     assert ours["accuracy"][0] > 0.2 > theirs["accuracy"][0] - 0.2
     assert ours["ratio"] == 1
+
+
+def test_a_time_that_is_too_short_to_be_measured_has_a_ratio() -> None:
+    assert [peers._ratio(0.5, theirs) for theirs in (0.25, 0.5, 0.0)] == [2.0, 1.0, math.inf]
+    assert peers._ratio(0.0, 0.0) == 1
 
 
 @pytest.mark.slow
