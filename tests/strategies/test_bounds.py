@@ -248,6 +248,15 @@ def test_replies_that_are_refused_do_not_give_the_median_of_the_first_round():
     assert bound.median("the update") == 1.0
 
 
+def test_a_refusal_says_whether_there_are_others_to_compare():
+    bound = SizeBound(2.0)
+    bound.begin_round()
+    assert "there are no others" in str(bound.refusal_reason({"the update": 9}, {"the update": 5.0}))
+    for _ in range(3):
+        assert bound.refusal_reason({"the update": 0}, {"the update": 5.0}) is None
+    assert "the recent median is 0;" in str(bound.refusal_reason({"the update": 9}, {"the update": 5.0}))
+
+
 def test_a_new_stage_of_the_data_begins_anew():
     bound = SizeBound(2.0)
     for stage, sizes, refused in ((0, [1, 1, 1], 0), (1, [9, 9, 9], 0), (1, [9, 9, 19], 1)):
