@@ -238,6 +238,6 @@ class Options:
         return range(min(self.min_history, self.history) - 1, steps - self.horizon, self.window_stride)
 
     def sessions(self) -> tuple[int, int]:
-        """Return the numbers of training and test sessions per simulated driver, by default those of the paper."""
+        """Return how many training and test sessions a simulated driver has; the paper's numbers by default."""
         scenario = SCENARIOS[self.scenario]
         return self.sessions_train or scenario.sessions - scenario.held_out, self.sessions_test or scenario.held_out
